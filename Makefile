@@ -1,0 +1,52 @@
+# Two commands for a newcomer, each from a fresh clone: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check lint types fast docs evidence screenshots clean
+
+demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
+	$(BIN)/tracker-diag demo
+
+test: $(VENV)/.dev  ## everything, with real servers, a browser and training runs
+	$(BIN)/python -m pytest
+
+check: lint types fast  ## what every change must pass first
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow" -q
+
+docs: $(VENV)/.dev  ## the generated pages
+	$(BIN)/python docs/generate.py
+
+evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about ten minutes
+	$(BIN)/python docs/make_evidence.py
+
+screenshots: $(VENV)/.dev  ## the README's picture, from a real MLflow server
+	$(BIN)/python docs/make_screenshots.py
+
+# torch first and pinned: a bare `torch` may bring several gigabytes of CUDA.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable ".[demo]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) --editable ".[dev]"
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build dist demo-out

@@ -1,0 +1,19 @@
+"""tracker_diag: see which slice of an agent-RL run goes unstable, inside the tracker that you use."""
+
+from tracker_diag.batch import TokenBatch
+from tracker_diag.errors import BatchError, DiagError, MissingExtra, RuleError, SourceError, StepError, UnknownName
+from tracker_diag.monitor import Monitor
+from tracker_diag.wrap import wrap
+
+__all__ = [
+    "BatchError",
+    "DiagError",
+    "MissingExtra",
+    "Monitor",
+    "RuleError",
+    "SourceError",
+    "StepError",
+    "TokenBatch",
+    "UnknownName",
+    "wrap",
+]

@@ -1,0 +1,1 @@
+"""Backends: where records and findings go. One file per tracker, imported only when it is used."""

@@ -1,0 +1,41 @@
+"""What a backend may do. A tracker that cannot do one of these inherits the empty method."""
+
+from collections.abc import Mapping, Sequence
+
+from tracker_diag.records import Record, Table
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+
+
+class Backend:
+    """A destination. It may raise: the monitor counts and reports that, and training goes on."""
+
+    name = "backend"
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The trainer's own metrics of `step`, for a backend that is not the tracker they went to."""
+
+    def log(self, step: int, records: Sequence[Record]) -> None:
+        """The diagnostics of `step`, once a step, in rising order."""
+
+    def finding(self, step: int, finding: Finding) -> None:
+        """A finding that began, fired or was resolved at `step`; an alert if `alerts(finding)`."""
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        """The end: everything that is still underway is to be written. The run itself is not ours to end."""
+
+
+def alerts(finding: Finding) -> bool:
+    """Whether a person is to be told: it fired, at warn or above, and nothing firing explains it."""
+    return finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None
+
+
+def alert_text(finding: Finding) -> tuple[str, str]:
+    """Title, under 64 characters as W&B asks, and text of the alert for `finding`."""
+    title = f"{finding.rule.id} {finding.slice}: {finding.rule.title}"
+    text = (
+        f"{finding.summary}.\n"
+        f"{finding.rule.name} ({finding.rule.link}), onset at step {finding.onset}, fired at {finding.fired}.\n"
+        f"First: {finding.rule.remedy[0]}"
+    )
+    return title if len(title) < 64 else title[:62] + "…", text

@@ -1,0 +1,47 @@
+"""Plain files: `metrics.jsonl`, one object a step, and `findings.jsonl`, one a change of state.
+
+Each line is flushed to the operating system at once, so a killed process loses none that it wrote.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+
+
+class JsonlBackend(Backend):
+    """Writes into `folder`, made if need be; what an earlier run left there is replaced."""
+
+    name = "jsonl"
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._metrics: TextIO = (self.folder / "metrics.jsonl").open("w", encoding="utf-8")
+        self._findings: TextIO = (self.folder / "findings.jsonl").open("w", encoding="utf-8")
+        self._own: dict[str, float] = {}
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._own = dict(metrics)
+
+    def log(self, step: int, records: Sequence[Record]) -> None:
+        scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+        _write(self._metrics, {"step": step, **self._own, **scalars})
+        self._own = {}
+
+    def finding(self, step: int, finding: Finding) -> None:
+        _write(self._findings, {"step": step, **finding.to_json()})
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._metrics.close()
+        self._findings.close()
+
+
+def _write(file: TextIO, line: dict[str, object]) -> None:
+    file.write(json.dumps(line) + "\n")
+    file.flush()

@@ -1,0 +1,150 @@
+"""`tracker-diag demo`: a real run of the small agent, watched in MLflow and W&B side by side."""
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.backends.jsonl import JsonlBackend
+from tracker_diag.backends.mlflow import MlflowBackend
+from tracker_diag.backends.mlflow_view import view_path
+from tracker_diag.demo.grpo import ARMS, train
+from tracker_diag.demo.leads import leads
+from tracker_diag.demo.tokens import TokenTable
+from tracker_diag.errors import require
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Record, Scalar
+from tracker_diag.report.terminal import alert_line, verdict
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+from tracker_diag.wrap import wrap
+
+LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A finished demo run."""
+
+    summary: Summary
+    leads: dict[str, int | None]
+
+
+def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> Demo:
+    """Train `arm` for `steps` steps, and leave in `out` the files of `LEAVES`, replacing earlier ones."""
+    mlflow, wandb = require("mlflow", "demo"), require("wandb", "demo")
+    for name in ("alembic", "mlflow"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    _clear(out)
+
+    mlflow.set_tracking_uri(f"sqlite:///{out.absolute() / 'mlflow.db'}")
+    experiment = mlflow.create_experiment("tracker-diag demo", (out.absolute() / "mlartifacts").as_uri())
+    config = {"arm": arm, "seed": seed, "steps": steps}
+    name = f"{arm}-{seed}"
+    settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True)
+    with (
+        mlflow.start_run(experiment_id=experiment, run_name=name) as mlflow_run,
+        wandb.init(project="tracker-diag-demo", name=name, dir=out, config=config, settings=settings) as wandb_run,
+    ):
+        mlflow.log_params(config)
+        screen = _Screen(console, steps)
+        files = JsonlBackend(out)
+        run = wrap(wandb_run, also=[MlflowBackend(mlflow.MlflowClient(), mlflow_run.info.run_id), files, screen])
+        with screen.progress, TokenTable(out / "tokens.parquet") as table:
+            for step in train(ARMS[arm], seed, steps):
+                run.diag.observe(
+                    logprobs=step.logprobs,
+                    old_logprobs=step.rollout.sampler_logprobs,
+                    ref_logprobs=step.ref_logprobs,
+                    response_mask=step.rollout.is_response,
+                    model_mask=step.rollout.is_model,
+                )
+                run.log(step.metrics, step=step.step)
+                mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
+                table.write(step)
+            screen.finish()
+        summary = run.diag.close()
+        mlflow.flush_async_logging()
+    with (out / "metrics.jsonl").open() as lines:
+        compared = leads(json.loads(line) for line in lines)
+    (out / "verdict.json").write_text(json.dumps(summary.to_json() | {"leads": compared}, indent=1) + "\n")
+
+    console.print(verdict(summary))
+    console.print(_lead_table(summary, compared))
+    store = f"sqlite:///{out / 'mlflow.db'}"
+    console.print("\nSee it in MLflow:", style="dim")
+    console.print(f"  mlflow server --backend-store-uri {store}", style="bold", soft_wrap=True)
+    console.print(f"  then open http://127.0.0.1:5000{view_path(experiment)}", style="dim", soft_wrap=True)
+    return Demo(summary, compared)
+
+
+class _Screen(Backend):
+    """A progress bar with the tails of both slices as they stand, and a line for each alert."""
+
+    name = "screen"
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console = console
+        self.progress = Progress(
+            TextColumn("training"),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[tails]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self.progress.add_task("", total=steps, tails="")
+
+    def log(self, step: int, records: Sequence[Record]) -> None:
+        now = {record.name: record.value for record in records if isinstance(record, Scalar)}
+
+        def tail(pair: str, name: str) -> str:
+            value = now.get(f"{PREFIX}{pair}/{name}/p95")
+            return f"{value:.3f}" if value is not None else "–"
+
+        tails = "  ".join(
+            f"{pair} p95 [#2f6fb0]text {tail(pair, 'text_only')}[/] [#d9541e]post-tool {tail(pair, 'post_tool')}[/]"
+            for pair in ("policy", "reference")
+        )
+        self.progress.update(self._task, advance=1, tails=tails)
+
+    def finding(self, step: int, finding: Finding) -> None:
+        if finding.state != "pending":
+            self._console.print(alert_line(step, finding))
+
+    def finish(self) -> None:
+        self.progress.update(self._task, tails="")
+
+
+def _lead_table(summary: Summary, compared: dict[str, int | None]) -> RichTable:
+    """How much later the same alarm goes off on each signal that people usually watch."""
+    first = summary.first_break
+    title = (
+        f"The same alarm on other signals, against {first.rule.id} fired at {first.fired}"
+        if first
+        else "The same alarm"
+    )
+    table = RichTable(title=title, title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
+    for column in ("signal", "alarm at", "lead"):
+        table.add_column(column, justify="left" if column == "signal" else "right")
+    for name, step in compared.items():
+        lead = "" if first is None or first.fired is None or step is None else f"{step - first.fired:+d}"
+        table.add_row(name, "never" if step is None else str(step), lead)
+    return table
+
+
+def _clear(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for name in LEAVES:
+        left = out / name
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)

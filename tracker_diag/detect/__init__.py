@@ -1,0 +1,1 @@
+"""Change detectors on one scalar series each; they see numbers and steps, nothing else."""

@@ -1,0 +1,57 @@
+"""What tracker_diag raises, all of it at set-up or on a first call; nothing is raised into training.
+
+DiagError
+├── BatchError      tensors that do not fit together
+├── StepError       a step that goes backwards
+├── UnknownName     an unknown pair, slice, rule or metric
+├── RuleError       a rule file that cannot be used
+├── SourceError     a run or file that cannot be read
+└── MissingExtra    an optional dependency that is not installed
+"""
+
+from types import ModuleType
+
+
+class DiagError(Exception):
+    """Catch this to catch everything that tracker_diag raises."""
+
+
+class BatchError(DiagError, ValueError):
+    """Tensors that do not fit together; `field` names the offending one."""
+
+    def __init__(self, field: str, given: str, expected: str, do: str = "") -> None:
+        self.field = field
+        super().__init__(f"{field}: {given} given, expected {expected}" + (f"; {do}" if do else ""))
+
+
+class StepError(DiagError, ValueError):
+    """A step that goes backwards."""
+
+
+class UnknownName(DiagError, ValueError):
+    """A pair, slice, rule or metric that does not exist; the message lists those that do."""
+
+    def __init__(self, what: str, given: str, known: tuple[str, ...]) -> None:
+        super().__init__(f"{what}: {given!r} given, expected one of {', '.join(known)}")
+
+
+class RuleError(DiagError, ValueError):
+    """A rule file that cannot be used; the message starts with file and line."""
+
+
+class SourceError(DiagError, ValueError):
+    """A run or file that cannot be read; the message says which, and what is wrong with it."""
+
+
+class MissingExtra(DiagError, ImportError):
+    """An optional dependency that is not installed; the message names the extra to install."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import `module`, or raise `MissingExtra` with the command that installs it."""
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"') from error

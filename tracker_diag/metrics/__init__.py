@@ -1,0 +1,1 @@
+"""Names: every metric that is logged or read, once."""

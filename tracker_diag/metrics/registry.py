@@ -1,0 +1,85 @@
+"""The registry of metric names. Nothing is logged that is not here; docs/metrics.md is made from it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tracker_diag.errors import UnknownName
+
+PREFIX = "diag/"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One name: its unit, what it means, and which way it gets worse."""
+
+    name: str
+    unit: str
+    meaning: str
+    worse: Literal["higher", "lower", "neither"]
+    scale: Literal["log", "linear"] = "linear"
+    """The scale on which growth is judged: `log` for what is positive and spans decades."""
+
+
+STATS = (
+    Metric("p50", "nat", "median of the absolute per-token log-ratio |r|", "higher", "log"),
+    Metric("p95", "nat", "95th percentile of |r|: the tail; within 0.4 % of the order statistic", "higher", "log"),
+    Metric("p99", "nat", "99th percentile of |r|; needs 2,000 tokens", "higher", "log"),
+    Metric("ess", "share", "effective sample size of the raw token weights exp r, over n", "lower"),
+    Metric("ess_sequence", "share", "the same for sequences, r summed over a sequence's tokens in the slice", "lower"),
+    Metric("max_weight_share", "share", "largest raw token weight over the sum of all", "higher", "log"),
+    Metric("k3", "nat", "mean of exp(r) − 1 − r over tokens: the k3 estimate of KL", "higher", "log"),
+    Metric("count", "tokens", "finite model tokens in the window", "neither"),
+)
+"""Statistics of one slice of one pair over the window, logged as `diag/<pair>/<slice>/<stat>`."""
+
+HEALTH = (
+    Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
+    Metric("late_steps", "steps", "observations or metrics refused because their step went backwards", "higher"),
+    Metric("nonfinite_tokens", "tokens", "model tokens with a NaN or infinite log-ratio, in all pairs", "higher"),
+    Metric("nonfinite_metrics", "values", "NaN or infinite values among the metrics that you log", "higher"),
+    Metric("internal_errors", "errors", "failures inside the diagnostics; training went on", "higher"),
+    Metric("backend_errors", "errors", "failed calls into a tracker; training went on", "higher"),
+)
+"""Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""
+
+TRAINING = (
+    Metric("reward", "reward", "mean training reward", "lower"),
+    Metric("kl", "nat", "mean KL to the reference policy", "higher", "log"),
+    Metric("entropy", "nat", "mean token entropy of the policy", "lower", "log"),
+    Metric("loss", "loss", "policy loss", "higher"),
+    Metric("grad_norm", "norm", "gradient norm before clipping", "higher", "log"),
+    Metric("clip_fraction", "share", "share of ratios outside the clip range", "higher"),
+)
+"""Metrics that a trainer logs itself; read by the rules under these names, with any prefix."""
+
+OWN = (
+    Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),
+    Metric("rule/<ID>", "state", "−1 unknown, 0 healthy, 1 pending, 2 firing", "higher"),
+)
+
+_STATS = {metric.name: metric for metric in STATS}
+_TRAINING = {metric.name: metric for metric in TRAINING}
+
+
+def stat(name: str) -> Metric:
+    """The statistic called `name`; UnknownName if there is none."""
+    if name not in _STATS:
+        raise UnknownName("stat", name, tuple(_STATS))
+    return _STATS[name]
+
+
+def training(name: str) -> Metric:
+    """The trainer's metric with the canonical `name`; UnknownName if there is none."""
+    if name not in _TRAINING:
+        raise UnknownName("metric", name, tuple(_TRAINING))
+    return _TRAINING[name]
+
+
+def canonical(key: str) -> str | None:
+    """The canonical name of a trainer's own `key`, with or without a prefix; None if it is none.
+
+    >>> canonical("train/reward")
+    'reward'
+    """
+    last = key.rsplit("/", 1)[-1]
+    return last if last in _TRAINING and not key.startswith(("eval/", "val/", PREFIX)) else None

@@ -1,0 +1,305 @@
+"""Monitor: the whole flow on one screen. Read this first.
+
+    observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
+    log:      → windows → statistics → records → rules → findings → backends
+
+Nothing here raises into training after the first observation has gone well: what fails is counted
+in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
+"""
+
+import atexit
+import logging
+import math
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+import numpy as np
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.batch import PAIRS, Pair, Tensor, TokenBatch
+from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.errors import DiagError, StepError
+from tracker_diag.metrics.registry import PREFIX, canonical
+from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.rules.engine import STATE_VALUES, Engine
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.signals import Observed
+from tracker_diag.rules.triage import Summary
+from tracker_diag.slices import ALL, CONTEXT, label_context
+from tracker_diag.stats.histogram import rebin
+from tracker_diag.stats.tails import Estimate, has_signal, slice_statistics, tokens_needed
+from tracker_diag.windows import Observation, PairWindow, slice_counts
+
+_log = logging.getLogger("tracker_diag")
+
+_OF_A_SLICE = ("p50", "p95", "p99", "ess", "ess_sequence", "count")
+LOGGED: dict[str, tuple[str, ...]] = {
+    "text_only": _OF_A_SLICE,
+    "post_tool": _OF_A_SLICE,
+    ALL: ("p95", "ess", "k3", "max_weight_share"),
+}
+"""Statistics that go to the tracker, by slice: at most 60 keys a step with all three pairs."""
+
+HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
+"""(46,) nats: half octaves of |log-ratio|, the same at every step so that steps can be compared."""
+
+
+class Monitor:
+    """Watches one training run: give it tensors with `observe`, and the step's metrics with `log`.
+
+    Args:
+        backends: where records and findings go.
+        rules: what to look for; the catalogue that comes with tracker_diag by default.
+        window: steps that each statistic is taken over. More suits small batches.
+        settings: burn-in, baseline and alarm level of the change detectors.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend] = (),
+        *,
+        rules: Sequence[Rule] | None = None,
+        window: int = 8,
+        settings: CusumSettings | None = None,
+        source: str = "live",
+    ) -> None:
+        self.backends = tuple(backends)
+        self.failures: list[str] = []
+        """The first message of each kind of failure."""
+        self.health: Counter[str] = Counter()
+        self._settings = settings or CusumSettings()
+        self._engine = Engine(catalog() if rules is None else rules, self._settings)
+        self._window_steps = window
+        self._windows: dict[Pair, PairWindow] = {}
+        self._pending: dict[Pair, Observation] = {}
+        self._metrics: dict[str, object] = {}
+        self._last: int | None = None
+        self._first: int | None = None
+        self._steps = 0
+        self._source = source
+        self._strict = True  # until one observation has gone well, whatever is wrong raises
+        self._summary: Summary | None = None
+        atexit.register(self.close)
+
+    def observe(
+        self,
+        *,
+        logprobs: Tensor = None,
+        old_logprobs: Tensor = None,
+        rollout_logprobs: Tensor = None,
+        ref_logprobs: Tensor = None,
+        response_mask: Tensor = None,
+        model_mask: Tensor = None,
+        after_tool: Tensor = None,
+        sequence_ids: Tensor = None,
+    ) -> None:
+        """Take in the per-token tensors of a batch; they belong to the step of the next `log`.
+
+        Several calls before a `log`, for micro-batches say, add up. See `TokenBatch.of` for shapes,
+        units and dtypes.
+
+        Raises:
+            BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
+                From then on such a batch is counted in `diag/health/rejected_batches` instead.
+        """
+        with self._guard("rejected_batches"):
+            batch = TokenBatch.of(
+                logprobs=logprobs,
+                old_logprobs=old_logprobs,
+                rollout_logprobs=rollout_logprobs,
+                ref_logprobs=ref_logprobs,
+                response_mask=response_mask,
+                model_mask=model_mask,
+                after_tool=after_tool,
+                sequence_ids=sequence_ids,
+            )
+            if self._strict:
+                batch.require_finite()
+            row = label_context(batch)
+            for pair in batch.pairs:
+                observed = Observation.of(batch, pair, row)
+                before = self._pending.get(pair)
+                self._pending[pair] = before + observed if before else observed
+                self.health["nonfinite_tokens"] += int(observed.sketch.nonfinite.sum())
+            self._strict = False
+
+    def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
+        """Close a step: evaluate what was observed since the last one, with the trainer's `metrics`.
+
+        A second call for the same step adds to the next evaluation. Without `step` the next one is
+        meant. Metrics that are not numbers are ignored.
+        """
+        with self._guard("internal_errors"):
+            self._close_step(metrics, step)
+
+    def close(self) -> Summary:
+        """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
+        if self._summary is None:
+            self._summary = self.summary()
+            tables = (self.slices_table(),)
+            for backend in self.backends:
+                with self._guard("backend_errors"):
+                    backend.close(self._summary, tables)
+            atexit.unregister(self.close)
+        return self._summary
+
+    def __enter__(self) -> "Monitor":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def summary(self) -> Summary:
+        """What the run adds up to so far: findings, first break, blind and healthy rules."""
+        return Summary.of(self._engine, self._source, self._steps, self._first, self._last)
+
+    def slices_table(self) -> Table:
+        """Every pair and slice: its statistics now, and its p95 in the reference period."""
+        columns = ("pair", "slice", "tokens", "p50", "p95", "p95 baseline", "p99", "ess", "ess_sequence", "k3", "note")
+        rows: list[tuple[str | float | int | None, ...]] = []
+        absent = self._absent()
+        for pair, window in self._windows.items():
+            baseline = slice_counts(window.baseline)
+            for name, counts in slice_counts(window.total).items():
+                now = slice_statistics(counts, window.sequence_sums(name))
+                then = slice_statistics(baseline[name], np.empty(0))
+                cells = [_value(now, stat) for stat in ("p50", "p95", "p99", "ess", "ess_sequence", "k3")]
+                cells.insert(2, _value(then, "p95"))
+                rows.append((pair, name, now["count"].n, *cells, absent.get(pair, "")))
+        return Table(PREFIX + "slices", columns, tuple(rows))
+
+    def _close_step(self, metrics: Mapping[str, object], step: int | None) -> None:
+        self._metrics.update(metrics)
+        if step is None:
+            step = 0 if self._last is None else self._last + bool(self._pending)
+        if self._last is not None and step <= self._last:
+            if step < self._last:
+                self._metrics, self._pending = {}, {}
+                raise StepError(
+                    f"step: {step} given, expected at least {self._last}; its metrics and tensors are left out"
+                )
+            return
+        pending, own = self._pending, _numbers(self._metrics)
+        self._pending, self._metrics = {}, {}
+        self._first, self._last = step if self._first is None else self._first, step
+        self._steps += 1
+
+        for pair, observed in pending.items():
+            if pair not in self._windows:
+                settings = self._settings
+                self._windows[pair] = PairWindow(self._window_steps, settings.burn_in, settings.baseline)
+            self._windows[pair].push(observed)
+        statistics = self._statistics(pending)
+        changed = self._engine.evaluate(self._observed(step, statistics, own, pending))
+
+        records = [*self._scalars(statistics), *self._histograms(pending)]
+        finite = {key: value for key, value in own.items() if math.isfinite(value)}
+        for backend in self.backends:
+            with self._guard("backend_errors"):
+                backend.metrics(step, finite)
+                backend.log(step, records)
+            for finding in changed:
+                with self._guard("backend_errors"):
+                    backend.finding(step, finding)
+
+    def _statistics(self, pairs: Mapping[Pair, Observation]) -> dict[str, Estimate]:
+        """All statistics of the pairs observed at this step, over their windows, by name of the series."""
+        found = {}
+        for pair in pairs:
+            window = self._windows[pair]
+            if has_signal(window.total.counts):
+                for name, counts in slice_counts(window.total).items():
+                    for stat, estimate in slice_statistics(counts, window.sequence_sums(name)).items():
+                        found[f"{pair}/{name}/{stat}"] = estimate
+        return found
+
+    def _observed(
+        self,
+        step: int,
+        statistics: Mapping[str, Estimate],
+        own: Mapping[str, float],
+        pending: Mapping[Pair, Observation],
+    ) -> Observed:
+        """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
+        series = {key: Scalar(key, estimate.value, estimate.n) for key, estimate in statistics.items()}
+        bad = []
+        for key, value in own.items():
+            if not math.isfinite(value):
+                bad.append(key)
+            elif name := canonical(key):
+                series.setdefault(name, Scalar(name, value))
+        self.health["nonfinite_metrics"] += len(bad)
+        for pair, observed in pending.items():
+            bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.sketch.nonfinite)]
+        return Observed(step, series, tuple(bad), self._absent())
+
+    def _absent(self) -> dict[str, str]:
+        """Why there is no value of a pair, a slice or a series, by the longest name that it is true of."""
+        absent: dict[str, str] = {}
+        for pair, (new, old) in PAIRS.items():
+            if pair not in self._windows:
+                absent[pair] = f"no {new} and {old} observed"
+            elif not has_signal(self._windows[pair].total.counts):
+                absent[pair] = "no signal: the ratio is 1 but for float noise, on-policy by construction"
+            else:
+                for name, counts in slice_counts(self._windows[pair].total).items():
+                    n = int(counts.sum())
+                    for stat in LOGGED[name]:
+                        if n < tokens_needed(stat):
+                            absent[f"{pair}/{name}/{stat}"] = f"{n} tokens in the window, {tokens_needed(stat)} needed"
+        return absent
+
+    def _scalars(self, statistics: Mapping[str, Estimate]) -> Iterator[Scalar]:
+        for key, estimate in statistics.items():
+            _, name, stat = key.split("/")
+            if stat in LOGGED[name] and math.isfinite(estimate.value):
+                yield Scalar(PREFIX + key, estimate.value, estimate.n)
+        for rule, state in self._engine.states().items():
+            yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
+        for kind, count in self.health.items():
+            if count:
+                yield Scalar(f"{PREFIX}health/{kind}", count)
+
+    def _histograms(self, pairs: Mapping[Pair, Observation]) -> Iterator[Record]:
+        for pair in pairs:
+            window = self._windows[pair]
+            if has_signal(window.total.counts):
+                for name, now, then in zip(CONTEXT, window.total.counts, window.baseline.counts, strict=True):
+                    counts, baseline = (rebin(c.sum(axis=0), HISTOGRAM_EDGES) for c in (now, then))
+                    yield Histogram(f"{PREFIX}{pair}/{name}/hist", counts, HISTOGRAM_EDGES, baseline)
+
+    @contextmanager
+    def _guard(self, kind: str) -> Generator[None, None, None]:
+        """Count what is raised inside, warn of its first time, and go on; a first batch's error goes through."""
+        try:
+            yield
+        except Exception as error:
+            if self._strict and kind == "rejected_batches":
+                raise
+            if isinstance(error, StepError):
+                kind = "late_steps"
+            elif kind == "rejected_batches" and not isinstance(error, DiagError):
+                kind = "internal_errors"
+            self.health[kind] += 1
+            if self.health[kind] == 1:
+                message = f"{kind}: {type(error).__name__}: {error}"
+                self.failures.append(message)
+                _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
+
+
+def _value(found: Mapping[str, Estimate], stat: str) -> float | None:
+    return found[stat].value if stat in found else None
+
+
+def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
+    """The metrics that are single numbers, of whatever library, as floats."""
+    found = {}
+    for key, value in metrics.items():
+        single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
+        number = value.item() if single else value  # type: ignore[attr-defined]
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            found[key] = float(number)
+    return found

@@ -1,0 +1,41 @@
+"""Records: what leaves the core. Plain immutable values that a backend can draw without knowing more."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tracker_diag.arrays import Float64Array, IntArray
+
+Cell: TypeAlias = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One finite number at one step."""
+
+    name: str
+    value: float
+    n: int | None = None
+    """Samples that the value rests on, where it is a statistic."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts (B,) of |log-ratio| between finite `edges` (B + 1,), in nats."""
+
+    name: str
+    counts: IntArray
+    edges: Float64Array
+    baseline: IntArray
+    """(B,) counts of the same slice in the reference period; all zero before it is over."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under `columns`; a column holds one type, or None."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+Record: TypeAlias = Scalar | Histogram | Table

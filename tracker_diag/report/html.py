@@ -1,0 +1,31 @@
+"""One self-contained HTML page: the verdict, the findings with their evidence, the slices, the blind rules."""
+
+from collections.abc import Mapping, Sequence
+
+from tracker_diag.errors import require
+from tracker_diag.records import Table
+from tracker_diag.report.tables import describe
+from tracker_diag.rules.triage import Summary
+
+
+def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str, str]) -> str:
+    """The page. All texts are escaped; it loads nothing from anywhere.
+
+    Args:
+        figures: title → data: URI of a picture.
+    """
+    jinja2 = require("jinja2", "mlflow")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"describe": describe, "cell": _cell}
+    text: str = environment.get_template("report.html.j2").render(
+        summary=summary, first=summary.first_break, tables=tables, figures=figures
+    )
+    return text
+
+
+def _cell(value: str | float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value

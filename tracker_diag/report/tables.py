@@ -1,0 +1,51 @@
+"""The tables that are shown in every place: findings with evidence, slices now against their baseline."""
+
+from collections.abc import Sequence
+
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Table
+from tracker_diag.rules.findings import Finding, Reading
+
+
+def findings_table(findings: Sequence[Finding]) -> Table:
+    """One row per finding, earliest onset first."""
+    columns = (
+        "onset",
+        "fired",
+        "resolved",
+        "rule",
+        "name",
+        "slice",
+        "severity",
+        "state",
+        "summary",
+        "evidence",
+        "remedy",
+    )
+    rows = tuple(
+        (
+            finding.onset,
+            finding.fired,
+            finding.resolved,
+            finding.rule.id,
+            finding.rule.name,
+            finding.slice,
+            finding.rule.severity,
+            finding.state if finding.inhibited_by is None else f"{finding.state}, inhibited by {finding.inhibited_by}",
+            finding.summary,
+            "; ".join(describe(reading) for reading in finding.evidence),
+            finding.rule.remedy[0],
+        )
+        for finding in findings
+    )
+    return Table(PREFIX + "findings", columns, rows)
+
+
+def describe(reading: Reading) -> str:
+    """One reading in one line: "post_tool_tail_grows: yes (0.31, baseline 0.04, n 812)"."""
+    verdict = {True: "yes", False: "no", None: "unknown"}[reading.holds]
+    numbers = [f"{reading.value:.3g}"] if reading.value is not None else []
+    numbers += [f"baseline {reading.baseline:.3g}"] if reading.baseline is not None else []
+    numbers += [f"n {reading.n}"] if reading.n is not None else []
+    detail = ", ".join(numbers) if reading.holds is not None else reading.note
+    return f"{reading.signal}: {verdict}" + (f" ({detail})" if detail else "")

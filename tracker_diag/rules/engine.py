@@ -1,0 +1,176 @@
+"""The engine: holds each rule against each of its pairs and slices, once a step, and keeps its state.
+
+    unknown ⇄ healthy → pending → firing → resolved
+
+What cannot be seen is unknown, never healthy; it neither starts nor ends a finding.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from tracker_diag.batch import Pair
+from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.model import Rule, SliceName, names
+from tracker_diag.rules.signals import Observed, holds, reader
+
+RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
+STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1, "firing": 2}
+
+
+class Engine:
+    """Evaluates `rules` step by step. Cost and memory do not depend on the number of steps seen."""
+
+    def __init__(self, rules: Sequence[Rule], settings: CusumSettings | None = None) -> None:
+        self.rules = tuple(rules)
+        self._watches = [
+            _Watch(rule, pair, slice, settings or CusumSettings())
+            for rule in rules
+            for pair in _pairs(rule)
+            for slice in rule.slices
+        ]
+
+    def evaluate(self, observed: Observed) -> list[Finding]:
+        """Take in one step; the findings whose state changed at it, inhibitions already marked."""
+        changed = [watch for watch in self._watches if watch.step(observed)]
+        if changed:
+            firing = [w.finding for w in self._watches if w.finding and w.finding.state == "firing"]
+            for watch in self._watches:
+                watch.inhibit(firing)
+        return [watch.finding for watch in changed if watch.finding]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings so far, in the order of their onset."""
+        found = [f for watch in self._watches for f in (*watch.past, watch.finding) if f]
+        return sorted(found, key=lambda finding: (finding.onset, finding.rule.id))
+
+    def states(self) -> dict[str, RuleState]:
+        """The state of each rule: the worst of its pairs and slices."""
+        worst: dict[str, RuleState] = {}
+        for watch in self._watches:
+            before = worst.get(watch.rule.id, "unknown")
+            worst[watch.rule.id] = max(before, watch.state, key=STATE_VALUES.__getitem__)
+        return worst
+
+    def blind(self) -> dict[str, str]:
+        """Rules that never once could see, with the reasons."""
+        reasons: dict[str, list[str]] = {}
+        seeing = {watch.rule.id for watch in self._watches if watch.has_seen}
+        for watch in self._watches:
+            if watch.rule.id not in seeing and watch.blindness not in reasons.setdefault(watch.rule.id, []):
+                reasons[watch.rule.id].append(watch.blindness)
+        return {rule: "; ".join(texts) for rule, texts in reasons.items()}
+
+
+class _Watch:
+    """One rule on one pair and slice."""
+
+    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, settings: CusumSettings) -> None:
+        self.rule = rule
+        self.pair: Pair | None = pair
+        self.slice = slice
+        self._readers = {name: reader(name, signal, pair, slice, settings) for name, signal in rule.signals.items()}
+        self._required = tuple(dict.fromkeys(names(rule.condition)))
+        self._held, self._failed, self._since = 0, 0, 0
+        self.state: RuleState = "unknown"
+        self.finding: Finding | None = None
+        self.past: list[Finding] = []
+        self.has_seen = False
+        self.blindness = "no step yet"
+
+    def step(self, observed: Observed) -> bool:
+        """Take in one step; whether a finding began, fired or was resolved."""
+        readings = {name: read(observed) for name, read in self._readers.items()}
+        verdict = holds(self.rule.condition, readings)
+        if verdict is None:
+            self._blind(readings)
+            return False
+        self.has_seen = True
+        return self._true(observed.step, readings) if verdict else self._false(observed.step)
+
+    def inhibit(self, firing: Sequence[Finding]) -> None:
+        """Mark the finding if one that is firing on the same slice inhibits it; a resolved one keeps its mark."""
+        if self.finding and self.finding.state != "resolved":
+            by = next((f.rule.id for f in firing if self._inhibited_by(f)), None)
+            self.finding = self.finding.moved(inhibited_by=by)
+
+    def _inhibited_by(self, other: Finding) -> bool:
+        return self.rule.id in other.rule.inhibits and other.slice in (self.slice, "all")
+
+    def _blind(self, readings: Mapping[str, Reading]) -> None:
+        unknown = [readings[name] for name in self._required if readings[name].holds is None]
+        self.blindness = f"{self.pair}: {unknown[0].note}" if self.pair else unknown[0].note
+        if self.state != "firing":
+            self._drop_pending()
+            self.state = "unknown"
+
+    def _true(self, step: int, readings: Mapping[str, Reading]) -> bool:
+        self._failed = 0
+        if self._held == 0:
+            self._since = step
+        self._held += 1
+        if self.state == "firing":
+            return False
+        fires = self._held >= self.rule.for_steps
+        if self.state == "pending" and not fires:
+            return False
+        self.state = "firing" if fires else "pending"
+        required = [readings[name] for name in self._required]
+        dated = [r.onset for r in required if r.holds and r.onset is not None]
+        if self.finding and self.finding.state == "resolved":
+            self.past.append(self.finding)
+        # What was resolved is over: the next finding dates from then at the earliest.
+        earliest = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
+        onset = max(min([self._since, *dated]), *earliest, 0)
+        self.finding = Finding(
+            rule=self.rule,
+            pair=self.pair,
+            slice=self.slice,
+            state="firing" if fires else "pending",
+            onset=onset,
+            fired=step if fires else None,
+            resolved=None,
+            summary=_render(self.rule.summary, readings, self.pair, self.slice),
+            evidence=(*required, *(readings[name] for name in self.rule.support)),
+        )
+        return True
+
+    def _false(self, step: int) -> bool:
+        self._held = 0
+        if self.state == "firing" and self.finding:
+            self._failed += 1
+            if self._failed <= self.rule.keep_firing_steps:
+                return False
+            self.state = "healthy"
+            self.finding = self.finding.moved(state="resolved", resolved=step)
+            return True
+        self._drop_pending()
+        self.state = "healthy"
+        return False
+
+    def _drop_pending(self) -> None:
+        self._held = 0
+        if self.finding and self.finding.state == "pending":
+            self.finding = self.past.pop() if self.past else None
+
+
+def _pairs(rule: Rule) -> tuple[Pair | None, ...]:
+    return rule.pairs or (None,)
+
+
+def _render(template: str, readings: Mapping[str, Reading], pair: Pair | None, slice: str) -> str:
+    """`template` with the readings' numbers; "n/a" where there is none."""
+    parts = []
+    for literal, name, spec, _ in string.Formatter().parse(template):
+        parts.append(literal)
+        if name == "slice":
+            parts.append(slice)
+        elif name == "pair":
+            parts.append(pair or "")
+        elif name is not None:
+            signal, field = name.split(".")
+            value = getattr(readings[signal], field)
+            parts.append("n/a" if value is None else format(value, spec or ""))
+    return "".join(parts)

@@ -1,0 +1,78 @@
+"""Findings: a rule that is pending, firing or resolved on a slice, with the evidence it rests on."""
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from tracker_diag.batch import Pair
+from tracker_diag.rules.model import Rule
+
+State: TypeAlias = Literal["pending", "firing", "resolved"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a signal said at one step. `holds` is None where it could not see; `note` says why."""
+
+    signal: str
+    series: str
+    holds: bool | None
+    value: float | None = None
+    baseline: float | None = None
+    n: int | None = None
+    onset: int | None = None
+    note: str = ""
+
+    @property
+    def ratio(self) -> float | None:
+        """Value over baseline."""
+        return self.value / self.baseline if self.value is not None and self.baseline else None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule on a slice, from its onset on. Steps are training steps."""
+
+    rule: Rule
+    pair: Pair | None
+    slice: str
+    state: State
+    onset: int
+    """First step of the change, as the signals date it; never after `fired`."""
+    fired: int | None
+    resolved: int | None
+    summary: str
+    evidence: tuple[Reading, ...]
+    inhibited_by: str | None = None
+
+    def moved(self, **changes: object) -> "Finding":
+        return replace(self, **changes)  # type: ignore[arg-type]  # the names are this class's own fields
+
+    def to_json(self) -> dict[str, object]:
+        """The finding as `tracker-diag diagnose --json` prints it."""
+        rule = self.rule
+        return {
+            "rule": rule.id,
+            "name": rule.name,
+            "link": rule.link,
+            "pair": self.pair,
+            "slice": self.slice,
+            "severity": rule.severity,
+            "state": self.state,
+            "onset": self.onset,
+            "fired": self.fired,
+            "resolved": self.resolved,
+            "summary": self.summary,
+            "evidence": [
+                {
+                    "signal": reading.signal,
+                    "series": reading.series,
+                    "holds": reading.holds,
+                    "value": reading.value,
+                    "baseline": reading.baseline,
+                    "n": reading.n,
+                }
+                for reading in self.evidence
+            ],
+            "remedy": list(rule.remedy),
+            "inhibited_by": self.inhibited_by,
+        }

@@ -1,0 +1,1 @@
+"""The numeric core. It may import numpy alone; every function is pure, on plain arrays."""
