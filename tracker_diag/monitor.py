@@ -31,6 +31,7 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.slices import ALL, CONTEXT, label_context
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, has_signal, slice_statistics, tokens_needed
+from tracker_diag.stats.weights import WeightSums
 from tracker_diag.windows import Observation, PairWindow, slice_counts
 
 _log = logging.getLogger("tracker_diag")
@@ -163,11 +164,9 @@ class Monitor:
         absent = self._absent()
         for pair, window in self._windows.items():
             baseline = slice_counts(window.baseline)
-            for name, counts in slice_counts(window.total).items():
-                now = slice_statistics(counts, window.sequence_sums(name))
-                then = slice_statistics(baseline[name], np.empty(0))
+            for name, now in window.statistics().items():
                 cells = [_value(now, stat) for stat in ("p50", "p95", "p99", "ess", "ess_sequence", "k3")]
-                cells.insert(2, _value(then, "p95"))
+                cells.insert(2, _value(slice_statistics(baseline[name], WeightSums(), WeightSums()), "p95"))
                 rows.append((pair, name, now["count"].n, *cells, absent.get(pair, "")))
         return Table(PREFIX + "slices", columns, tuple(rows))
 
@@ -207,13 +206,12 @@ class Monitor:
 
     def _statistics(self, pairs: Mapping[Pair, Observation]) -> dict[str, Estimate]:
         """All statistics of the pairs observed at this step, over their windows, by name of the series."""
-        found = {}
+        found: dict[str, Estimate] = {}
         for pair in pairs:
             window = self._windows[pair]
             if has_signal(window.total.counts):
-                for name, counts in slice_counts(window.total).items():
-                    for stat, estimate in slice_statistics(counts, window.sequence_sums(name)).items():
-                        found[f"{pair}/{name}/{stat}"] = estimate
+                for name, estimates in window.statistics().items():
+                    found |= {f"{pair}/{name}/{stat}": estimate for stat, estimate in estimates.items()}
         return found
 
     def _observed(

@@ -1,46 +1,57 @@
 """Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.arrays import IntArray
 from tracker_diag.batch import Pair, TokenBatch
-from tracker_diag.slices import ALL, CONTEXT, Slice
+from tracker_diag.slices import ALL, CONTEXT
 from tracker_diag.stats.histogram import Sketch, sketch
-from tracker_diag.stats.tails import has_signal
-
-ROWS = (*CONTEXT, ALL)
+from tracker_diag.stats.tails import Estimate, has_signal, slice_statistics
+from tracker_diag.stats.weights import WeightSums
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What one observation adds to one ratio pair: a sketch of its tokens, the sums of its sequences."""
+    """What one observation adds to one ratio pair; `+` merges two, of micro-batches or of steps."""
 
     sketch: Sketch
-    sequence_sums: dict[str, Float64Array]
-    """By slice and `all`: (S,) log-ratio summed over each sequence's model tokens there, in nats."""
+    """A row per slice of `CONTEXT`; `all` is their sum."""
+    tokens: Mapping[str, WeightSums]
+    """By slice and `all`: over the log-ratios of its model tokens."""
+    sequences: Mapping[str, WeightSums]
+    """By slice and `all`: over the log-ratios summed over each sequence's model tokens there."""
 
     @classmethod
     def of(cls, batch: TokenBatch, pair: Pair, row: IntArray) -> "Observation":
         """Reduce the log-ratios of `pair`, with `row` (N,) from `label_context`."""
         r = batch.log_ratio(pair)
         masks = {name: row == index for index, name in enumerate(CONTEXT)} | {ALL: batch.model_mask}
-        sums: dict[str, Float64Array] = {}
+        tokens = {name: WeightSums.of(r[masks[name]]) for name in CONTEXT}
+        tokens[ALL] = reduce(add, tokens.values())
+        sequences: dict[str, WeightSums] = {}
         for name, mask in masks.items():
-            present = np.bincount(batch.sequence[mask]) > 0
-            sums[name] = np.bincount(batch.sequence[mask], weights=r[mask])[present].astype(np.float64, copy=False)
-        return cls(sketch(r, row, len(CONTEXT)), sums)
+            ids = batch.sequence[mask]
+            present = np.bincount(ids) > 0
+            sequences[name] = WeightSums.of(np.asarray(np.bincount(ids, weights=r[mask])[present], np.float64))
+        return cls(sketch(r, row, len(CONTEXT)), tokens, sequences)
 
     def __add__(self, other: "Observation") -> "Observation":
-        sums = {name: np.concatenate([self.sequence_sums[name], other.sequence_sums[name]]) for name in ROWS}
-        return Observation(self.sketch + other.sketch, sums)
+        return Observation(
+            self.sketch + other.sketch,
+            {name: sums + other.tokens[name] for name, sums in self.tokens.items()},
+            {name: sums + other.sequences[name] for name, sums in self.sequences.items()},
+        )
 
 
-def slice_counts(merged: Sketch) -> dict[str | Slice, IntArray]:
+def slice_counts(merged: Sketch) -> dict[str, IntArray]:
     """(2, 4098) counts of each slice, and of `all`, which is their sum."""
-    by_slice: dict[str | Slice, IntArray] = dict(zip(CONTEXT, merged.counts, strict=True))
+    by_slice: dict[str, IntArray] = dict(zip(CONTEXT, merged.counts, strict=True))
     return by_slice | {ALL: merged.counts.sum(axis=0)}
 
 
@@ -52,6 +63,7 @@ class PairWindow:
         self._first, self._last = burn_in, burn_in + baseline
         self._with_signal = 0
         self.total = Sketch.empty(len(CONTEXT))
+        """Merge of the last K steps."""
         self.baseline = Sketch.empty(len(CONTEXT))
         """Merge of the steps `burn_in` … `burn_in + baseline`, counted from the pair's first signal."""
 
@@ -66,6 +78,13 @@ class PairWindow:
                 self.baseline += observed.sketch
             self._with_signal += 1
 
-    def sequence_sums(self, name: str) -> Float64Array:
-        """(S,) sums of all sequences in the window that have tokens in the slice `name`."""
-        return np.concatenate([observed.sequence_sums[name] for observed in self._recent])
+    def statistics(self) -> dict[str, dict[str, Estimate]]:
+        """Statistics over the window by slice and `all`, each only where its samples support it."""
+        return {
+            name: slice_statistics(
+                counts,
+                reduce(add, (observed.tokens[name] for observed in self._recent)),
+                reduce(add, (observed.sequences[name] for observed in self._recent)),
+            )
+            for name, counts in slice_counts(self.total).items()
+        }

@@ -88,8 +88,16 @@ def wrap(
 class _WandbRun(Wrapped):
     def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """`Run.log`, unchanged; the diagnostics go into the same row, before it is committed."""
-        self.diag.log(data, self._target.step if step is None else step)
+        self.diag.log(data, self._row() if step is None else step)
         self._target.log(data, step=step, commit=commit)
+
+    def _row(self) -> int | None:
+        """The step of the row that the next log goes into; None in shared mode, where W&B has none."""
+        try:
+            step: int = self._target.step
+        except Exception:  # noqa: BLE001  # whatever it is, your own log is to say it, not we
+            return None
+        return step
 
     def finish(self, *args: Any, **kwargs: Any) -> None:
         self.diag.close()

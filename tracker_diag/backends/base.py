@@ -38,4 +38,4 @@ def alert_text(finding: Finding) -> tuple[str, str]:
         f"{finding.rule.name} ({finding.rule.link}), onset at step {finding.onset}, fired at {finding.fired}.\n"
         f"First: {finding.rule.remedy[0]}"
     )
-    return title if len(title) < 64 else title[:62] + "…", text
+    return title, text

@@ -151,7 +151,8 @@ class Rule(Node):
 
     id: str = Field(pattern=r"^[A-Z]{2,4}\d{3}$")
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    title: str = Field(max_length=60)
+    title: str = Field(max_length=44)
+    """Heading of the alert; W&B takes 64 characters with id and slice before it."""
     link: Link
     status: Literal["experimental", "stable", "deprecated"]
     severity: Severity

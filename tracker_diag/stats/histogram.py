@@ -37,12 +37,6 @@ QUANTILE_VALUES = np.concatenate([[0.0], 2 * EDGES[:-1] * EDGES[1:] / (EDGES[:-1
 """(4098,) the value a quantile in bin i is answered with: the harmonic mean of its edges, whose
 relative error is at most (b − a)/(a + b) ≤ 1/257. The last bin means "at least 256"."""
 
-MEAN_VALUES = np.concatenate([[0.0], (EDGES[:-1] + EDGES[1:]) / 2, EDGES[-1:]])
-"""(4098,) the value that stands for bin i in sums and moments: the mid-point."""
-
-SIGNED_VALUES = np.stack([MEAN_VALUES, -MEAN_VALUES])
-"""(2, 4098) `MEAN_VALUES` with their sign, laid out as `Sketch.counts` of one row."""
-
 
 @dataclass(frozen=True)
 class Sketch:
@@ -104,7 +98,7 @@ def quantiles(counts: IntArray, levels: Sequence[float]) -> list[float]:
 
 
 def count_above(counts: IntArray, limit: float) -> int:
-    """How many |x| lie in bins that reach above `limit`, from `counts` (4098,)."""
+    """How many |x| lie in bins that are wholly at or above `limit`, from `counts` (4098,)."""
     return int(counts[np.searchsorted(EDGES, limit, side="left") + 1 :].sum())
 
 

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from tracker_diag.arrays import Float64Array, IntArray
-from tracker_diag.stats.histogram import SIGNED_VALUES, count_above, quantiles
-from tracker_diag.stats.weights import kl_k3, weight_concentration
+from tracker_diag.arrays import IntArray
+from tracker_diag.stats.histogram import count_above, quantiles
+from tracker_diag.stats.weights import WeightSums
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 MIN_TOKENS = 200
@@ -33,12 +31,13 @@ def has_signal(counts: IntArray) -> bool:
     return count_above(counts.reshape(-1, counts.shape[-1]).sum(axis=0), NO_SIGNAL) > 0
 
 
-def slice_statistics(counts: IntArray, sequence_sums: Float64Array) -> dict[str, Estimate]:
+def slice_statistics(counts: IntArray, tokens: WeightSums, sequences: WeightSums) -> dict[str, Estimate]:
     """All statistics of a slice that its samples support, by name (see the registry of metrics).
 
     Args:
         counts: (2, 4098) sketch of the tokens' log-ratios, by sign.
-        sequence_sums: (S,) sum of the log-ratios of each sequence's tokens in the slice, in nats.
+        tokens: over the same log-ratios.
+        sequences: over the log-ratios summed over each sequence's tokens in the slice.
     """
     n = int(counts.sum())
     found = {"count": Estimate(n, n)}
@@ -47,11 +46,9 @@ def slice_statistics(counts: IntArray, sequence_sums: Float64Array) -> dict[str,
         levels = {stat: q for stat, q in QUANTILES.items() if n >= tokens_needed(stat)}
         values = quantiles(magnitudes, list(levels.values()))
         found |= {stat: Estimate(value, n) for stat, value in zip(levels, values, strict=True)}
-        weights = weight_concentration(SIGNED_VALUES, counts)
-        found["ess"] = Estimate(weights.ess, n)
-        found["max_weight_share"] = Estimate(weights.max_weight_share, n)
-        found["k3"] = Estimate(kl_k3(SIGNED_VALUES, counts), n)
-    sums = sequence_sums[np.isfinite(sequence_sums)]
-    if sums.size >= MIN_SEQUENCES:
-        found["ess_sequence"] = Estimate(weight_concentration(sums).ess, sums.size)
+        found["ess"] = Estimate(tokens.ess, n)
+        found["max_weight_share"] = Estimate(tokens.max_weight_share, n)
+        found["k3"] = Estimate(tokens.kl_k3, n)
+    if sequences.n >= MIN_SEQUENCES:
+        found["ess_sequence"] = Estimate(sequences.ess, sequences.n)
     return found

@@ -1,49 +1,73 @@
-"""Importance weights w = exp r: effective sample size and KL estimates, all in log space and raw.
+"""Importance weights w = exp r: effective sample size and KL, in log space, exact and raw.
 
 Raw means: before any truncation, clipping or rejection of the trainer, which hide what these
 statistics exist to see.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.arrays import FloatArray
 
 
 @dataclass(frozen=True)
-class WeightConcentration:
-    """How far the total weight rests on few samples; NaN without any."""
+class WeightSums:
+    """Sufficient statistics of a set of log-weights; `+` merges two sets, to rounding.
 
-    ess: float
-    """Effective sample size (Σw)²/Σw² as a share of n, in (0, 1] (Kong 1992)."""
-    max_weight_share: float
-    """Largest weight over the sum of all, in (0, 1]."""
-
-
-def weight_concentration(log_weights: Float64Array, counts: IntArray | None = None) -> WeightConcentration:
-    """Effective sample size and largest weight's share of `log_weights`, any shape.
-
-    Args:
-        log_weights: log-ratios in nats, finite; values or the representatives of bins.
-        counts: same shape, how often each occurs; once each by default.
-
-    All sums are shifted by the largest log-weight that occurs, so nothing overflows.
+    The sums are kept relative to the largest weight, so nothing overflows (log-sum-exp).
     """
-    multiplicity = np.ones(log_weights.shape, np.int64) if counts is None else counts
-    seen = multiplicity > 0
-    if not seen.any():
-        return WeightConcentration(float("nan"), float("nan"))
-    log_w, c = log_weights[seen], multiplicity[seen]
-    w = np.exp(log_w - log_w.max())
-    first, second = float(c @ w), float(c @ (w * w))
-    return WeightConcentration(ess=first * first / second / int(c.sum()), max_weight_share=1 / first)
 
+    n: int = 0
+    largest: float = -math.inf
+    """m, the largest log-weight, in nats."""
+    first: float = 0.0
+    """Sum of exp(r − m)."""
+    second: float = 0.0
+    """Sum of exp(2(r − m))."""
+    k3: float = 0.0
+    """Sum of exp(r) − 1 − r; inf where a weight is beyond float64."""
 
-def kl_k3(log_ratios: Float64Array, counts: IntArray) -> float:
-    """The k3 estimate of KL(sampler ‖ trainer) in nats, mean of exp(r) − 1 − r ≥ 0 (Schulman 2020).
+    @classmethod
+    def of(cls, log_weights: FloatArray) -> "WeightSums":
+        """Sums over `log_weights` (n,) in nats; NaN and inf are left out, and are to be counted elsewhere."""
+        r = log_weights[np.isfinite(log_weights)].astype(np.float64)
+        if r.size == 0:
+            return cls()
+        largest = float(r.max())
+        w = np.exp(r - largest)
+        with np.errstate(over="ignore"):
+            k3 = float((np.expm1(r) - r).sum())
+        return cls(r.size, largest, float(w.sum()), float(w @ w), k3)
 
-    `log_ratios` are trainer minus sampler on tokens from the sampler; NaN without any.
-    """
-    n = int(counts.sum())
-    return float((counts * (np.expm1(log_ratios) - log_ratios)).sum() / n) if n else float("nan")
+    def __add__(self, other: "WeightSums") -> "WeightSums":
+        if not self.n or not other.n:
+            return self if self.n else other
+        largest = max(self.largest, other.largest)
+        mine, theirs = math.exp(self.largest - largest), math.exp(other.largest - largest)
+        return WeightSums(
+            n=self.n + other.n,
+            largest=largest,
+            first=self.first * mine + other.first * theirs,
+            second=self.second * mine**2 + other.second * theirs**2,
+            k3=self.k3 + other.k3,
+        )
+
+    @property
+    def ess(self) -> float:
+        """Effective sample size (Σw)²/Σw² as a share of n, in (0, 1] (Kong 1992); NaN without samples."""
+        return self.first**2 / self.second / self.n if self.n else math.nan
+
+    @property
+    def max_weight_share(self) -> float:
+        """Largest weight over the sum of all, in (0, 1]; NaN without samples."""
+        return 1 / self.first if self.n else math.nan
+
+    @property
+    def kl_k3(self) -> float:
+        """The k3 estimate of KL(sampler ‖ trainer) in nats (Schulman 2020); NaN without samples.
+
+        The log-weights are trainer minus sampler, on tokens from the sampler.
+        """
+        return self.k3 / self.n if self.n else math.nan

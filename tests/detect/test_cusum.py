@@ -1,0 +1,148 @@
+"""The detector against its own definition, and against the noise that it was made for."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tracker_diag.detect.cusum import BlockCusum, CusumSettings
+
+SHORT = CusumSettings(burn_in=0)
+
+
+def run(detector, values, start=0):
+    holds = []
+    for step, value in enumerate(values, start):
+        detector.update(step, value)
+        holds.append(detector.holds)
+    return holds
+
+
+def first(holds):
+    return next((step for step, value in enumerate(holds) if value), None)
+
+
+def ar(rng, phi, sigma, n, heavy=False):
+    """AR(1) noise of standard deviation `sigma` and autocorrelation `phi`."""
+    z = rng.standard_t(4, n + 200) / math.sqrt(2) if heavy else rng.normal(size=n + 200)
+    e = np.zeros(n + 200)
+    for t in range(1, n + 200):
+        e[t] = phi * e[t - 1] + math.sqrt(1 - phi**2) * z[t]
+    return sigma * e[200:]
+
+
+def reference(values, settings):
+    """The chart as the reference table writes it out, plain numpy, on a series already in log units."""
+    w, b = settings.baseline, settings.block
+    base, rest = np.array(values[:w]), np.array(values[w:])
+    blocks = base.reshape(-1, b).mean(1)
+    phi = np.sum((base[1:] - base.mean()) * (base[:-1] - base.mean())) / np.sum((base - base.mean()) ** 2)
+    phi = np.clip(phi + (1 + 3 * phi) / w, 0, 0.97)
+    s = max(blocks.std(ddof=1), base.std(ddof=1) * math.sqrt((1 + phi) / (1 - phi) / b)) * math.sqrt(1 + b / w)
+    ref, c, scores = max(settings.slack * s, settings.floor / 2), 0.0, []
+    for j in range(len(rest) // b):
+        c = min(max(0.0, c + (rest[j * b : (j + 1) * b].mean() - blocks.mean() - ref) / s), 2 * settings.threshold)
+        scores.append(c)
+    return scores
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_against_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    y = ar(rng, 0.8, 0.1, 200) + np.linspace(0, 1, 200)
+    detector, scores = BlockCusum(SHORT), []
+    for step, value in enumerate(y):
+        detector.update(step, math.exp(value))
+        if step >= 50 and (step + 1) % 5 == 0:
+            scores.append(detector.score)
+    np.testing.assert_allclose(scores, reference(y, SHORT), rtol=1e-9, atol=1e-9)
+
+
+def test_unknown_until_the_baseline_stands():
+    detector = BlockCusum(CusumSettings(burn_in=10, baseline=20))
+    assert run(detector, [1.0] * 29) == [None] * 29
+    assert detector.needs == "baseline has 29 of 30 steps with a value"
+    assert run(detector, [1.0] * 6)[-1] is False
+    assert detector.baseline == pytest.approx(1)
+
+
+def test_a_burn_in_is_no_baseline():
+    """A pair that starts at zero by construction and settles does not alarm on having settled."""
+    values = [*np.linspace(1e-5, 0.1, 15), *[0.1] * 100]
+    assert first(run(BlockCusum(), values)) is None
+    assert first(run(BlockCusum(SHORT), values)) is None
+
+
+def test_growth_is_dated_and_ends():
+    detector = BlockCusum(SHORT)
+    values = [0.1] * 60 + [0.3] * 20 + [0.1] * 40
+    holds = run(detector, values)
+    assert first(holds) == 64  # the end of the first block that lies higher
+    assert holds[80:95].count(True) < 15
+    assert holds[-1] is False
+    assert detector.onset is None
+
+
+def test_the_onset_is_the_block_where_the_score_left_zero():
+    detector = BlockCusum(SHORT)
+    run(detector, [0.1] * 60 + [0.3] * 30)
+    assert detector.onset == 60
+    assert detector.value == pytest.approx(0.3)
+
+
+def test_growth_below_the_floor_is_never_counted():
+    assert first(run(BlockCusum(SHORT), [0.1] * 50 + [0.12] * 1000)) is None
+
+
+def test_falling_is_rising_of_the_inverse():
+    values = [0.5] * 60 + [0.2] * 20
+    rising = run(BlockCusum(SHORT), [1 / value for value in values])
+    assert run(BlockCusum(SHORT, direction="falling"), values) == rising
+    assert first(run(BlockCusum(SHORT), values)) is None
+
+
+def test_the_linear_scale_takes_zero_and_negative_values():
+    assert first(run(BlockCusum(SHORT, "linear"), [-1.0] * 50 + [-0.5] * 30)) is not None
+    assert first(run(BlockCusum(SHORT, "linear"), [-1.0] * 50 + [-0.9] * 300)) is None
+    assert first(run(BlockCusum(SHORT, "linear", "falling"), [0.9] * 50 + [0.5] * 30)) is not None
+    assert run(BlockCusum(SHORT, "linear"), [0.0] * 80)[-1] is False
+
+
+def test_a_baseline_that_explodes_is_none():
+    detector = BlockCusum(SHORT)
+    holds = run(detector, np.exp(np.linspace(-8, 8, 50)).tolist() + [1e6] * 50)
+    assert holds == [None] * 100
+    assert detector.needs.startswith("its baseline swings so much that growth below ×")
+
+
+def alarms(kind, phi, heavy, runs, n=1000):
+    """Share of runs in which an own-and-relative pair of detectors alarms, and the median delay."""
+    hits, delays = 0, []
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        post, text = ar(rng, phi, 0.1, n, heavy), ar(rng, phi, 0.1, n, heavy)
+        if kind == "drift":
+            post += np.clip((np.arange(n) - 100) / 100, 0, 1) * math.log(2)
+        elif kind in ("x2", "x4"):
+            post += (np.arange(n) >= 100) * math.log(2 if kind == "x2" else 4)
+        own, relative = BlockCusum(SHORT), BlockCusum(SHORT)
+        for step in range(n):
+            own.update(step, math.exp(post[step]))
+            relative.update(step, math.exp(post[step] - text[step]))
+            if own.holds and relative.holds:
+                hits += 1
+                delays.append(step - 100)
+                break
+    return hits / runs, float(np.median(delays)) if delays else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heavy", [False, True])
+def test_false_alarms_and_delays_on_short_runs(heavy):
+    """DESIGN's numbers for a short run: baseline 50, noise 0.10, AR(.8), normal and heavy tails."""
+    false, _ = alarms("null", 0.8, heavy, 300)
+    assert false <= 0.01
+    for kind, most in (("drift", 70), ("x2", 15), ("x4", 9)):
+        found, delay = alarms(kind, 0.8, heavy, 60, n=400)
+        assert found == 1
+        assert delay <= most

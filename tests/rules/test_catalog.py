@@ -1,0 +1,50 @@
+"""Every rule of the catalogue does what its test file says, and has a file that says enough."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import names
+from tracker_diag.testing import RuleCase, check_rule
+
+HERE = Path(__file__).parent
+CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(file.read_text())]
+RULES = {rule.id: rule for rule in catalog()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.name}")
+def test_case(case):
+    assert check_rule(RULES[case.rule], case) == []
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_every_rule_has_a_firing_a_silent_and_a_blind_case(rule):
+    cases = [case for case in CASES if case.rule == rule.id]
+    assert any(case.firing != "never" for case in cases)
+    assert any(case.firing == "never" and case.state != "unknown" for case in cases)
+    assert any(case.state == "unknown" for case in cases)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_a_rule_file_is_named_after_its_rule_and_inhibits_rules_that_exist(rule):
+    assert (HERE.parents[1] / f"tracker_diag/rules/catalog/{rule.id}.yaml").exists()
+    assert set(rule.inhibits) <= RULES.keys()
+    assert not set(rule.support) & set(names(rule.condition))
+
+
+def test_the_catalogue_holds_what_it_says():
+    assert {rule_id: rule.name for rule_id, rule in RULES.items()} == {
+        "NUM004": "non-finite-metric",
+        "POL001": "tool-conditioned-variance-amplification",
+        "POL002": "tool-conditioned-drift",
+        "POL003": "global-tail-growth",
+        "POL004": "ess-collapse",
+    }
+    assert len({rule.name for rule in RULES.values()}) == len(RULES)
+
+
+def test_a_wrong_expectation_is_told():
+    case = RuleCase(name="x", rule="NUM004", series={"reward": "1x9"}, non_finite={3: "loss"}, firing=5)
+    assert check_rule(RULES["NUM004"], case) == ["firing: 3, expected 5"]

@@ -1,0 +1,139 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag.records import Scalar
+from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Reading
+from tracker_diag.rules.model import All, AnyOf, Not, Rule
+from tracker_diag.rules.signals import Observed, holds
+from tracker_diag.rules.triage import Summary, first_break
+
+LOW = {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.5}
+HIGH = {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}
+
+
+def rule(**fields):
+    base = {
+        "id": "ZZZ001", "name": "low-reward", "title": "Low", "link": "reward", "status": "stable",
+        "severity": "warn", "description": "Detects it.", "rationale": "Bad.", "signals": {"low": LOW},
+        "condition": "low", "summary": "reward {low.value:.1f} on {slice}", "remedy": ["Look."],
+        "false_positives": ["None."], "calibration": "None.", "keep_firing_steps": 0,
+    }  # fmt: skip
+    return Rule.model_validate(base | fields)
+
+
+def run(engine, rewards, **more):
+    """Feed rewards (None: missing) and give the state after each step."""
+    states = []
+    for step, value in enumerate(rewards):
+        values = {"reward": value} | {name: column[step] for name, column in more.items()}
+        series = {name: Scalar(name, number) for name, number in values.items() if number is not None}
+        engine.evaluate(Observed(step, series))
+        states.append(engine.states()["ZZZ001"])
+    return states
+
+
+def test_pending_then_firing_then_resolved():
+    engine = Engine([rule(for_steps=3, keep_firing_steps=1)])
+    states = run(engine, [1, 0, 0, 0, 1, 0, 1, 1, 1])
+    assert states == ["healthy", "pending", "pending", "firing", "firing", "firing", "firing", "healthy", "healthy"]
+    (finding,) = engine.findings
+    assert (finding.state, finding.onset, finding.fired, finding.resolved) == ("resolved", 1, 3, 7)
+    assert finding.summary == "reward 0.0 on all"
+
+
+def test_a_condition_that_does_not_last_leaves_nothing():
+    engine = Engine([rule(for_steps=3)])
+    assert run(engine, [1, 0, 0, 1]) == ["healthy", "pending", "pending", "healthy"]
+    assert engine.findings == []
+
+
+def test_missing_values_neither_start_nor_end_a_finding():
+    engine = Engine([rule(for_steps=2)])
+    assert run(engine, [None, 0, None, 0, 0, None, None, 1]) == [
+        "unknown", "pending", "unknown", "pending", "firing", "firing", "firing", "healthy",
+    ]  # fmt: skip
+
+
+def test_a_rule_that_never_saw_is_blind_and_not_healthy():
+    engine = Engine([rule()])
+    run(engine, [None, None])
+    assert engine.blind() == {"ZZZ001": "no series reward"}
+    summary = Summary.of(engine, "x", 2, 0, 1)
+    assert summary.healthy == ()
+    assert summary.level is None
+    assert summary.to_json()["blind"] == [{"rule": "ZZZ001", "reason": "no series reward"}]
+
+
+def test_a_rule_that_saw_once_is_not_blind():
+    engine = Engine([rule()])
+    run(engine, [None, 1, None])
+    assert engine.blind() == {}
+    assert Summary.of(engine, "x", 3, 0, 2).healthy == ("ZZZ001",)
+
+
+def test_a_second_episode_is_a_second_finding_that_dates_from_after_the_first():
+    engine = Engine([rule()])
+    run(engine, [0, 1, 0, 0, 1])
+    assert [(f.onset, f.fired, f.resolved) for f in engine.findings] == [(0, 0, 1), (2, 2, 4)]
+
+
+def test_inhibition_on_the_same_slice():
+    first = rule()
+    second = rule(
+        id="ZZZ002", name="high-kl", signals={"high": HIGH}, condition="high", summary="x", inhibits=["ZZZ001"],
+        link="policy_update",
+    )  # fmt: skip
+    engine = Engine([first, second])
+    run(engine, [0, 0, 0], kl=[0, 2, 2])
+    by_id = {finding.rule.id: finding for finding in engine.findings}
+    assert by_id["ZZZ001"].inhibited_by == "ZZZ002"
+    assert by_id["ZZZ002"].inhibited_by is None
+
+
+def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():
+    reward = rule()
+    policy = rule(id="ZZZ002", name="b", link="policy_update")
+    engine = Engine([policy, reward])
+    run(engine, [1, 0])
+    assert first_break(engine.findings).rule.id == "ZZZ001"
+    quiet = Engine([rule(severity="info")])
+    run(quiet, [0])
+    assert first_break(quiet.findings) is None
+
+
+THREE = (True, None, False)
+
+
+def reading(value):
+    return Reading("x", "x", value)
+
+
+@given(st.sampled_from(THREE), st.sampled_from(THREE))
+def test_kleene_logic(a, b):
+    readings = {"a": reading(a), "b": reading(b)}
+    order = {False: 0, None: 1, True: 2}
+    lowest, highest = min(a, b, key=order.get), max(a, b, key=order.get)
+    assert holds(All(all=("a", "b")), readings) is lowest
+    assert holds(AnyOf(any=("a", "b")), readings) is highest
+    opposite = {True: False, None: None, False: True}
+    assert holds(Not(not_="a"), readings) is opposite[a]
+    de_morgan = Not(not_=All(all=(Not(not_="a"), Not(not_="b"))))
+    assert holds(de_morgan, readings) is holds(AnyOf(any=("a", "b")), readings)
+
+
+def test_not_with_a_missing_series_is_unknown():
+    engine = Engine([rule(condition={"not": "low"})])
+    assert run(engine, [None, 1, 0]) == ["unknown", "firing", "healthy"]
+
+
+@pytest.mark.parametrize("length", [50, 500])
+def test_state_does_not_grow_with_the_run(length):
+    engine = Engine([rule()])
+    run(engine, list(itertools.islice(itertools.cycle([1.0]), length)))
+    watch = engine._watches[0]
+    assert watch.past == []
+    assert watch.finding is None

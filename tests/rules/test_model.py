@@ -1,0 +1,72 @@
+import pytest
+from pydantic import ValidationError
+
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import Rule, names
+
+GOOD = next(rule for rule in catalog() if rule.id == "POL002").model_dump(by_alias=True, mode="json")
+
+
+def changed(**fields):
+    return Rule.model_validate(GOOD | fields)
+
+
+def test_a_rule_survives_the_way_out_and_back():
+    assert changed().model_dump(by_alias=True, mode="json") == GOOD
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"severty": "warn"}, "Extra inputs are not permitted"),
+        ({"id": "pol2"}, "String should match pattern"),
+        ({"name": "Not Kebab"}, "String should match pattern"),
+        ({"severity": "error"}, "an experimental rule is at most a warning"),
+        ({"link": "poetry"}, "Input should be 'environment'"),
+        ({"false_positives": []}, "at least 1 item"),
+        ({"remedy": []}, "at least 1 item"),
+        ({"description": "Finds things"}, "String should match pattern '^Detects "),
+        ({"condition": "post_tool_tail_matters"}, "leave out"),
+        ({"condition": {"all": ["nobody"]}}, "condition and support name unknown signals"),
+        ({"pairs": []}, "pairs: nothing given, expected the pairs"),
+        ({"summary": "{post_tool_tail_grows.__class__}"}, "expected a signal of this rule and one of"),
+        ({"summary": "{post_tool_tail_grows.value.real}"}, "expected {signal.field}"),
+        ({"summary": "{nobody.value}"}, "expected a signal of this rule"),
+        ({"summary": "{0}"}, "expected {signal.field}"),
+        ({"slices": ["tool"]}, "Input should be 'text_only'"),
+    ],
+)
+def test_what_a_rule_may_not_say(fields, message):
+    with pytest.raises(ValidationError) as error:
+        changed(**fields)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("signal", "message"),
+    [
+        ({"kind": "growth", "series": {"stat": "p96"}}, "stat: 'p96' given, expected one of"),
+        ({"kind": "growth", "series": {"metric": "rewrd"}}, "metric: 'rewrd' given, expected one of"),
+        ({"kind": "growth", "series": {}}, "expected exactly one of stat and metric"),
+        ({"kind": "growth", "series": {"stat": "p95", "metric": "kl"}}, "expected exactly one of stat and metric"),
+        ({"kind": "growth", "series": {"metric": "kl", "pair": "policy"}}, "slice and pair go with stat"),
+        ({"kind": "threshold", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
+        ({"kind": "threshold", "series": {"stat": "p95"}, "above": 1, "below": 2}, "expected exactly one of above and"),
+        ({"kind": "baseline_ratio", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
+        ({"kind": "trend", "series": {"stat": "p95"}, "steps": 3, "factor": 2}, "greater than or equal to 4"),
+        (
+            {"kind": "grwth", "series": {"stat": "p95"}},
+            "'growth', 'threshold', 'trend', 'baseline_ratio',",
+        ),
+    ],
+)
+def test_what_a_signal_may_not_say(signal, message):
+    with pytest.raises(ValidationError) as error:
+        changed(signals={"one": signal}, condition="one", support=[], summary="x")
+    assert message in str(error.value)
+
+
+def test_the_names_of_a_nested_condition():
+    rule = next(rule for rule in catalog() if rule.id == "POL001")
+    assert next(names(rule.condition)) == "post_tool_tail_matters"
+    assert "text_only_tail_rises" in set(names(rule.condition))

@@ -1,0 +1,278 @@
+import logging
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tracker_diag import BatchError, Monitor
+from tracker_diag.backends.base import Backend
+from tracker_diag.metrics import registry
+from tracker_diag.records import Histogram
+from tracker_diag.testing import CapturingBackend
+
+
+def watch(batches, metrics=None, **options):
+    """Run a monitor over `batches` and give its capturing backend and itself."""
+    seen = CapturingBackend()
+    monitor = Monitor([seen], **options)
+    for step, tensors in enumerate(batches):
+        monitor.observe(**tensors)
+        monitor.log(metrics(step) if metrics else {"reward": 0.5}, step)
+    monitor.close()
+    return seen, monitor
+
+
+def fired(monitor):
+    return [(f.rule.id, f.pair, f.slice) for f in monitor.summary().findings if f.fired is not None]
+
+
+def test_a_quiet_run_is_quiet(rng, make_batch):
+    seen, monitor = watch(make_batch(rng) for _ in range(150))
+    assert fired(monitor) == []
+    assert monitor.summary().healthy == ("NUM004", "POL001", "POL002", "POL003", "POL004")
+    assert monitor.failures == []
+    assert seen.summary.steps == 150
+
+
+def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_batch):
+    def post(step):
+        return 0.02 * math.exp(max(0, step - 90) * 0.05)
+
+    _, monitor = watch(make_batch(rng, post=post(step), pairs=("policy",)) for step in range(150))
+    assert fired(monitor) == [("POL001", "policy", "post_tool")]
+    finding = monitor.summary().first_break
+    assert 88 <= finding.onset <= 112
+    assert finding.onset <= finding.fired <= 125
+    assert finding.state == "firing"
+    evidence = {reading.signal: reading for reading in finding.evidence}
+    assert evidence["post_tool_tail_grows"].holds
+    assert evidence["post_tool_tail_grows"].n == 8 * 32 * 12
+    assert evidence["reward_falls"].holds is False
+    assert evidence["mean_kl_grows"].note == "no series kl"
+    assert monitor.summary().blind == {"POL002": "reference: no logprobs and ref_logprobs observed"}
+
+
+def test_the_same_growth_in_both_slices_is_global(rng, make_batch):
+    def scale(step):
+        return 0.02 * math.exp(max(0, step - 90) * 0.05)
+
+    batches = [make_batch(rng, post=scale(s), text=scale(s), pairs=("policy",)) for s in range(150)]
+    _, monitor = watch(batches)
+    assert fired(monitor) == [("POL003", "policy", "all")]
+
+
+def test_values_against_numpy(rng, make_batch):
+    batches = [make_batch(rng, post=0.3) for _ in range(12)]
+    seen, _ = watch(batches, window=8)
+    got = seen.scalars(11)
+    r = np.concatenate([(b["logprobs"] - b["old_logprobs"])[:32, 12:].reshape(-1) for b in batches[4:]])
+    assert got["diag/policy/post_tool/p95"] == pytest.approx(np.quantile(np.abs(r), 0.95, method="lower"), rel=0.004)
+    w = np.exp(r)
+    assert got["diag/policy/post_tool/ess"] == pytest.approx(w.sum() ** 2 / (w**2).sum() / len(w), rel=1e-3)
+    sums = r.reshape(-1, 12).sum(axis=1)
+    w = np.exp(sums)
+    assert got["diag/policy/post_tool/ess_sequence"] == pytest.approx(w.sum() ** 2 / (w**2).sum() / len(w), rel=1e-3)
+    assert got["diag/policy/post_tool/count"] == len(r)
+
+
+def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
+    batches = [make_batch(rng, post=0.3) for _ in range(10)]
+    whole, _ = watch(batches)
+    parts = CapturingBackend()
+    monitor = Monitor([parts])
+    for step, tensors in enumerate(batches):
+        for rows in (slice(0, 20), slice(20, 64)):
+            monitor.observe(**{name: value[rows] for name, value in tensors.items()})
+        monitor.log({"reward": 0.5}, step)
+    for step in range(10):
+        assert parts.scalars(step) == pytest.approx(whole.scalars(step), rel=1e-9)
+
+
+def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):
+    seen, _ = watch(
+        [make_batch(rng) | {"rollout_logprobs": rng.uniform(-3, 0, (64, 24))} for _ in range(80)],
+        metrics=lambda step: {"reward": math.nan if step == 70 else 1.0, "kl": 0.1},
+    )
+    stats = {metric.name for metric in registry.STATS}
+    health = {metric.name for metric in registry.HEALTH}
+    scalars = seen.scalars(79)
+    assert len(scalars) + 1 <= 60
+    for name in scalars:
+        prefix, family, *rest = name.split("/")
+        assert prefix == "diag"
+        if family == "health":
+            assert rest[0] in health
+        elif family == "rule":
+            assert rest[0] in {"NUM004", "POL001", "POL002", "POL003", "POL004"}
+        else:
+            assert family in {"policy", "mismatch", "reference"}
+            assert rest[0] in {"text_only", "post_tool", "all"}
+            assert rest[1] in stats
+    histograms = [record for record in seen.records[79] if isinstance(record, Histogram)]
+    assert len(histograms) == 6
+    for histogram in histograms:
+        assert len(histogram.counts) <= 512
+        assert np.isfinite(histogram.edges).all()
+        assert histogram.baseline.sum() > 0
+
+
+def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch):
+    batches = []
+    for _ in range(80):
+        tensors = make_batch(rng, pairs=("reference",))
+        tensors["old_logprobs"] = tensors["logprobs"] + rng.uniform(-1e-7, 1e-7, (64, 24))
+        batches.append(tensors)
+    seen, monitor = watch(batches)
+    assert not any(name.startswith("diag/policy/") for name in seen.scalars(79))
+    reason = "policy: no signal: the ratio is 1 but for float noise, on-policy by construction"
+    assert monitor.summary().blind["POL001"].startswith(reason)
+    assert "POL001" not in monitor.summary().healthy
+    notes = {(row[0], row[1]): row[-1] for row in seen.tables[0].rows}
+    assert notes["policy", "post_tool"].startswith("no signal")
+    assert notes["reference", "post_tool"] == ""
+
+
+def test_nan_and_inf_are_counted_and_become_a_finding(rng, make_batch):
+    batches = [make_batch(rng) for _ in range(5)]
+    batches[3]["old_logprobs"][0, 20] = np.nan
+    batches[3]["old_logprobs"][0, 21] = -np.inf
+    seen, monitor = watch(batches)
+    assert fired(monitor) == [("NUM004", None, "all")]
+    (finding,) = monitor.summary().findings
+    assert finding.fired == 3
+    assert finding.evidence[0].series == "policy/post_tool/nonfinite"
+    assert seen.scalars(3)["diag/health/nonfinite_tokens"] == 2
+    assert "diag/health/nonfinite_tokens" not in seen.scalars(2)
+    assert math.isfinite(seen.scalars(4)["diag/policy/post_tool/ess"])
+
+
+def test_a_non_finite_metric_names_itself(rng, make_batch):
+    seen, monitor = watch(
+        [make_batch(rng) for _ in range(3)], metrics=lambda step: {"train/loss": math.inf if step == 1 else 0.1}
+    )
+    (finding,) = monitor.summary().findings
+    assert finding.evidence[0].series == "train/loss"
+    assert seen.own[1] == {}
+
+
+FIRST_CALL = {
+    "shape": ({"old_logprobs": np.zeros((64, 23))}, "old_logprobs: shape"),
+    "mask": ({"model_mask": np.zeros((64, 24), bool)}, "model_mask: no model token"),
+    "dtype": ({"logprobs": np.zeros((64, 24), int)}, "logprobs: dtype int64"),
+    "nan": ({"ref_logprobs": np.full((64, 24), np.nan)}, "ref_logprobs: 1280 NaN or infinite among 1280"),
+}
+
+
+@pytest.mark.parametrize("case", FIRST_CALL)
+def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng, make_batch, caplog):
+    changed, message = FIRST_CALL[case]
+    good = make_batch(rng)
+    monitor = Monitor()
+    for _ in range(2):
+        with pytest.raises(BatchError, match=message):
+            monitor.observe(**good | changed)
+    monitor.observe(**good)
+    with caplog.at_level(logging.WARNING, "tracker_diag"):
+        for _ in range(3):
+            monitor.observe(**good | changed)
+    if case == "nan":
+        assert monitor.health == Counter(nonfinite_tokens=3 * 1280)
+    else:
+        assert monitor.health["rejected_batches"] == 3
+        assert len(caplog.records) == 1
+        assert message in monitor.failures[0]
+
+
+def test_a_step_that_goes_backwards_is_counted_and_left_out(rng, make_batch, caplog):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for step in (0, 1, 5, 3, 4, 6):
+        monitor.observe(**make_batch(rng))
+        monitor.log({"reward": step}, step)
+    assert sorted(seen.records) == [0, 1, 5, 6]
+    assert monitor.health["late_steps"] == 2
+    assert "step: 3 given, expected at least 5; its metrics and tensors are left out" in monitor.failures[0]
+    assert len(caplog.records) == 1
+    assert seen.own[6] == {"reward": 6}
+
+
+def test_several_logs_of_one_step_are_one_evaluation(rng, make_batch):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for step in range(3):
+        monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 1.0}, step)
+        monitor.log({"kl": 0.1}, step)
+    assert sorted(seen.records) == [0, 1, 2]
+    assert seen.own == {0: {"reward": 1.0}, 1: {"reward": 1.0, "kl": 0.1}, 2: {"reward": 1.0, "kl": 0.1}}
+
+
+def test_without_a_step_the_next_one_is_meant(rng, make_batch):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for _ in range(3):
+        monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 1.0})
+    assert sorted(seen.records) == [0, 1, 2]
+
+
+def test_metrics_of_any_library_and_things_that_are_no_numbers():
+    import torch
+
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    monitor.log(
+        {"a": 1, "b": np.float32(2), "c": torch.tensor(3.0), "d": np.array(4), "e": True, "f": "text", "g": [1],
+         "h": np.array([1.0]), "i": None},
+        0,
+    )  # fmt: skip
+    assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+class Broken(Backend):
+    def log(self, step, records):
+        raise ConnectionError("the tracker is down")
+
+    def finding(self, step, finding):
+        raise ConnectionError("the tracker is down")
+
+    def close(self, summary, tables):
+        raise ConnectionError("the tracker is down")
+
+
+def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplog):
+    seen = CapturingBackend()
+    monitor = Monitor([Broken(), seen])
+    for step in range(4):
+        monitor.observe(**make_batch(rng))
+        monitor.log({}, step)
+    monitor.close()
+    assert len(seen.records) == 4
+    assert seen.summary is not None
+    assert monitor.health["backend_errors"] == 5
+    assert len(caplog.records) == 1
+    assert seen.scalars(3)["diag/health/backend_errors"] == 3
+
+
+def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
+    monitor = Monitor()
+    monitor.observe(**make_batch(rng))
+    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
+    monitor.log({}, 0)
+    assert monitor.health["internal_errors"] == 1
+    assert "ZeroDivisionError" in monitor.failures[0]
+
+
+def test_closing_twice_writes_once(rng, make_batch):
+    seen = CapturingBackend()
+    with Monitor([seen]) as monitor:
+        monitor.observe(**make_batch(rng))
+        monitor.log({}, 0)
+        first = monitor.close()
+    assert monitor.close() is first is seen.summary
+
+
+def test_memory_is_that_of_the_window(rng, make_batch):
+    _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
+    assert all(len(window._recent) == 4 for window in monitor._windows.values())

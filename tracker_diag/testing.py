@@ -1,0 +1,126 @@
+"""For tests, ours and yours: series in short notation, rules held against them, a backend that keeps all."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.signals import Observed
+from tracker_diag.rules.triage import Summary
+
+_TOKEN = re.compile(
+    r"(?P<start>nan|inf|-?\d+(?:\.\d+)?(?:e-?\d+)?)(?:(?P<by>[+-]\d+(?:\.\d+)?(?:e-?\d+)?))?(?:x(?P<times>\d+))?"
+)
+
+
+def series(notation: str) -> list[float]:
+    """Expand a series: `a` is one value, `axn` n + 1 of them, `a+bxn` the values a, a + b, … a + n·b.
+
+    >>> series("0.5x2 1+0.5x2")
+    [0.5, 0.5, 0.5, 1.0, 1.5, 2.0]
+
+    Raises:
+        ValueError: with the part that cannot be read.
+    """
+    values: list[float] = []
+    for token in notation.split():
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise ValueError(f"series: {token!r} given, expected a, axn or a+bxn")
+        start, by, times = float(match["start"]), float(match["by"] or 0), int(match["times"] or 0)
+        values += [start + by * i for i in range(times + 1)]
+    return values
+
+
+class RuleCase(BaseModel):
+    """One case of a rule's test file: series in, the steps at which it is to change its state out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    rule: str
+    series: dict[str, str]
+    """By name of the series, in the notation of `series`; all from step 0."""
+    samples: int = 1000
+    """Tokens behind each value of a slice."""
+    non_finite: dict[int, str] = {}
+    """Series that are NaN or infinite, by step."""
+    firing: int | Literal["never"]
+    resolved: int | None = None
+    onset: int | None = None
+    state: Literal["unknown", "healthy", "pending", "firing"] | None = None
+    """State after the last step."""
+
+
+def check_rule(rule: Rule, case: RuleCase, settings: CusumSettings | None = None) -> list[str]:
+    """What `rule` does other than `case` expects, one sentence each; empty if it does it all."""
+    engine = Engine([rule], settings)
+    columns = {name: series(notation) for name, notation in case.series.items()}
+    fired: list[Finding] = []
+    resolved: list[int] = []
+    for step in range(max((len(values) for values in columns.values()), default=0)):
+        samples = case.samples
+        now = {
+            name: Scalar(name, values[step], samples if "/" in name else None)
+            for name, values in columns.items()
+            if step < len(values)
+        }
+        bad = (case.non_finite[step],) if step in case.non_finite else ()
+        for finding in engine.evaluate(Observed(step, now, bad)):
+            if finding.state == "firing":
+                fired.append(finding)
+            elif finding.state == "resolved":
+                resolved.append(step)
+    state = engine.states()[rule.id]
+    first = fired[0] if fired else None
+    found = {
+        "firing": first.fired if first else "never",
+        "resolved": resolved[0] if resolved else None,
+        "onset": first.onset if first else None,
+        "state": state,
+    }
+    wrong = [
+        f"{field}: {found[field]}, expected {wanted}"
+        for field in ("firing", "resolved", "onset", "state")
+        if (wanted := getattr(case, field)) is not None and wanted != found[field]
+    ]
+    if wrong and state == "unknown":
+        wrong.append(f"it was blind: {engine.blind().get(rule.id, 'after it had seen')}")
+    return wrong
+
+
+class CapturingBackend(Backend):
+    """Keeps everything it is given."""
+
+    name = "capturing"
+
+    def __init__(self) -> None:
+        self.own: dict[int, dict[str, float]] = {}
+        """The trainer's metrics, by step."""
+        self.records: dict[int, list[Record]] = {}
+        self.findings: list[tuple[int, Finding]] = []
+        self.summary: Summary | None = None
+        self.tables: tuple[Table, ...] = ()
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.own[step] = dict(metrics)
+
+    def log(self, step: int, records: Sequence[Record]) -> None:
+        self.records[step] = list(records)
+
+    def finding(self, step: int, finding: Finding) -> None:
+        self.findings.append((step, finding))
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self.summary, self.tables = summary, tuple(tables)
+
+    def scalars(self, step: int) -> dict[str, float]:
+        """The scalars of `step`, by name."""
+        return {record.name: record.value for record in self.records[step] if isinstance(record, Scalar)}
