@@ -1,5 +1,9 @@
 """What several tests share: synthetic batches whose tails are known, and real trackers on local files."""
 
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -52,7 +56,7 @@ def mlflow_store(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def wandb_offline(tmp_path, monkeypatch):
+def wandb_offline(tmp_path, monkeypatch, read_wandb):
     """Starts real offline runs, and reads them back with W&B's own reader once they are finished."""
     import wandb
 
@@ -73,13 +77,16 @@ def wandb_offline(tmp_path, monkeypatch):
     return Runs()
 
 
-def read_wandb(file):
-    """The records of a `.wandb` file, through `wandb leet inspect`."""
-    import json
+@pytest.fixture(scope="session")
+def read_wandb():
+    """Reads the records of a `.wandb` file, through `wandb leet inspect`."""
 
-    command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [json.loads(line) for line in out.splitlines()]
+    def read(file):
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return [json.loads(line) for line in out.splitlines()]
+
+    return read
 
 
 @pytest.fixture(scope="session")
@@ -88,16 +95,15 @@ def start_mlflow_server(tmp_path_factory):
     started = []
 
     def start(uri):
-        import socket
-
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         address = f"http://127.0.0.1:{port}"
-        log = (tmp_path_factory.mktemp("server") / "log").open("w")
+        log = tmp_path_factory.mktemp("server") / "log"
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
         command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-        started.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+        with log.open("w") as out:
+            started.append(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True))
         for _ in range(120):
             try:
                 urllib.request.urlopen(f"{address}/health", timeout=1).close()
@@ -105,12 +111,9 @@ def start_mlflow_server(tmp_path_factory):
                 time.sleep(1)
             else:
                 return address
-        raise AssertionError(f"no MLflow server: {log.name}")
+        raise AssertionError(f"no MLflow server: {log.read_text()}")
 
     yield start
-    import os
-    import signal
-
     for server in started:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)

@@ -55,7 +55,7 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     table = mlflow.load_table("diag/slices.json", run_ids=[run_id])
     assert set(table["slice"]) == {"text_only", "post_tool", "all"}
     images = [artifact.path for artifact in client.list_artifacts(run_id, "images")]
-    steps = {int(path.split("%step%")[1].split("%")[0]) for path in images}
+    steps = {int(path.split("+step+")[1].split("+")[0]) for path in images}
     assert steps == {0, 20, 40, 60, 80, 100, 120, 139}
     assert VIEW_TAG in client.get_experiment(active.info.experiment_id).tags
 

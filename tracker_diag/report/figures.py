@@ -41,7 +41,7 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     axes.set_title(title, fontsize=11, loc="left")
     axes.grid(color="0.92", which="major")
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.lines:
+    if len(axes.lines) > 1:  # beside the line of p95
         axes.legend(fontsize=9, loc="lower left", framealpha=0.9)
     return figure
 

@@ -1,0 +1,122 @@
+"""The demo as a person runs it, once, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tracker_diag.demo.leads import SIGNALS, leads
+
+pytestmark = pytest.mark.slow
+
+COMMAND = Path(sys.executable).with_name("tracker-diag")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The folder of a whole default run, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = subprocess.run([COMMAND, "demo"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "demo-out", done.stderr
+
+
+def lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_it_leaves_what_it_says(demo):
+    out, _ = demo
+    left = {path.name for path in out.iterdir()}
+    assert left == {
+        "mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json",
+    }  # fmt: skip
+
+
+def test_the_verdict_names_the_slice_before_the_averages_move(demo):
+    out, _ = demo
+    found = json.loads((out / "verdict.json").read_text())
+    assert found["run"] == {"source": "live", "steps": 300, "first_step": 0, "last_step": 299}
+    assert found["first_break"]["slice"] == "post_tool"
+    fired = {finding["rule"]: finding["fired"] for finding in reversed(found["findings"]) if finding["fired"]}
+    assert {"POL001", "POL003"} & fired.keys()
+    first = min(fired.values())
+    assert found["leads"].keys() == SIGNALS.keys()
+    assert found["leads"]["kl"] > first
+    assert found["leads"]["reward"] > first
+    assert found["leads"]["clip_fraction"] is None  # this arm does not clip
+    assert found["leads"] == leads(lines(out / "metrics.jsonl"))
+
+
+def test_the_screen_says_it_too(demo):
+    _, screen = demo
+    text = " ".join(screen.split())
+    for part in (
+        "WARN firing", "POL002 on post_tool", "verdict after 300 steps", "broke first", "evidence", "healthy",
+        "The same alarm on other signals", "mlflow server --backend-store-uri sqlite:///demo-out/mlflow.db",
+    ):  # fmt: skip
+        assert part in text
+
+
+def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_wandb):
+    import mlflow
+
+    out, _ = demo
+    client = mlflow.MlflowClient(f"sqlite:///{out / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("tracker-diag demo").experiment_id])
+    (file,) = out.glob("wandb/offline-run-*/run-*.wandb")
+    records = read_wandb(file)
+    rows = [record["history"]["item"] for record in records if record["type"] == "history"]
+
+    mine = {row["step"]: row for row in lines(out / "metrics.jsonl")}
+    ours = ("diag/policy/post_tool/p95", "diag/reference/text_only/p95", "diag/rule/POL003")
+    for key in ("reward", "kl", "loss", *ours):
+        expected = {step: row[key] for step, row in mine.items() if key in row}
+        in_mlflow = {point.step: point.value for point in client.get_metric_history(run.info.run_id, key)}
+        in_wandb = {row["_step"]: row[key] for row in rows if key in row}
+        assert in_mlflow == pytest.approx(expected)
+        assert in_wandb == pytest.approx(expected)
+
+    alerted = [finding["rule"] for finding in lines(out / "findings.jsonl") if finding["state"] == "firing"]
+    alerts = [record["alert"] for record in records if record["type"] == "alert"]
+    assert [alert["title"].split()[0] for alert in alerts] == [rule for rule in alerted if rule]
+    assert {alert["level"] for alert in alerts} == {"WARN"}
+    assert run.data.tags["diag.alert.state"] == "warn"
+    assert run.data.tags["diag.first_break"].startswith("POL002 on post_tool")
+
+
+def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
+    out, _ = demo
+    command = [COMMAND, "replay", out / "tokens.parquet", "--metrics", out / "metrics.jsonl", "--json"]
+    replayed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    live = json.loads((out / "verdict.json").read_text())
+    for part in ("findings", "first_break", "blind", "healthy"):
+        assert replayed[part] == live[part]
+
+
+@pytest.mark.parametrize("seconds", [0.2, 2.0, 7.0])
+def test_findings_survive_a_kill_at_any_step(seconds, tmp_path):
+    """Whole lines up to the last step, and each rule that was firing then has its finding."""
+    command = [COMMAND, "demo", "--steps", "300", "--out", tmp_path / "out"]
+    with (tmp_path / "log").open("w") as log:
+        started = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    try:
+        deadline = time.monotonic() + 90
+        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(seconds)
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+    steps = [row["step"] for row in lines(metrics)]
+    assert steps == list(range(len(steps)))
+    assert steps
+    firing = {name for name, value in lines(metrics)[-1].items() if name.startswith("diag/rule/") and value == 2}
+    findings = lines(tmp_path / "out" / "findings.jsonl")
+    assert firing <= {f"diag/rule/{finding['rule']}" for finding in findings if finding["state"] == "firing"}

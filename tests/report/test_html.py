@@ -1,0 +1,39 @@
+import pytest
+
+from tracker_diag.records import Table
+from tracker_diag.report.html import render_html
+from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.signals import Observed
+from tracker_diag.rules.triage import Summary
+
+
+@pytest.fixture
+def summary():
+    engine = Engine(catalog())
+    engine.evaluate(Observed(0, {}, ("<script>alert(1)</script>",)))
+    return Summary.of(engine, "x", 1, 0, 0)
+
+
+def test_everything_is_escaped_and_nothing_is_loaded(summary):
+    table = Table("diag/<b>", ("a", "b"), (("<i>", 0.123456), (None, 12345)))
+    page = render_html(summary, [table], {"policy <pair>": "data:image/png;base64,AA=="})
+    assert "<script>" not in page
+    assert "<i>" not in page
+    assert "policy &lt;pair&gt;" in page
+    assert "0.123" in page
+    assert "12,345" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_it_says_what_broke_and_who_was_blind(summary):
+    page = render_html(summary, [], {})
+    assert "NaN or infinity: first on all, from step 0" in page
+    assert "<strong>POL001</strong>: policy: no series policy/post_tool/p95" in page
+
+
+def test_a_quiet_run_is_said_to_be_quiet():
+    engine = Engine(catalog())
+    page = render_html(Summary.of(engine, "x", 0, None, None), [], {})
+    assert "No rule fired at warn or above" in page
+    assert "0 rules could see and found nothing; 5 could not see" in page
