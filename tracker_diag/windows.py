@@ -8,7 +8,7 @@ from operator import add
 
 import numpy as np
 
-from tracker_diag.arrays import IntArray
+from tracker_diag.arrays import BoolArray, IntArray
 from tracker_diag.batch import Pair, TokenBatch
 from tracker_diag.slices import ALL, CONTEXT
 from tracker_diag.stats.histogram import Sketch, sketch
@@ -31,8 +31,10 @@ class Observation:
     def of(cls, batch: TokenBatch, pair: Pair, row: IntArray) -> "Observation":
         """Reduce the log-ratios of `pair`, with `row` (N,) from `label_context`."""
         r = batch.log_ratio(pair)
-        masks = {name: row == index for index, name in enumerate(CONTEXT)} | {ALL: batch.model_mask}
-        tokens = {name: WeightSums.of(r[masks[name]]) for name in CONTEXT}
+        masks: dict[str, BoolArray] = {name: row == index for index, name in enumerate(CONTEXT)} | {
+            ALL: batch.model_mask
+        }
+        tokens: dict[str, WeightSums] = {name: WeightSums.of(r[masks[name]]) for name in CONTEXT}
         tokens[ALL] = reduce(add, tokens.values())
         sequences: dict[str, WeightSums] = {}
         for name, mask in masks.items():

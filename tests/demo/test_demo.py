@@ -50,7 +50,7 @@ def test_the_verdict_names_the_slice_before_the_averages_move(demo):
     assert found["leads"]["kl"] > first
     assert found["leads"]["reward"] > first
     assert found["leads"]["clip_fraction"] is None  # this arm does not clip
-    assert found["leads"] == leads(lines(out / "metrics.jsonl"))
+    assert found["leads"] == {name: lead.step for name, lead in leads(lines(out / "metrics.jsonl")).items()}
 
 
 def test_the_screen_says_it_too(demo):

@@ -77,7 +77,7 @@ def _section(title: str, sections: list[dict[str, object]]) -> str:
             "deleted": False,
             "isGenerated": False,
             "columns": 2,  # wide enough for a legend that tells the slices apart
-            "cardHeight": 380,
+            "cardHeight": 480 if title == _PICTURES else 380,
         }
     )
     return uuid

@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 from tracker_diag.detect.cusum import BlockCusum
 from tracker_diag.metrics.registry import PREFIX, Metric, stat, training
@@ -26,8 +28,16 @@ SIGNALS: dict[str, tuple[Metric, str]] = {
 """What is compared, with the direction that counts as worse. Each is judged on its own series alone."""
 
 
-def leads(rows: Iterable[Mapping[str, float]]) -> dict[str, int | None]:
-    """The step at which growth first holds on each signal of a metrics file's `rows`, or None."""
+@dataclass(frozen=True)
+class Lead:
+    """When the alarm goes off on a signal; if it does not, `note` says why not."""
+
+    step: int | None
+    note: Literal["", "never", "no value", "no baseline"]
+
+
+def leads(rows: Iterable[Mapping[str, float]]) -> dict[str, Lead]:
+    """The step at which growth first holds on each signal of a metrics file's `rows`."""
     detectors = {
         name: BlockCusum(scale=metric.scale, direction="falling" if way == "falling" else "rising")
         for name, (metric, way) in SIGNALS.items()
@@ -46,4 +56,12 @@ def leads(rows: Iterable[Mapping[str, float]]) -> dict[str, int | None]:
             detector.update(step, value)
             if detector.holds and fired[name] is None:
                 fired[name] = step
-    return fired
+    return {name: _lead(fired[name], detector) for name, detector in detectors.items()}
+
+
+def _lead(step: int | None, detector: BlockCusum) -> Lead:
+    if step is not None:
+        return Lead(step, "")
+    if detector.seen == 0:
+        return Lead(None, "no value")
+    return Lead(None, "no baseline" if detector.holds is None else "never")

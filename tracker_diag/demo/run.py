@@ -16,7 +16,7 @@ from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.backends.mlflow_view import view_path
 from tracker_diag.demo.grpo import ARMS, train
-from tracker_diag.demo.leads import leads
+from tracker_diag.demo.leads import Lead, leads
 from tracker_diag.demo.tokens import TokenTable
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
@@ -34,7 +34,7 @@ class Demo:
     """A finished demo run."""
 
     summary: Summary
-    leads: dict[str, int | None]
+    leads: dict[str, Lead]
 
 
 def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> Demo:
@@ -74,7 +74,8 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> De
         mlflow.flush_async_logging()
     with (out / "metrics.jsonl").open() as lines:
         compared = leads(json.loads(line) for line in lines)
-    (out / "verdict.json").write_text(json.dumps(summary.to_json() | {"leads": compared}, indent=1) + "\n")
+    steps_of = {name: lead.step for name, lead in compared.items()}
+    (out / "verdict.json").write_text(json.dumps(summary.to_json() | {"leads": steps_of}, indent=1) + "\n")
 
     console.print(verdict(summary))
     console.print(_lead_table(summary, compared))
@@ -123,7 +124,7 @@ class _Screen(Backend):
         self.progress.update(self._task, tails="")
 
 
-def _lead_table(summary: Summary, compared: dict[str, int | None]) -> RichTable:
+def _lead_table(summary: Summary, compared: dict[str, Lead]) -> RichTable:
     """How much later the same alarm goes off on each signal that people usually watch."""
     first = summary.first_break
     title = (
@@ -134,9 +135,9 @@ def _lead_table(summary: Summary, compared: dict[str, int | None]) -> RichTable:
     table = RichTable(title=title, title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
     for column in ("signal", "alarm at", "lead"):
         table.add_column(column, justify="left" if column == "signal" else "right")
-    for name, step in compared.items():
-        lead = "" if first is None or first.fired is None or step is None else f"{step - first.fired:+d}"
-        table.add_row(name, "never" if step is None else str(step), lead)
+    for name, lead in compared.items():
+        later = "" if first is None or first.fired is None or lead.step is None else f"{lead.step - first.fired:+d}"
+        table.add_row(name, lead.note if lead.step is None else str(lead.step), later)
     return table
 
 

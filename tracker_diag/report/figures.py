@@ -23,7 +23,7 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
 
     A tail that stretches moves to the right at the bottom; a bulk that only scales moves as a whole.
     """
-    figure = Figure(figsize=(5.0, 5.0), dpi=140, layout="constrained")
+    figure = Figure(figsize=(4.0, 4.0), dpi=175, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     for histogram in histograms:
@@ -35,14 +35,14 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
                 beyond = _share_beyond(counts)
                 axes.plot(histogram.edges[1:], beyond, style, color=COLORS[name], lw=width, alpha=alpha, label=label)
     axes.axhline(0.05, color="0.6", lw=0.8, ls=":")
-    axes.annotate("p95", (1.02e-4, 0.053), fontsize=9, color="0.4")
+    axes.annotate("p95", (1.02e-4, 0.053), fontsize=8, color="0.4")
     axes.set(xscale="log", yscale="log", xlim=(1e-4, 30), ylim=(5e-4, 1.1))
     axes.set(xlabel="|log-ratio| x, in nats", ylabel="share of tokens beyond x")
     axes.set_title(title, fontsize=11, loc="left")
     axes.grid(color="0.92", which="major")
     axes.spines[["top", "right"]].set_visible(False)
     if len(axes.lines) > 1:  # beside the line of p95
-        axes.legend(fontsize=9, loc="lower left", framealpha=0.9)
+        axes.legend(fontsize=8, loc="lower left", framealpha=0.9)
     return figure
 
 

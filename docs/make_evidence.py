@@ -1,0 +1,225 @@
+"""Runs every arm of the demo with four seeds and writes evidence.json and evidence.md: `make evidence`.
+
+About three minutes on two cores. Every figure of the page is made here; none is picked.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.demo.grpo import ARMS, train
+from tracker_diag.demo.leads import SIGNALS, leads
+from tracker_diag.testing import CapturingBackend
+
+DOCS = Path(__file__).parent
+SEEDS, STEPS = range(4), 300
+Run = dict[str, Any]
+
+
+def run(arm: str, seed: int) -> Run:
+    """Train once, watched, and give what was found and when the same alarm goes off on other signals."""
+    seen = CapturingBackend()
+    with Monitor([seen]) as monitor:
+        for step in train(ARMS[arm], seed, STEPS):
+            monitor.observe(
+                logprobs=step.logprobs,
+                old_logprobs=step.rollout.sampler_logprobs,
+                ref_logprobs=step.ref_logprobs,
+                response_mask=step.rollout.is_response,
+                model_mask=step.rollout.is_model,
+            )
+            monitor.log(step.metrics, step.step)
+        summary = monitor.summary()
+    rows = [{"step": step} | seen.own[step] | seen.scalars(step) for step in sorted(seen.records)]
+    compared = leads(rows)
+    return {
+        "arm": arm,
+        "seed": seed,
+        "findings": [
+            {
+                "rule": finding.rule.id,
+                "pair": finding.pair,
+                "slice": finding.slice,
+                "onset": finding.onset,
+                "fired": finding.fired,
+                "resolved": finding.resolved,
+            }
+            for finding in summary.findings
+            if finding.fired is not None
+        ],
+        "blind": summary.blind,
+        "leads": {name: lead.step for name, lead in compared.items()} | {"reward 0.10 lower": _reward_drop(rows)},
+        "notes": {name: lead.note for name, lead in compared.items() if lead.note},
+        "reward": [round(fmean(row["reward"] for row in rows[a:b]), 3) for a, b in ((40, 80), (260, 300))],
+        "p95": {
+            name: [_last(rows[:80], f"diag/{name}/p95"), _last(rows, f"diag/{name}/p95")]
+            for name in ("reference/text_only", "reference/post_tool", "policy/text_only", "policy/post_tool")
+        },
+    }
+
+
+def _reward_drop(rows: list[dict[str, float]]) -> int | None:
+    """First step at which the mean reward of 20 steps is 0.10 below that of steps 15 to 65."""
+    baseline = fmean(row["reward"] for row in rows[15:65])
+    drops = (s for s in range(65, len(rows)) if fmean(r["reward"] for r in rows[s - 19 : s + 1]) < baseline - 0.10)
+    return next(drops, None)
+
+
+def _last(rows: Iterable[Mapping[str, float]], key: str) -> float | None:
+    values = [row[key] for row in rows if key in row]
+    return float(f"{values[-1]:.3g}") if values else None
+
+
+def page(runs: list[Run]) -> str:
+    """docs/evidence.md."""
+    by_arm = {arm: [run for run in runs if run["arm"] == arm] for arm in ARMS}
+    text = [
+        "# Evidence",
+        "",
+        "Made by `make evidence` (docs/make_evidence.py): the demo's agent, a GRU of 32,184 parameters that calls a",
+        "tool, trained by GRPO for 300 steps; six arms, four seeds each, all quoted. Nothing changes before step 80.",
+        "The raw results are in evidence.json.",
+        "",
+        "## What fired",
+        "",
+        "Rule, pair and slice with the step at which it fired (onset in brackets). A dash: nothing at warn or above.",
+        "",
+        "| arm | what changes | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " |",
+        "|---|---|" + "---|" * len(SEEDS),
+    ]
+    for arm, mine in by_arm.items():
+        text.append(f"| `{arm}` | {ARMS[arm].says} | " + " | ".join(_fired(run) for run in mine) + " |")
+    text += [
+        "",
+        f"Of `healthy` and `constrained`, {_alarmed(by_arm, ('healthy', 'constrained'))} runs alarmed; of `widen` and",
+        f"`collapse`, {_alarmed(by_arm, ('widen', 'collapse'), 'post_tool')} alarmed on post_tool.",
+        "",
+        "`drift-aware` is on-policy by construction: its policy pair gives no signal, so POL001, POL003 and POL004",
+        f"are listed as blind and not as healthy, in {sum('POL001' in run['blind'] for run in by_arm['drift-aware'])}",
+        f"of {len(SEEDS)} runs.",
+        "",
+        "## Lead over other signals",
+        "",
+        "The step of the first alert, and how many steps later *the same alarm* (block CUSUM with the same settings,",
+        "on the signal's own series, averaged over the same eight steps) goes off on signals that people watch.",
+        "`never`: not within 300 steps. `no value`: it is not logged, or the pair gives no signal. `no baseline`: it",
+        "began late or swung too much for one. `reward 0.10 lower`: the mean of 20 steps is 0.10 below that of steps",
+        "15 to 65. A negative number: that signal was first.",
+        "",
+    ]
+    for arm in ("widen", "collapse", "stale-narrow", "drift-aware"):
+        text += _lead_table(arm, by_arm[arm])
+    text += _false_alarms([*by_arm["healthy"], *by_arm["constrained"]])
+    text += _tails(by_arm)
+    text.append(CLAIMS)
+    return "\n".join(text)
+
+
+def _fired(run: Run) -> str:
+    found = [f"{f['rule']} {f['slice']} {f['fired']} ({f['onset']})" for f in run["findings"]]
+    return "<br>".join(found) or "–"
+
+
+def _alarmed(by_arm: dict[str, list[Run]], arms: tuple[str, ...], name: str | None = None) -> str:
+    runs = [run for arm in arms for run in by_arm[arm]]
+    alarmed = [any(name in (None, finding["slice"]) for finding in run["findings"]) for run in runs]
+    return f"{sum(alarmed)} of {len(runs)}"
+
+
+def _first(run: Run) -> int | None:
+    return min((finding["fired"] for finding in run["findings"]), default=None)
+
+
+def _lead_table(arm: str, runs: list[Run]) -> list[str]:
+    text = [
+        f"### {arm}",
+        "",
+        "| signal | " + " | ".join(f"seed {seed}" for seed in SEEDS) + " | median |",
+        "|---|" + "---|" * (len(SEEDS) + 1),
+        "| *first alert, at step* | " + " | ".join(str(_first(run) or "–") for run in runs) + " | |",
+    ]
+    for signal in [*SIGNALS, "reward 0.10 lower"]:
+        cells, numbers = [], []
+        for run in runs:
+            first, step = _first(run), run["leads"][signal]
+            if first is None:
+                cells.append("–")
+            elif step is None:
+                cells.append(run["notes"].get(signal, "never"))
+            else:
+                cells.append(f"{step - first:+d}")
+                numbers.append(step - first)
+        middle = f"{median(numbers):+g}" if len(numbers) == len(runs) else ""
+        text.append(f"| {signal} | " + " | ".join(cells) + f" | {middle} |")
+    return [*text, ""]
+
+
+def _false_alarms(runs: list[Run]) -> list[str]:
+    text = [
+        "## False alarms of the same alarm on other signals",
+        "",
+        f"In the {len(runs)} runs of `healthy` and `constrained`, where nothing is wrong, on each series alone:",
+        "",
+        "| signal | runs that alarm | at step |",
+        "|---|---|---|",
+    ]
+    for signal in [*SIGNALS, "reward 0.10 lower"]:
+        steps = sorted(run["leads"][signal] for run in runs if run["leads"][signal] is not None)
+        text.append(f"| {signal} | {len(steps)} of {len(runs)} | {', '.join(map(str, steps)) or '–'} |")
+    return [*text, ""]
+
+
+def _tails(by_arm: dict[str, list[Run]]) -> list[str]:
+    names = ("reference/text_only", "reference/post_tool", "policy/text_only", "policy/post_tool")
+    text = [
+        "## The tails themselves",
+        "",
+        "p95 |log-ratio| at step 79 → 299, and mean reward of steps 40 to 80 → 260 to 300, by seed.",
+        "",
+        "| arm | seed | " + " | ".join(names) + " | reward |",
+        "|---|---|" + "---|" * (len(names) + 1),
+    ]
+    for arm, runs in by_arm.items():
+        for run in runs:
+            cells = [" → ".join("no signal" if v is None else f"{v:g}" for v in run["p95"][name]) for name in names]
+            text.append(
+                f"| {arm} | {run['seed']} | " + " | ".join(cells) + f" | {run['reward'][0]} → {run['reward'][1]} |"
+            )
+    return [*text, ""]
+
+
+CLAIMS = """\
+## What must not be claimed
+
+- **Not that a post-tool tail against a frozen reference is damage.** In `widen` the policy adapts to a wider
+  tool; POL002 says drift, and means it. Its fall in reward is mostly the environment getting harder.
+- **Not that the slice names the cause.** `stale-narrow` goes the same way with an unchanged tool; there the
+  text-only tail moves too, and POL003 says that it is global; but POL002 comes before it in every seed, and
+  on most signals the un-sliced alarm is first, since a slice adds nothing to what every token shows.
+- **Not the lead over reward alone.** It depends on the speed of the ramp, which causes both. The un-sliced p95
+  of the same pair is about ten steps behind, and in seed 3 it was first; that is what slicing adds here.
+- **Not that the effective sample size warns early.** It follows the tail; it shows how severe things are.
+- **Not that these rates hold for a language model.** The agent is small, its tools are made up, and a slice has
+  some hundred tokens a step. The detector's settings come from simulation, not from these runs; the
+  contrast of 5, the trend of POL001 and POL003 and the floors of 0.05 and ln 2 were chosen with these runs in
+  view, which is why those rules are marked experimental.
+- The alarm needs 65 steps with values before it can see: 15 of burn-in and 50 of baseline. What is ill from
+  the first step on is found only by the absolute limits.
+"""
+
+
+def main() -> None:
+    """Run everything and write both files."""
+    with ProcessPoolExecutor(2) as pool:
+        runs = list(pool.map(run, *zip(*((arm, seed) for arm in ARMS for seed in SEEDS), strict=True)))
+    lines = ",\n".join(json.dumps(run) for run in runs)
+    (DOCS / "evidence.json").write_text(f"[\n{lines}\n]\n")
+    (DOCS / "evidence.md").write_text(page(runs))
+
+
+if __name__ == "__main__":
+    main()

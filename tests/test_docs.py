@@ -1,0 +1,71 @@
+"""The generated pages are what would be generated now, and the README's claims can be looked up."""
+
+import json
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from tracker_diag.demo.grpo import ARMS
+from tracker_diag.rules.loader import catalog
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_metrics_page_is_up_to_date():
+    pages = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
+    for name, page in pages.items():
+        assert (ROOT / "docs" / name).read_text() == page(), "run `make docs`"
+
+
+def test_the_evidence_page_is_made_from_its_results():
+    page = runpy.run_path(str(ROOT / "docs" / "make_evidence.py"))["page"]
+    runs = json.loads((ROOT / "docs" / "evidence.json").read_text())
+    assert (ROOT / "docs" / "evidence.md").read_text() == page(runs), "run `make evidence`"
+    assert {(run["arm"], run["seed"]) for run in runs} == {(arm, seed) for arm in ARMS for seed in range(4)}
+
+
+@pytest.fixture
+def runs():
+    return json.loads((ROOT / "docs" / "evidence.json").read_text())
+
+
+def fired(run, *rules):
+    return [f for f in run["findings"] if f["rule"] in rules]
+
+
+def test_the_committed_evidence_shows_what_is_claimed(runs):
+    for run in runs:
+        rules = {finding["rule"] for finding in run["findings"]}
+        first = min((finding["fired"] for finding in run["findings"]), default=None)
+        match run["arm"]:
+            case "healthy" | "constrained":
+                assert rules == set()
+            case "drift-aware":
+                assert rules <= {"POL002"}
+                assert run["blind"]["POL001"].startswith("policy: no signal")
+            case "widen":
+                assert "POL002" in rules <= {"POL001", "POL002"}
+                assert fired(run, "POL002")[0]["fired"] == first
+            case "collapse":
+                assert any(finding["slice"] == "post_tool" for finding in run["findings"])
+                assert rules & {"POL001", "POL003"}
+            case "stale-narrow":
+                assert "POL003" in rules
+
+
+def test_every_file_that_the_readme_links_to_exists():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_the_readme_lists_the_rules_that_there_are():
+    assert set(re.findall(r"^\| ([A-Z]+\d+) ([a-z-]+) \|", README, re.MULTILINE)) == {(r.id, r.name) for r in catalog()}
+
+
+def test_the_readme_names_every_room():
+    rooms = {path.name for path in (ROOT / "tracker_diag").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    listed = set(re.findall(r"^  (\w+)/ ", README, re.MULTILINE))
+    assert listed == rooms
