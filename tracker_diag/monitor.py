@@ -21,7 +21,7 @@ from tracker_diag.backends.base import Backend
 from tracker_diag.batch import PAIRS, Pair, Tensor, TokenBatch
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.errors import DiagError, StepError
-from tracker_diag.metrics.registry import PREFIX, canonical
+from tracker_diag.metrics.registry import PREFIX, STATS, canonical
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.loader import catalog
@@ -36,11 +36,11 @@ from tracker_diag.windows import Observation, PairWindow, slice_counts
 
 _log = logging.getLogger("tracker_diag")
 
-_OF_A_SLICE = ("p50", "p95", "p99", "ess", "ess_sequence", "count")
+_OF_A_SLICE = ("p50", "p95", "p99", "ess", "ess_sequence", "pareto_k", "count")
 LOGGED: dict[str, tuple[str, ...]] = {
     "text_only": _OF_A_SLICE,
     "post_tool": _OF_A_SLICE,
-    ALL: ("p95", "ess", "k3", "max_weight_share"),
+    ALL: ("p95", "k3"),
 }
 """Statistics that go to the tracker, by slice: at most 60 keys a step with all three pairs."""
 
@@ -159,15 +159,15 @@ class Monitor:
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
-        columns = ("pair", "slice", "tokens", "p50", "p95", "p95 baseline", "p99", "ess", "ess_sequence", "k3", "note")
+        columns = ("pair", "slice", *(metric.name for metric in STATS), "p95 baseline", "note")
         rows: list[tuple[str | float | int | None, ...]] = []
         absent = self._absent()
         for pair, window in self._windows.items():
             baseline = slice_counts(window.baseline)
             for name, now in window.statistics().items():
-                cells = [_value(now, stat) for stat in ("p50", "p95", "p99", "ess", "ess_sequence", "k3")]
-                cells.insert(2, _value(slice_statistics(baseline[name], WeightSums(), WeightSums()), "p95"))
-                rows.append((pair, name, now["count"].n, *cells, absent.get(pair, "")))
+                cells = [now[metric.name].value if metric.name in now else None for metric in STATS]
+                then = slice_statistics(baseline[name], WeightSums(), WeightSums()).get("p95")
+                rows.append((pair, name, *cells, then.value if then else None, absent.get(pair, "")))
         return Table(PREFIX + "slices", columns, tuple(rows))
 
     def _close_step(self, metrics: Mapping[str, object], step: int | None) -> None:
@@ -286,10 +286,6 @@ class Monitor:
                 message = f"{kind}: {type(error).__name__}: {error}"
                 self.failures.append(message)
                 _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
-
-
-def _value(found: Mapping[str, Estimate], stat: str) -> float | None:
-    return found[stat].value if stat in found else None
 
 
 def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import cast
 
 import numpy as np
 
-from tracker_diag.arrays import BoolArray, IntArray
+from tracker_diag.arrays import Float64Array, IntArray
 from tracker_diag.batch import Pair, TokenBatch
 from tracker_diag.slices import ALL, CONTEXT
 from tracker_diag.stats.histogram import Sketch, sketch
@@ -31,17 +32,20 @@ class Observation:
     def of(cls, batch: TokenBatch, pair: Pair, row: IntArray) -> "Observation":
         """Reduce the log-ratios of `pair`, with `row` (N,) from `label_context`."""
         r = batch.log_ratio(pair)
-        masks: dict[str, BoolArray] = {name: row == index for index, name in enumerate(CONTEXT)} | {
-            ALL: batch.model_mask
-        }
-        tokens: dict[str, WeightSums] = {name: WeightSums.of(r[masks[name]]) for name in CONTEXT}
+        rows = len(CONTEXT)
+        tokens: dict[str, WeightSums] = {name: WeightSums.of(r[row == index]) for index, name in enumerate(CONTEXT)}
         tokens[ALL] = reduce(add, tokens.values())
-        sequences: dict[str, WeightSums] = {}
-        for name, mask in masks.items():
-            ids = batch.sequence[mask]
-            present = np.bincount(ids) > 0
-            sequences[name] = WeightSums.of(np.asarray(np.bincount(ids, weights=r[mask])[present], np.float64))
-        return cls(sketch(r, row, len(CONTEXT)), tokens, sequences)
+        # One pass over the tokens: (S, rows + 1) sums by sequence and row, the last one that of the masked tokens.
+        cell = batch.sequence * (rows + 1) + row
+        size = (int(batch.sequence[-1]) + 1) * (rows + 1)
+        totals = cast("Float64Array", np.bincount(cell, weights=r, minlength=size))  # numpy's types know no weights
+        sums = totals.reshape(-1, rows + 1)[:, :rows]
+        present = np.bincount(cell, minlength=size).reshape(-1, rows + 1)[:, :rows] > 0
+        sequences: dict[str, WeightSums] = {
+            name: WeightSums.of(sums[present[:, index], index]) for index, name in enumerate(CONTEXT)
+        }
+        sequences[ALL] = WeightSums.of(sums.sum(axis=1)[present.any(axis=1)])
+        return cls(sketch(r, row, rows), tokens, sequences)
 
     def __add__(self, other: "Observation") -> "Observation":
         return Observation(

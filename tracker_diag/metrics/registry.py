@@ -27,6 +27,7 @@ STATS = (
     Metric("ess", "share", "effective sample size of the raw token weights exp r, over n", "lower"),
     Metric("ess_sequence", "share", "the same for sequences, r summed over a sequence's tokens in the slice", "lower"),
     Metric("max_weight_share", "share", "largest raw token weight over the sum of all", "higher", "log"),
+    Metric("pareto_k", "shape", "Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean", "higher"),
     Metric("k3", "nat", "mean of exp(r) − 1 − r over tokens: the k3 estimate of KL", "higher", "log"),
     Metric("count", "tokens", "finite model tokens in the window", "neither"),
 )

@@ -1,9 +1,11 @@
 """The statistics of one slice of one ratio pair, each only where its number of samples supports it."""
 
+import math
 from dataclasses import dataclass
 
 from tracker_diag.arrays import IntArray
 from tracker_diag.stats.histogram import count_above, quantiles
+from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -49,6 +51,9 @@ def slice_statistics(counts: IntArray, tokens: WeightSums, sequences: WeightSums
         found["ess"] = Estimate(tokens.ess, n)
         found["max_weight_share"] = Estimate(tokens.max_weight_share, n)
         found["k3"] = Estimate(tokens.kl_k3, n)
+        shape = pareto_k_of(counts)
+        if not math.isnan(shape):
+            found["pareto_k"] = Estimate(shape, n)
     if sequences.n >= MIN_SEQUENCES:
         found["ess_sequence"] = Estimate(sequences.ess, sequences.n)
     return found
