@@ -33,7 +33,7 @@ def run(arm: str, seed: int) -> Run:
                 model_mask=step.rollout.is_model,
             )
             monitor.log(step.metrics, step.step)
-        summary = monitor.summary()
+        summary = monitor.close()
     rows = [{"step": step} | seen.own[step] | seen.scalars(step) for step in sorted(seen.records)]
     compared = leads(rows)
     return {

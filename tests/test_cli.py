@@ -84,6 +84,13 @@ def test_replay_tells_a_person(table):
     assert "Weight tail grows after tool calls, on post_tool" in " ".join(result.stdout.split())
 
 
+def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 5, "loss": "nan"}\n')
+    found = json.loads(run("replay", table(steps=10), "--metrics", metrics, "--json").stdout)
+    assert [(f["rule"], f["fired"]) for f in found["findings"]] == [("NUM004", 5)]
+
+
 def test_fail_on(table):
     file = table()
     assert run("replay", file, "--json", "--fail-on", "warn").exit_code == 1
@@ -97,6 +104,7 @@ def test_fail_on(table):
         (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: no Parquet file"),
         (lambda folder, table: ["replay", table(), "--metrics", folder / "none"], "none: [Errno 2] No such file"),
         (lambda folder, table: ["replay", table(nan_at=0)], "step 0: old_logprobs: 1 NaN or infinite among"),
+        (lambda folder, table: ["demo", "--out", table()], "tokens.parquet is a file, expected a folder"),
         (lambda folder, table: ["demo", "--arm", "nonsense"], "--arm: 'nonsense' given, expected one of healthy,"),
     ],
 )

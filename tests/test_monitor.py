@@ -1,3 +1,4 @@
+import json
 import logging
 import math
 from collections import Counter
@@ -7,6 +8,7 @@ import pytest
 
 from tracker_diag import BatchError, Monitor
 from tracker_diag.backends.base import Backend
+from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.metrics import registry
 from tracker_diag.records import Histogram
 from tracker_diag.testing import CapturingBackend
@@ -85,6 +87,7 @@ def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
         for rows in (slice(0, 20), slice(20, 64)):
             monitor.observe(**{name: value[rows] for name, value in tensors.items()})
         monitor.log({"reward": 0.5}, step)
+    monitor.close()
     for step in range(10):
         assert parts.scalars(step) == pytest.approx(whole.scalars(step), rel=1e-9)
 
@@ -133,6 +136,42 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
     assert notes["reference", "post_tool"] == ""
 
 
+def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
+    batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
+    _, monitor = watch(batches)
+    assert monitor.summary().blind["POL004"] == "policy: 0 tokens in the window, 200 needed"
+    assert "POL004" not in monitor.summary().healthy
+
+
+def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
+    monitor = Monitor()
+    for step in range(300):
+        if step < 80:
+            monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 0.5}, step)
+    assert set(monitor.close().blind) == {"POL001", "POL002", "POL003", "POL004"}
+    assert monitor.summary().healthy == ("NUM004",)
+
+
+def test_k3_of_the_reference_pair_is_the_kl_from_the_policy(rng):
+    """Tokens sampled from the policy itself: the other k3 is no estimate of any KL there."""
+    logits = rng.normal(0, 1.5, (2, 50))
+    new, ref = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    tokens = rng.choice(50, size=(64, 200), p=np.exp(new))
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    mask = np.ones((64, 200), bool)
+    monitor.observe(logprobs=new[tokens], ref_logprobs=ref[tokens], model_mask=mask)
+    monitor.log({}, 0, last=True)
+    kl = float(np.sum(np.exp(new) * (new - ref)))
+    assert seen.scalars(0)["diag/reference/all/k3"] == pytest.approx(kl, rel=0.1)
+    other = rng.choice(50, size=(64, 200), p=np.exp(ref))
+    monitor.observe(logprobs=new[other], old_logprobs=ref[other], model_mask=mask)
+    monitor.log({}, 1, last=True)
+    kl = float(np.sum(np.exp(ref) * (ref - new)))
+    assert seen.scalars(1)["diag/policy/all/k3"] == pytest.approx(kl, rel=0.1)
+
+
 def test_nan_and_inf_are_counted_and_become_a_finding(rng, make_batch):
     batches = [make_batch(rng) for _ in range(5)]
     batches[3]["old_logprobs"][0, 20] = np.nan
@@ -153,7 +192,7 @@ def test_a_non_finite_metric_names_itself(rng, make_batch):
     )
     (finding,) = monitor.summary().findings
     assert finding.evidence[0].series == "train/loss"
-    assert seen.own[1] == {}
+    assert seen.own[1] == {"train/loss": math.inf}
 
 
 FIRST_CALL = {
@@ -176,6 +215,7 @@ def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng,
     with caplog.at_level(logging.WARNING, "tracker_diag"):
         for _ in range(3):
             monitor.observe(**good | changed)
+    monitor.log({}, 0, last=True)
     if case == "nan":
         assert monitor.health == Counter(nonfinite_tokens=3 * 1280)
     else:
@@ -190,11 +230,29 @@ def test_a_step_that_goes_backwards_is_counted_and_left_out(rng, make_batch, cap
     for step in (0, 1, 5, 3, 4, 6):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step}, step)
+    monitor.close()
     assert sorted(seen.records) == [0, 1, 5, 6]
     assert monitor.health["late_steps"] == 2
-    assert "step: 3 given, expected at least 5; its metrics and tensors are left out" in monitor.failures[0]
+    assert "step: 3 given, expected more than 5; its metrics are left out" in monitor.failures[0]
     assert len(caplog.records) == 1
     assert seen.own[6] == {"reward": 6}
+
+
+def test_metrics_on_an_axis_of_their_own_cost_no_tensors(rng, make_batch):
+    """An evaluation that logs its epoch as the step, now below the training step and now far above."""
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for step in range(6):
+        monitor.observe(**make_batch(rng))
+        if step == 3:
+            monitor.log({"val/reward": 0.1}, 1)
+        monitor.log({"reward": 0.5}, step)
+        if step == 4:
+            monitor.log({"val/reward": 0.1}, 1000)
+    monitor.close()
+    with_tensors = [step for step in sorted(seen.records) if "diag/policy/all/p95" in seen.scalars(step)]
+    assert with_tensors == [0, 1, 2, 3, 4, 5]
+    assert monitor.health["late_steps"] == 1
 
 
 def test_several_logs_of_one_step_are_one_evaluation(rng, make_batch):
@@ -203,9 +261,22 @@ def test_several_logs_of_one_step_are_one_evaluation(rng, make_batch):
     for step in range(3):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": 1.0}, step)
-        monitor.log({"kl": 0.1}, step)
-    assert sorted(seen.records) == [0, 1, 2]
-    assert seen.own == {0: {"reward": 1.0}, 1: {"reward": 1.0, "kl": 0.1}, 2: {"reward": 1.0, "kl": 0.1}}
+        monitor.observe(**make_batch(rng))
+        monitor.log({"kl": step / 10}, step)
+    monitor.close()
+    assert seen.own == {step: {"reward": 1.0, "kl": step / 10} for step in range(3)}
+    assert seen.scalars(0)["diag/policy/text_only/count"] == 2 * (64 * 22 - 32 * 4 - 32 * 12)
+
+
+def test_the_last_step_is_evaluated_at_the_end(rng, make_batch):
+    monitor = Monitor()
+    monitor.observe(**make_batch(rng))
+    monitor.log({"reward": 1.0}, 0)
+    monitor.log({"loss": math.nan}, 0)
+    assert fired(monitor) == []
+    monitor.observe(**make_batch(rng))
+    assert [(f.rule.id, f.fired) for f in monitor.close().findings] == [("NUM004", 0)]
+    assert monitor.summary().steps == 2
 
 
 def test_without_a_step_the_next_one_is_meant(rng, make_batch):
@@ -214,7 +285,8 @@ def test_without_a_step_the_next_one_is_meant(rng, make_batch):
     for _ in range(3):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": 1.0})
-    assert sorted(seen.records) == [0, 1, 2]
+    monitor.log({"reward": 1.0})
+    assert sorted(seen.records) == [0, 1, 2, 3]
 
 
 def test_metrics_of_any_library_and_things_that_are_no_numbers():
@@ -224,10 +296,35 @@ def test_metrics_of_any_library_and_things_that_are_no_numbers():
     monitor = Monitor([seen])
     monitor.log(
         {"a": 1, "b": np.float32(2), "c": torch.tensor(3.0), "d": np.array(4), "e": True, "f": "text", "g": [1],
-         "h": np.array([1.0]), "i": None},
-        0,
+         "h": np.array([1.0]), "i": None, "j": 10**400, "k": -(10**400)},
+        np.int64(0), last=True,
     )  # fmt: skip
-    assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4, "j": math.inf, "k": -math.inf}
+    assert json.loads(json.dumps(monitor.summary().to_json()))["run"]["last_step"] == 0
+
+
+def test_metrics_are_taken_when_they_are_logged(rng, make_batch):
+    import torch
+
+    seen = CapturingBackend()
+    with Monitor([seen]) as monitor:
+        loss = torch.tensor(1.0)
+        monitor.log({"loss": loss}, 0)
+        loss += 98
+    assert seen.own[0] == {"loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window: 0 given, expected at least 1 step"),
+        ({"settings": {"baseline": 52}}, "baseline: 52 given, expected two or more blocks of 5"),
+        ({"settings": {"block": 0}}, "expected positive numbers"),
+    ],
+)
+def test_settings_that_make_no_sense_are_told_at_set_up(options, message):
+    with pytest.raises(ValueError, match=message):
+        Monitor(**options | ({"settings": CusumSettings(**options["settings"])} if "settings" in options else {}))
 
 
 class Broken(Backend):
@@ -259,7 +356,7 @@ def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatc
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
     monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
-    monitor.log({}, 0)
+    monitor.log({}, 0, last=True)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
 

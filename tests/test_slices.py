@@ -36,6 +36,14 @@ def test_without_a_response_mask_the_leading_gap_is_the_prompt():
     assert label_context(batch).tolist() == [OUT, OUT, TEXT, OUT, POST, OUT]
 
 
+def test_what_stands_before_the_first_model_token_is_the_prompt_whatever_the_response_mask_says():
+    assert labels([[1, 1, 1, 1, 1]], [[0, 0, 1, 0, 1]]) == [[OUT, OUT, TEXT, OUT, POST]]
+
+
+def test_an_unscored_token_taken_out_of_both_masks_is_no_tool_result():
+    assert labels([[1, 1, 0, 1]], [[1, 1, 0, 1]]) == [[TEXT, TEXT, OUT, TEXT]]
+
+
 def test_what_the_caller_knows_of_tools_goes_before_what_the_masks_show():
     assert labels([[1, 1, 1]], [[1, 1, 1]], after_tool=[[0, 0, 1]]) == [[TEXT, TEXT, POST]]
     assert labels([[1, 1, 1]], [[1, 0, 1]], after_tool=[[0, 0, 0]]) == [[TEXT, OUT, TEXT]]
@@ -50,9 +58,10 @@ def test_the_slices_are_a_partition_of_the_model_tokens(rows):
     model = [[c == "m" for c in row] for row in rows]
     expected = []
     for row in rows:
-        seen_tool, out = False, []
+        begun, seen_tool, out = False, False, []
         for c in row:
-            seen_tool |= c == "t"
+            begun |= c == "m"
+            seen_tool |= begun and c == "t"
             out.append((POST if seen_tool else TEXT) if c == "m" else OUT)
         expected.append(out)
     assert labels(response, model) == expected

@@ -1,3 +1,4 @@
+import copy
 import sys
 
 import pytest
@@ -35,4 +36,5 @@ def test_a_wrapped_client_forwards_everything_else(mlflow_store):
     assert repr(client) in repr(wrapped)
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = wrapped.no_such_thing
+    assert copy.copy(wrapped).diag is wrapped.diag
     wrapped.diag.close()

@@ -130,7 +130,9 @@ class TokenBatch:
             bad = int(np.count_nonzero(~np.isfinite(values[self.model_mask])))
             if bad:
                 what = f"{bad} NaN or infinite among {int(self.model_mask.sum())} model tokens"
-                raise BatchError(name, what, "finite log-probabilities", "take unscored tokens out of model_mask")
+                raise BatchError(
+                    name, what, "finite log-probabilities", "take unscored tokens out of model_mask and response_mask"
+                )
 
 
 def running_count(flags: BoolArray, sequence: IntArray) -> IntArray:

@@ -52,6 +52,8 @@ def demo(
         _refuse(f'{error.name} is not installed: pip install "tracker-diag[demo]"')
     if arm not in ARMS:
         _refuse(f"--arm: {arm!r} given, expected one of {', '.join(ARMS)}")
+    if out.exists() and not out.is_dir():
+        _refuse(f"--out: {out} is a file, expected a folder")
     console.print(f"[bold]{arm}[/], seed {seed}: {ARMS[arm].says}")
     run_demo(arm, seed, steps, out, console)
 

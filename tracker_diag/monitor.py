@@ -13,6 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import index
 from types import TracebackType
 
 import numpy as np
@@ -73,17 +75,31 @@ class Monitor:
         self.health: Counter[str] = Counter()
         self._settings = settings or CusumSettings()
         self._engine = Engine(catalog() if rules is None else rules, self._settings)
+        if window < 1:
+            raise ValueError(f"window: {window} given, expected at least 1 step")
         self._window_steps = window
         self._windows: dict[Pair, PairWindow] = {}
-        self._pending: dict[Pair, Observation] = {}
-        self._metrics: dict[str, object] = {}
-        self._last: int | None = None
-        self._first: int | None = None
+        self._incoming: dict[Pair, Observation] = {}
+        """Tensors that came since the last `log`; they belong to the step of the next one."""
+        self._open: _Step | None = None
         self._steps = 0
+        self._first: int | None = None
+        self._last: int | None = None
+        self._last_with_tensors: int | None = None
         self._source = source
         self._strict = True  # until one observation has gone well, whatever is wrong raises
         self._summary: Summary | None = None
         atexit.register(self.close)
+
+    @property
+    def step(self) -> int | None:
+        """The step that is underway; None before the first `log`."""
+        return self._open.step if self._open else self._last
+
+    @property
+    def observed(self) -> bool:
+        """Whether tensors have come since the last `log`."""
+        return bool(self._incoming)
 
     def observe(
         self,
@@ -122,28 +138,47 @@ class Monitor:
             row = label_context(batch)
             for pair in batch.pairs:
                 observed = Observation.of(batch, pair, row)
-                before = self._pending.get(pair)
-                self._pending[pair] = before + observed if before else observed
-                self.health["nonfinite_tokens"] += int(observed.sketch.nonfinite.sum())
+                _add(self._incoming, pair, observed)
             self._strict = False
 
-    def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
-        """Close a step: evaluate what was observed since the last one, with the trainer's `metrics`.
+    def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
+        """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        A second call for the same step adds to the next evaluation. Without `step` the next one is
-        meant. Metrics that are not numbers are ignored.
+        Several calls of one step add up. A step is evaluated when the next one begins, at `close`, or at
+        once with `last=True`. Without `step` the next one is meant, and it is evaluated at once. What is
+        not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
+        metrics are left out and its tensors wait for the next step.
         """
         with self._guard("internal_errors"):
-            self._close_step(metrics, step)
+            own = _numbers(metrics)
+            if step is None:
+                last, step = True, 0 if self.step is None else self.step + 1
+            step = index(step)
+            if self._open is None or step != self._open.step:
+                self._begin(step)
+            if self._open:
+                self._open.metrics.update(own)
+                for pair, observed in self._incoming.items():
+                    _add(self._open.observed, pair, observed)
+                self._incoming = {}
+                if last:
+                    self._evaluate_open()
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
         if self._summary is None:
+            with self._guard("internal_errors"):
+                self._evaluate_open()
+                if self._incoming:  # observed, but no `log` came any more
+                    self.log({})
             self._summary = self.summary()
-            tables = (self.slices_table(),)
+            tables: tuple[Table, ...] = ()
+            with self._guard("internal_errors"):
+                tables = (self.slices_table(),)
             for backend in self.backends:
                 with self._guard("backend_errors"):
                     backend.close(self._summary, tables)
+                self._collect_errors(backend)
             atexit.unregister(self.close)
         return self._summary
 
@@ -170,39 +205,50 @@ class Monitor:
                 rows.append((pair, name, *cells, then.value if then else None, absent.get(pair, "")))
         return Table(PREFIX + "slices", columns, tuple(rows))
 
-    def _close_step(self, metrics: Mapping[str, object], step: int | None) -> None:
-        self._metrics.update(metrics)
-        if step is None:
-            step = 0 if self._last is None else self._last + bool(self._pending)
-        if self._last is not None and step <= self._last:
-            if step < self._last:
-                self._metrics, self._pending = {}, {}
-                raise StepError(
-                    f"step: {step} given, expected at least {self._last}; its metrics and tensors are left out"
-                )
+    def _begin(self, step: int) -> None:
+        """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
+        # The axis is that of the tensors: metrics alone, on an axis of their own, do not push it on.
+        limit = self._last_with_tensors if self._incoming else self.step
+        if self._incoming and self._open and self._open.observed:
+            limit = self._open.step
+        if limit is not None and step <= limit:
+            raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
+        self._evaluate_open()
+        self._open = _Step(step)
+
+    def _evaluate_open(self) -> None:
+        """Put the step that is underway through windows, statistics and rules, and tell the backends."""
+        if self._open is None:
             return
-        pending, own = self._pending, _numbers(self._metrics)
-        self._pending, self._metrics = {}, {}
+        done, self._open = self._open, None
+        step, own = done.step, done.metrics
         self._first, self._last = step if self._first is None else self._first, step
         self._steps += 1
+        if done.observed:
+            self._last_with_tensors = step
 
-        for pair, observed in pending.items():
+        for pair, observed in done.observed.items():
             if pair not in self._windows:
                 settings = self._settings
                 self._windows[pair] = PairWindow(self._window_steps, settings.burn_in, settings.baseline)
             self._windows[pair].push(observed)
-        statistics = self._statistics(pending)
-        changed = self._engine.evaluate(self._observed(step, statistics, own, pending))
+        statistics = self._statistics(done.observed)
+        changed = self._engine.evaluate(self._observed(step, statistics, own, done.observed))
 
-        records = [*self._scalars(statistics), *self._histograms(pending)]
-        finite = {key: value for key, value in own.items() if math.isfinite(value)}
+        records = [*self._scalars(statistics), *self._histograms(done.observed)]
         for backend in self.backends:
             with self._guard("backend_errors"):
-                backend.metrics(step, finite)
+                backend.metrics(step, own)
                 backend.log(step, records)
             for finding in changed:
                 with self._guard("backend_errors"):
                     backend.finding(step, finding)
+            self._collect_errors(backend)
+
+    def _collect_errors(self, backend: Backend) -> None:
+        for error in backend.errors():
+            with self._guard("backend_errors"):
+                raise error
 
     def _statistics(self, pairs: Mapping[Pair, Observation]) -> dict[str, Estimate]:
         """All statistics of the pairs observed at this step, over their windows, by name of the series."""
@@ -231,8 +277,9 @@ class Monitor:
                 series.setdefault(name, Scalar(name, value))
         self.health["nonfinite_metrics"] += len(bad)
         for pair, observed in pending.items():
+            self.health["nonfinite_tokens"] += int(observed.sketch.nonfinite.sum())
             bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.sketch.nonfinite)]
-        return Observed(step, series, tuple(bad), self._absent())
+        return Observed(step, series, tuple(bad), self._absent(), checked=bool(own or pending))
 
     def _absent(self) -> dict[str, str]:
         """Why there is no value of a pair, a slice or a series, by the longest name that it is true of."""
@@ -288,12 +335,28 @@ class Monitor:
                 _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
 
 
+@dataclass
+class _Step:
+    """What has come so far of the step that is underway."""
+
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    observed: dict[Pair, Observation] = field(default_factory=dict)
+
+
+def _add(into: dict[Pair, Observation], pair: Pair, observed: Observation) -> None:
+    into[pair] = into[pair] + observed if pair in into else observed
+
+
 def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
-    """The metrics that are single numbers, of whatever library, as floats."""
-    found = {}
+    """The metrics that are single numbers, of whatever library, as floats; taken now, before they change."""
+    found: dict[str, float] = {}
     for key, value in metrics.items():
         single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
         number = value.item() if single else value  # type: ignore[attr-defined]
         if isinstance(number, int | float) and not isinstance(number, bool):
-            found[key] = float(number)
+            try:
+                found[key] = float(number)
+            except OverflowError:  # an integer beyond floats
+                found[key] = math.inf if number > 0 else -math.inf
     return found

@@ -33,4 +33,4 @@ def replay(tokens: Path, metrics: Path | None = None) -> Summary:
         while upcoming is not None:
             monitor.log(own[upcoming], upcoming)
             upcoming = next(waiting, None)
-        return monitor.summary()
+        return monitor.close()

@@ -19,10 +19,12 @@ ALL = "all"
 def label_context(batch: TokenBatch) -> IntArray:
     """(N,) index into `CONTEXT` of each model token; `len(CONTEXT)` on all others.
 
-    A tool token is a response token that the policy did not sample. Rows are labelled before any
+    A tool token is a response token that the policy did not sample, after the sequence's first model
+    token; what stands before that is its prompt. Rows are labelled before any
     rejection or clipping mask of the trainer, so that what the optimiser drops is still seen.
     """
     after = batch.after_tool
     if after is None:
-        after = running_count(batch.response_mask & ~batch.model_mask, batch.sequence) > 0
+        begun = running_count(batch.model_mask, batch.sequence) > 0
+        after = running_count(batch.response_mask & ~batch.model_mask & begun, batch.sequence) > 0
     return np.where(batch.model_mask, after.astype(np.int64), len(CONTEXT))

@@ -33,7 +33,10 @@ class Observation:
         """Reduce the log-ratios of `pair`, with `row` (N,) from `label_context`."""
         r = batch.log_ratio(pair)
         rows = len(CONTEXT)
-        tokens: dict[str, WeightSums] = {name: WeightSums.of(r[row == index]) for index, name in enumerate(CONTEXT)}
+        drift = pair == "reference"  # its tokens come from the newer of the two policies
+        tokens: dict[str, WeightSums] = {
+            name: WeightSums.of(r[row == index], from_numerator=drift) for index, name in enumerate(CONTEXT)
+        }
         tokens[ALL] = reduce(add, tokens.values())
         # One pass over the tokens: (S, rows + 1) sums by sequence and row, the last one that of the masked tokens.
         cell = batch.sequence * (rows + 1) + row

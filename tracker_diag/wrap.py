@@ -18,6 +18,8 @@ class Wrapped:
         self.__dict__.update(_target=target, diag=monitor)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_target":  # a copy in the making, which has none yet
+            raise AttributeError(name)
         return getattr(self._target, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -88,7 +90,8 @@ def wrap(
 class _WandbRun(Wrapped):
     def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """`Run.log`, unchanged; the diagnostics go into the same row, before it is committed."""
-        self.diag.log(data, self._row() if step is None else step)
+        commits = step is None if commit is None else commit
+        self.diag.log(data, self._row() if step is None else step, last=commits)
         self._target.log(data, step=step, commit=commit)
 
     def _row(self) -> int | None:
@@ -117,6 +120,12 @@ class _Mlflow(Wrapped):
         super().__init__(target, monitor)
         self.__dict__["_run_id"] = run_id
 
+    def _tell(self, metrics: dict[str, Any], step: int | None) -> None:
+        """What MLflow takes without a step belongs to the step that is underway."""
+        if step is None and not self.diag.observed:
+            step = self.diag.step or 0
+        self.diag.log(metrics, step)
+
 
 class _MlflowModule(_Mlflow):
     def log_metric(self, key: str, value: float, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
@@ -132,12 +141,20 @@ class _MlflowModule(_Mlflow):
         return done
 
     def end_run(self, *args: Any, **kwargs: Any) -> None:
-        self.diag.close()
+        if self._is_ours(None):
+            self.diag.close()
         self._target.end_run(*args, **kwargs)
 
     def _hear(self, metrics: dict[str, float], step: int | None, kwargs: dict[str, Any]) -> None:
-        if kwargs.get("run_id") in (None, self._run_id):
-            self.diag.log(metrics, step)
+        if self._is_ours(kwargs.get("run_id")):
+            self._tell(metrics, step)
+
+    def _is_ours(self, run_id: str | None) -> bool:
+        """Whether a call goes to our run, and not to one that is nested in it, say."""
+        if run_id is None:
+            active = self._target.active_run()
+            run_id = active.info.run_id if active else None
+        return bool(run_id == self._run_id)
 
 
 class _MlflowRun(_Mlflow):
@@ -150,7 +167,7 @@ class _MlflowRun(_Mlflow):
         import mlflow
 
         mlflow.log_metrics(metrics, step, run_id=self._run_id)
-        self.diag.log(metrics, step)
+        self._tell(metrics, step)
 
     def __enter__(self) -> "_MlflowRun":
         self._target.__enter__()
@@ -166,7 +183,7 @@ class _MlflowClient(_Mlflow):
         """`MlflowClient.log_metric`, unchanged."""
         done = self._target.log_metric(run_id, key, value, *args, **kwargs)
         if run_id == self._run_id:
-            self.diag.log({key: value}, kwargs.get("step", args[1] if len(args) > 1 else None))
+            self._tell({key: value}, kwargs.get("step", args[1] if len(args) > 1 else None))
         return done
 
     def log_batch(self, run_id: str, metrics: Sequence[Any] = (), *args: Any, **kwargs: Any) -> Any:

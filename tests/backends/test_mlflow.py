@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 import time
 
 import pytest
@@ -65,6 +67,7 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
         run = wrap(active)
         run.diag.observe(**make_batch(rng))
         run.log_metrics({"loss": math.nan}, 0)
+        run.log_metrics({"loss": 0.1}, 1)
         for _ in range(100):
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
             if "NUM004" in tags.get(NOTE_TAG, ""):
@@ -175,6 +178,80 @@ def test_a_store_that_fails_is_counted_and_training_goes_on(rng, make_batch, mlf
         monitor.close()
     assert monitor.health["backend_errors"] >= 1
     assert "the server is down" in monitor.failures[0]
+
+
+def test_one_failure_near_the_end_costs_nothing_else(rng, make_batch, mlflow, monkeypatch):
+    client = mlflow.MlflowClient()
+    with mlflow.start_run() as active:
+        monitor = Monitor([MlflowBackend(client, active.info.run_id)])
+        monitor.observe(**make_batch(rng))
+        monitor.log({"loss": math.nan}, 0)
+        monkeypatch.setattr(client, "log_batch", lambda *args, **kwargs: 1 / 0)
+        monitor.close()
+    assert monitor.health["backend_errors"] == 1
+    assert {artifact.path for artifact in client.list_artifacts(active.info.run_id, "diag")} == {
+        "diag/findings.json",
+        "diag/report.html",
+        "diag/slices.json",
+    }
+    assert client.get_run(active.info.run_id).data.tags["diag.alert.state"] == "error"
+
+
+def test_a_run_that_nobody_closes_is_closed_when_the_process_ends(mlflow_store, tmp_path, mlflow):
+    """As in the README: a `with` block around the module's own run, and no word of ours at the end."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import mlflow, numpy as np, sys
+import tracker_diag as td
+mlflow.set_tracking_uri(sys.argv[1])
+with mlflow.start_run() as run:
+    tracker = td.wrap(mlflow)
+    new = np.full((8, 100), -1.0)
+    for step in range(3):
+        tracker.diag.observe(logprobs=new, old_logprobs=new - 0.1, model_mask=np.ones((8, 100), bool))
+        tracker.log_metrics({"loss": float("nan") if step == 2 else 0.1}, step=step)
+print(run.info.run_id)
+"""
+    )
+    done = subprocess.run([sys.executable, script, mlflow_store], capture_output=True, text=True, check=True)
+    run_id = done.stdout.split()[-1]
+    client = mlflow.MlflowClient()
+    assert len(client.list_artifacts(run_id, "diag")) == 3
+    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 2"
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert "cannot schedule" not in done.stderr
+
+
+def test_a_nested_run_is_none_of_ours(rng, make_batch, mlflow):
+    client = mlflow.MlflowClient()
+    with mlflow.start_run() as parent:
+        run = wrap(mlflow)
+        for step in range(4):
+            run.diag.observe(**make_batch(rng))
+            run.log_metrics({"reward": 1.0}, step=step)
+            run.start_run(nested=True)
+            run.log_metrics({"reward": -100.0}, step=1000)
+            run.end_run()
+        run.diag.close()
+    assert run.diag.health["late_steps"] == 0
+    assert run.diag.summary().last_step == 3
+    points = client.get_metric_history(parent.info.run_id, "diag/policy/text_only/p95")
+    assert [point.step for point in points] == [0, 1, 2, 3]
+
+
+def test_a_metric_without_a_step_moves_nothing(rng, make_batch, mlflow):
+    with mlflow.start_run():
+        run = wrap(mlflow)
+        run.log_metric("n_params", 1e9)
+        for step in range(3):
+            run.diag.observe(**make_batch(rng))
+            for key in ("reward", "kl"):  # one call a metric, as many loops do
+                run.log_metric(key, step, step=step)
+            run.log_metric("walltime", 1.0)
+        summary = run.diag.close()
+    assert (summary.steps, summary.first_step, summary.last_step) == (3, 0, 2)
+    assert run.diag.health["late_steps"] == 0
 
 
 def test_your_own_chart_views_are_left_alone(rng, make_batch, mlflow):

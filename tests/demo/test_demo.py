@@ -82,9 +82,10 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
         assert in_mlflow == pytest.approx(expected)
         assert in_wandb == pytest.approx(expected)
 
-    alerted = [finding["rule"] for finding in lines(out / "findings.jsonl") if finding["state"] == "firing"]
+    told = [f for f in lines(out / "findings.jsonl") if f["state"] == "firing" and f["inhibited_by"] is None]
+    alerted = list(dict.fromkeys((f["rule"], f["slice"], f["onset"]) for f in told))
     alerts = [record["alert"] for record in records if record["type"] == "alert"]
-    assert [alert["title"].split()[0] for alert in alerts] == [rule for rule in alerted if rule]
+    assert [alert["title"].split()[0] for alert in alerts] == [rule for rule, _, _ in alerted]
     assert {alert["level"] for alert in alerts} == {"WARN"}
     assert run.data.tags["diag.alert.state"] == "warn"
     assert run.data.tags["diag.first_break"].startswith("POL002 on post_tool")

@@ -54,7 +54,7 @@ def test_a_condition_that_does_not_last_leaves_nothing():
 def test_missing_values_neither_start_nor_end_a_finding():
     engine = Engine([rule(for_steps=2)])
     assert run(engine, [None, 0, None, 0, 0, None, None, 1]) == [
-        "unknown", "pending", "unknown", "pending", "firing", "firing", "firing", "healthy",
+        "unknown", "pending", "pending", "firing", "firing", "firing", "firing", "healthy",
     ]  # fmt: skip
 
 
@@ -81,6 +81,19 @@ def test_a_second_episode_is_a_second_finding_that_dates_from_after_the_first():
     assert [(f.onset, f.fired, f.resolved) for f in engine.findings] == [(0, 0, 1), (2, 2, 4)]
 
 
+def test_rows_without_the_series_between_those_with_it_delay_nothing():
+    """A tracker row with nothing but a learning rate, say, or tensors that are sampled every tenth step."""
+    engine = Engine([rule(for_steps=3)])
+    assert run(engine, [0, None, None, 0, None, None, 0])[-1] == "firing"
+    assert engine.findings[0].fired == 6
+
+
+def test_a_rule_that_lost_its_series_is_blind_again():
+    engine = Engine([rule()])
+    run(engine, [1, 1, *[None] * 101])
+    assert engine.blind() == {"ZZZ001": "no series reward"}
+
+
 def test_inhibition_on_the_same_slice():
     first = rule()
     second = rule(
@@ -92,6 +105,46 @@ def test_inhibition_on_the_same_slice():
     by_id = {finding.rule.id: finding for finding in engine.findings}
     assert by_id["ZZZ001"].inhibited_by == "ZZZ002"
     assert by_id["ZZZ002"].inhibited_by is None
+
+
+def test_an_explanation_that_goes_away_is_told():
+    second = rule(
+        id="ZZZ002", name="high-kl", signals={"high": HIGH}, condition="high", summary="x", inhibits=["ZZZ001"],
+        link="policy_update",
+    )  # fmt: skip
+    engine, told = Engine([rule(), second]), []
+    for step, kl in enumerate((0, 2, 2, 0)):
+        series = {"reward": Scalar("reward", 0), "kl": Scalar("kl", kl)}
+        told.append([(f.rule.id, f.state, f.inhibited_by) for f in engine.evaluate(Observed(step, series))])
+    assert told == [
+        [("ZZZ001", "firing", None)],
+        [("ZZZ001", "firing", "ZZZ002"), ("ZZZ002", "firing", None)],
+        [],
+        [("ZZZ001", "firing", None), ("ZZZ002", "resolved", None)],
+    ]
+
+
+def test_what_one_pair_does_explains_nothing_of_another():
+    high = {"high": {"kind": "threshold", "series": {"stat": "p95", "slice": "post_tool"}, "above": 1}}
+    about = {"pairs": ["policy", "mismatch"], "signals": high, "condition": "high", "summary": "x"}
+    cause = rule(id="ZZZ002", name="b", inhibits=["ZZZ001"], **(about | {"pairs": ["mismatch"]}))
+    engine = Engine([rule(slices=["post_tool"], **about), cause])
+    both = {f"{pair}/post_tool/p95": Scalar("x", 2) for pair in ("policy", "mismatch")}
+    engine.evaluate(Observed(0, both))
+    assert {(f.rule.id, f.pair): f.inhibited_by for f in engine.findings} == {
+        ("ZZZ001", "policy"): None,
+        ("ZZZ001", "mismatch"): "ZZZ002",
+        ("ZZZ002", "mismatch"): None,
+    }
+
+
+def test_a_slice_that_a_rule_never_saw_is_told_though_it_saw_another():
+    low = {"low": {"kind": "threshold", "series": {"stat": "ess"}, "below": 0.3}}
+    about = {"pairs": ["policy", "mismatch"], "slices": ["text_only", "post_tool"], "signals": low, "summary": "x"}
+    engine = Engine([rule(**about)])
+    absent = {"mismatch": "not given", "policy/post_tool/ess": "0 tokens"}
+    engine.evaluate(Observed(0, {"policy/text_only/ess": Scalar("x", 0.9)}, absent=absent))
+    assert engine.blind() == {"ZZZ001": "policy: 0 tokens"}
 
 
 def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():

@@ -10,12 +10,20 @@ def test_lines_of_a_step_are_merged_and_steps_are_sorted(tmp_path):
     assert read_metrics(file) == {1: {"a": 2}, 3: {"a": 1, "b": 4}}
 
 
+def test_nan_and_infinity_are_read_back(tmp_path):
+    file = tmp_path / "m.jsonl"
+    file.write_text('{"step": 1, "a": "nan", "b": "inf", "c": "-inf", "d": "text"}\n')
+    assert repr(read_metrics(file)[1]) == "{'a': nan, 'b': inf, 'c': -inf, 'd': 'text'}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"step": 1}\n{"step": 2', "m.jsonl:2: no JSON object: "),
         ('{"a": 1}\n', "m.jsonl:1: expected an object with an integer step"),
         ("[1]\n", "m.jsonl:1: expected an object with an integer step"),
+        ('{"step": true}\n', "m.jsonl:1: expected an object with an integer step"),
+        ("[" * 100_000 + "\n", "m.jsonl:1: no JSON object: "),
         ('{"step": "1"}\n', "m.jsonl:1: expected an object with an integer step"),
     ],
 )

@@ -69,7 +69,26 @@ def test_steps_must_rise(tmp_path):
 
 
 def test_no_rows(tmp_path):
-    bad(tmp_path, [], "tokens.parquet: no rows")
+    write(tmp_path / "full.parquet", ROWS)
+    pq.write_table(pq.read_table(tmp_path / "full.parquet").slice(0, 0), tmp_path / "tokens.parquet")
+    with pytest.raises(SourceError, match=r"tokens\.parquet: no rows"):
+        list(read_tokens(tmp_path / "tokens.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        (0, "1", "column step: string given, expected integer"),
+        (0, None, "column step: 1 nulls, expected none"),
+        (2, "3", "column position: string given, expected integer"),
+        (3, "yes", "column is_model: string given, expected boolean"),
+        (3, None, "column is_model: 1 nulls, expected none"),
+        (4, 1, "column logprob: int64 given, expected floating"),
+    ],
+)
+def test_a_column_of_another_kind_is_named(tmp_path, column, value, message):
+    rows = ROWS[:1] if value is None else []
+    bad(tmp_path, [*rows, (*ROWS[0][:column], value, *ROWS[0][column + 1 :])], message)
 
 
 def test_a_missing_column_is_named(tmp_path):

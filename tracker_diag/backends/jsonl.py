@@ -4,6 +4,7 @@ Each line is flushed to the operating system at once, so a killed process loses 
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -43,5 +44,7 @@ class JsonlBackend(Backend):
 
 
 def _write(file: TextIO, line: dict[str, object]) -> None:
-    file.write(json.dumps(line) + "\n")
+    # NaN and infinity are no JSON; as strings every reader takes them, and ours reads them back.
+    bad = {key: str(value) for key, value in line.items() if isinstance(value, float) and not math.isfinite(value)}
+    file.write(json.dumps(line | bad) + "\n")
     file.flush()

@@ -5,18 +5,25 @@ Everything is written by one thread of our own, so that a slow server never hold
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
-from tracker_diag.backends.base import Backend, alert_text, alerts
+from tracker_diag.backends.base import Backend, alert_text, alerts, identity
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view
+from tracker_diag.backends.writer import Writer
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.tables import describe
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary, first_break
+
+CLOSE_WITHIN = 60.0
+"""Seconds that the end of a run waits for a slow server."""
+
+FLUSH_AFTER, FLUSH_AT = 2.0, 900
+"""Seconds and metrics after which waiting metrics are handed to the writer; a server takes 1,000 at once."""
 
 NOTE_TAG = "mlflow.note.content"
 NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
@@ -27,7 +34,7 @@ class MlflowBackend(Backend):
 
     Args:
         client: an `mlflow.MlflowClient`.
-        image_every: steps between two pictures of the distribution; each takes about 0.1 s to draw,
+        image_every: observed steps between two pictures of the distribution; each takes about 0.1 s to draw,
             off the training thread.
     """
 
@@ -38,75 +45,85 @@ class MlflowBackend(Backend):
         require("matplotlib", "mlflow")
         self._client, self._run_id = client, run_id
         self._image_every = image_every
-        self._seen: dict[tuple[str, str | None, str], Finding] = {}
-        self._last_image = -image_every
+        self._findings: dict[tuple[str, str | None, str, int], Finding] = {}
+        self._told: set[tuple[str, str | None, str, int]] = set()
+        self._since_image, self._last_image = 0, -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
-        self._underway: list[Future[None]] = []
         self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="tracker_diag-mlflow")
+        self._writer = Writer("tracker_diag-mlflow")
+        self._waiting: list[Any] = []
+        self._flushed = 0.0
 
     def log(self, step: int, records: Sequence[Record]) -> None:
-        now = int(time.time() * 1000)
-        metrics = [
-            self._mlflow.entities.Metric(record.name, record.value, now, step)
+        now = time.time()
+        self._waiting += [
+            self._mlflow.entities.Metric(record.name, record.value, int(now * 1000), step)
             for record in records
             if isinstance(record, Scalar)
         ]
-        self._later(lambda: self._client.log_batch(self._run_id, metrics=metrics))
+        if now - self._flushed >= FLUSH_AFTER or len(self._waiting) >= FLUSH_AT:
+            self._flush()
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
                 pictures.setdefault(record.name.split("/")[1], []).append(record)
         if pictures:
             self._pictures = (step, pictures)
-            if step - self._last_image >= self._image_every:
+            if self._since_image % self._image_every == 0:
                 self._last_image = step
-                self._later(lambda: self._draw(step, pictures))
+                self._writer.put(lambda: self._draw(step, pictures), droppable=True)
+            self._since_image += 1
 
     def finding(self, step: int, finding: Finding) -> None:
-        self._seen[finding.rule.id, finding.pair, finding.slice] = finding
-        tags = _tags(self._seen.values())
-        self._later(lambda: self._set_tags(tags))
-        if alerts(finding):
+        if finding.state == "pending":
+            return
+        new = alerts(finding) and identity(finding) not in self._told
+        self._findings[identity(finding)] = finding
+        tags = _tags(self._findings.values())
+        self._flush()
+        self._writer.put(lambda: self._set_tags(tags))
+        if new:
+            self._told.add(identity(finding))
             title, text = alert_text(finding)
             note = f"**{finding.rule.severity.upper()} at step {step}: {title}**\n\n{text}"
-            self._later(lambda: self._describe(note))
+            self._writer.put(lambda: self._describe(note))
+
+    def _flush(self) -> None:
+        """Hand over what waits in one call: a database takes twenty steps at the price of one."""
+        metrics, self._waiting = self._waiting, []
+        self._flushed = time.time()
+        if metrics:
+            self._writer.put(lambda: self._client.log_batch(self._run_id, metrics=metrics), droppable=True)
+
+    def errors(self) -> Sequence[Exception]:
+        return self._writer.errors()
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         from tracker_diag.report.figures import data_uri, tail_figure
         from tracker_diag.report.html import render_html
 
-        def write() -> None:
-            step, pictures = self._pictures
-            if step > self._last_image:
-                self._draw(step, pictures)
+        step, pictures = self._pictures
+
+        def report() -> None:
             figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
             html = render_html(summary, tables, figures)
             self._client.log_text(self._run_id, html, "diag/report.html")
-            findings = json.dumps(summary.to_json(), indent=1)
-            self._client.log_text(self._run_id, findings, "diag/findings.json")
-            for table in tables:
-                columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
-                self._client.log_table(self._run_id, columns, f"{table.name}.json")
-            self._describe(_note(summary))
 
-        tags = _tags(summary.findings)
-        self._later(lambda: self._set_tags(tags))
-        self._later(write)
-        self._writer.shutdown(wait=True)
-        self._reap()
+        def write_table(table: Table) -> None:
+            columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
+            self._client.log_table(self._run_id, columns, f"{table.name}.json")
 
-    def _later(self, call: Callable[[], None]) -> None:
-        """Hand `call` to the writer; what an earlier one raised is raised here, where it is counted."""
-        self._underway.append(self._writer.submit(call))
-        self._reap()
-
-    def _reap(self) -> None:
-        done = [future for future in self._underway if future.done()]
-        self._underway = [future for future in self._underway if not future.done()]
-        errors = [error for future in done if (error := future.exception())]
-        if errors:
-            raise errors[0]
+        self._flush()
+        tags, found = _tags(summary.findings), json.dumps(summary.to_json(), indent=1)
+        self._writer.put(lambda: self._set_tags(tags))
+        self._writer.put(lambda: self._client.log_text(self._run_id, found, "diag/findings.json"))
+        self._writer.put(lambda: self._describe(_note(summary)))
+        for table in tables:
+            self._writer.put(partial(write_table, table))
+        if pictures and step != self._last_image:
+            self._writer.put(lambda: self._draw(step, pictures))
+        self._writer.put(report)
+        self._writer.close(CLOSE_WITHIN)
 
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> None:
         from tracker_diag.report.figures import pixels, tail_figure

@@ -7,7 +7,7 @@ the row and make the user's next one vanish; one with an older step would be dro
 from collections.abc import Sequence
 from typing import Any
 
-from tracker_diag.backends.base import Backend, alert_text, alerts
+from tracker_diag.backends.base import Backend, alert_text, alerts, identity
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
@@ -26,6 +26,8 @@ class WandbBackend(Backend):
     def __init__(self, run: Any) -> None:
         self._wandb: Any = require("wandb", "wandb")
         self._run = run
+        self._findings: dict[tuple[str, str | None, str, int], Finding] = {}
+        self._told: set[tuple[str, str | None, str, int]] = set()
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
@@ -35,9 +37,15 @@ class WandbBackend(Backend):
         self._run.log(row | {STEP: step}, step=step, commit=False)
 
     def finding(self, step: int, finding: Finding) -> None:
-        if alerts(finding):
+        if finding.state == "pending":
+            return
+        self._findings[identity(finding)] = finding
+        # Rarely, since a table waits for the server; but now, since nobody may close the run through us.
+        table = findings_table(tuple(self._findings.values()))
+        self._run.log({table.name: self._media(table)}, step=step, commit=False)
+        if alerts(finding) and identity(finding) not in self._told:
+            self._told.add(identity(finding))
             title, text = alert_text(finding)
-            # Its own cooldown is the rule's state: a rule that keeps firing alerts once.
             self._run.alert(title, text, level=finding.rule.severity.upper(), wait_duration=1)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:

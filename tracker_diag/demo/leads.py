@@ -39,7 +39,9 @@ class Lead:
 def leads(rows: Iterable[Mapping[str, float]]) -> dict[str, Lead]:
     """The step at which growth first holds on each signal of a metrics file's `rows`."""
     detectors = {
-        name: BlockCusum(scale=metric.scale, direction="falling" if way == "falling" else "rising")
+        name: BlockCusum(
+            scale=metric.scale, direction="falling" if way == "falling" else "rising", matters=metric.matters
+        )
         for name, (metric, way) in SIGNALS.items()
     }
     recent: dict[str, deque[float]] = {name: deque(maxlen=WINDOW) for name in SIGNALS}

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from tracker_diag.backends.base import Backend
+from tracker_diag.backends.base import Backend, alerts, identity
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.backends.mlflow_view import view_path
@@ -69,8 +69,8 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> De
                 run.log(step.metrics, step=step.step)
                 mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
                 table.write(step)
+            summary = run.diag.close()
             screen.finish()
-        summary = run.diag.close()
         mlflow.flush_async_logging()
     with (out / "metrics.jsonl").open() as lines:
         compared = leads(json.loads(line) for line in lines)
@@ -93,6 +93,7 @@ class _Screen(Backend):
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console = console
+        self._told: set[object] = set()
         self.progress = Progress(
             TextColumn("training"),
             BarColumn(20),
@@ -117,7 +118,8 @@ class _Screen(Backend):
         self.progress.update(self._task, advance=1, tails=tails)
 
     def finding(self, step: int, finding: Finding) -> None:
-        if finding.state != "pending":
+        if (alerts(finding) or finding.state == "resolved") and (identity(finding), finding.state) not in self._told:
+            self._told.add((identity(finding), finding.state))
             self._console.print(alert_line(step, finding))
 
     def finish(self) -> None:

@@ -29,6 +29,12 @@ class CusumSettings:
     floor: float = 0.4
     """d, in log units: growth of a block by less than half of it, ×1.22, is never counted."""
 
+    def __post_init__(self) -> None:
+        if self.burn_in < 0 or self.block < 1 or self.slack <= 0 or self.threshold <= 0 or self.floor < 0:
+            raise ValueError(f"{self}: expected positive numbers")
+        if self.baseline < 2 * self.block or self.baseline % self.block:
+            raise ValueError(f"baseline: {self.baseline} given, expected two or more blocks of {self.block}")
+
 
 @dataclass
 class BlockCusum:
@@ -42,6 +48,8 @@ class BlockCusum:
     scale: Literal["log", "linear"] = "log"
     """`log` for series that are positive; on `linear` the floor is relative to the baseline mean."""
     direction: Literal["rising", "falling"] = "rising"
+    matters: float = 0.0
+    """On `linear`: the least change that is counted, in the series' unit."""
 
     score: float = 0.0
     """C, in standard deviations."""
@@ -120,9 +128,8 @@ class BlockCusum:
         noise = max(float(means.std(ddof=1)), implied) * math.sqrt(1 + block / size)
         self._mean = float(means.mean())
         self.baseline = self._unscale(self._mean)
-        floor = (
-            self.settings.floor / 2 if self.scale == "log" else math.expm1(self.settings.floor / 2) * abs(self._mean)
-        )
+        half = self.settings.floor / 2
+        floor = half if self.scale == "log" else max(math.expm1(half) * abs(self._mean), self.matters)
         self._noise = max(noise, 1e-6)
         self._reference = max(self.settings.slack * self._noise, floor)
         self._baseline_values = []

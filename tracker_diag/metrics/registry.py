@@ -18,17 +18,30 @@ class Metric:
     worse: Literal["higher", "lower", "neither"]
     scale: Literal["log", "linear"] = "linear"
     """The scale on which growth is judged: `log` for what is positive and spans decades."""
+    matters: float = 0.0
+    """On the linear scale: a change below this, in the metric's unit, is never growth."""
 
 
 STATS = (
     Metric("p50", "nat", "median of the absolute per-token log-ratio |r|", "higher", "log"),
     Metric("p95", "nat", "95th percentile of |r|: the tail; within 0.4 % of the order statistic", "higher", "log"),
     Metric("p99", "nat", "99th percentile of |r|; needs 2,000 tokens", "higher", "log"),
-    Metric("ess", "share", "effective sample size of the raw token weights exp r, over n", "lower"),
+    Metric(
+        "ess",
+        "share",
+        "effective sample size of the raw token weights exp r, over n; of the reference pair a mere distance",
+        "lower",
+    ),
     Metric("ess_sequence", "share", "the same for sequences, r summed over a sequence's tokens in the slice", "lower"),
     Metric("max_weight_share", "share", "largest raw token weight over the sum of all", "higher", "log"),
     Metric("pareto_k", "shape", "Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean", "higher"),
-    Metric("k3", "nat", "mean of exp(r) − 1 − r over tokens: the k3 estimate of KL", "higher", "log"),
+    Metric(
+        "k3",
+        "nat",
+        "k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
+        "higher",
+        "log",
+    ),
     Metric("count", "tokens", "finite model tokens in the window", "neither"),
 )
 """Statistics of one slice of one pair over the window, logged as `diag/<pair>/<slice>/<stat>`."""
@@ -44,12 +57,12 @@ HEALTH = (
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""
 
 TRAINING = (
-    Metric("reward", "reward", "mean training reward", "lower"),
+    Metric("reward", "reward", "mean training reward", "lower", matters=0.02),
     Metric("kl", "nat", "mean KL to the reference policy", "higher", "log"),
     Metric("entropy", "nat", "mean token entropy of the policy", "lower", "log"),
-    Metric("loss", "loss", "policy loss", "higher"),
+    Metric("loss", "loss", "policy loss", "higher", matters=0.01),
     Metric("grad_norm", "norm", "gradient norm before clipping", "higher", "log"),
-    Metric("clip_fraction", "share", "share of ratios outside the clip range", "higher"),
+    Metric("clip_fraction", "share", "share of ratios outside the clip range", "higher", matters=0.01),
 )
 """Metrics that a trainer logs itself; read by the rules under these names, with any prefix."""
 
@@ -57,6 +70,9 @@ OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),
     Metric("rule/<ID>", "state", "−1 unknown, 0 healthy, 1 pending, 2 firing", "higher"),
 )
+
+NOT_THE_POLICYS = ("eval/", "val/", "validation/", "test/", "critic/", "value/", PREFIX)
+"""Prefixes under which a familiar name means something else."""
 
 _STATS = {metric.name: metric for metric in STATS}
 _TRAINING = {metric.name: metric for metric in TRAINING}
@@ -83,4 +99,4 @@ def canonical(key: str) -> str | None:
     'reward'
     """
     last = key.rsplit("/", 1)[-1]
-    return last if last in _TRAINING and not key.startswith(("eval/", "val/", PREFIX)) else None
+    return last if last in _TRAINING and not key.startswith(NOT_THE_POLICYS) else None

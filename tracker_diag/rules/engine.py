@@ -13,7 +13,7 @@ from tracker_diag.batch import Pair
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule, SliceName, names
-from tracker_diag.rules.signals import Observed, holds, reader
+from tracker_diag.rules.signals import LOST_AFTER, Observed, holds, reader
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1, "firing": 2}
@@ -33,12 +33,13 @@ class Engine:
 
     def evaluate(self, observed: Observed) -> list[Finding]:
         """Take in one step; the findings whose state changed at it, inhibitions already marked."""
-        changed = [watch for watch in self._watches if watch.step(observed)]
-        if changed:
+        changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
+        if any(changed):
             firing = [w.finding for w in self._watches if w.finding and w.finding.state == "firing"]
-            for watch in self._watches:
-                watch.inhibit(firing)
-        return [watch.finding for watch in changed if watch.finding]
+            # Whose explanation came or went has changed too: it may be an alert now, or none any more.
+            explained = [watch.inhibit(firing) for watch in self._watches]
+            changed = [a or b for a, b in zip(changed, explained, strict=True)]
+        return [w.finding for w, new in zip(self._watches, changed, strict=True) if new and w.finding]
 
     @property
     def findings(self) -> list[Finding]:
@@ -55,12 +56,17 @@ class Engine:
         return worst
 
     def blind(self) -> dict[str, str]:
-        """Rules that never once could see, with the reasons."""
+        """Rules that could not see, or not all that the run gave them to see, with the reasons.
+
+        A pair that was never observed blinds a rule only if the rule has no other.
+        """
         reasons: dict[str, list[str]] = {}
-        seeing = {watch.rule.id for watch in self._watches if watch.has_seen}
+        seeing = {watch.rule.id for watch in self._watches if watch.sees}
         for watch in self._watches:
-            if watch.rule.id not in seeing and watch.blindness not in reasons.setdefault(watch.rule.id, []):
-                reasons[watch.rule.id].append(watch.blindness)
+            if not watch.sees and (watch.given or watch.rule.id not in seeing):
+                texts = reasons.setdefault(watch.rule.id, [])
+                if watch.blindness not in texts:
+                    texts.append(watch.blindness)
         return {rule: "; ".join(texts) for rule, texts in reasons.items()}
 
 
@@ -77,34 +83,51 @@ class _Watch:
         self.state: RuleState = "unknown"
         self.finding: Finding | None = None
         self.past: list[Finding] = []
-        self.has_seen = False
+        self.given = False
+        """Whether the pair was ever observed, and gave a signal."""
         self.blindness = "no step yet"
+        self._has_seen, self._missed = False, 0
+
+    @property
+    def sees(self) -> bool:
+        """Whether the rule could decide, at some step and not too long ago."""
+        return self._has_seen and self._missed <= LOST_AFTER
 
     def step(self, observed: Observed) -> bool:
         """Take in one step; whether a finding began, fired or was resolved."""
         readings = {name: read(observed) for name, read in self._readers.items()}
         verdict = holds(self.rule.condition, readings)
+        self.given |= self.pair is None or self.pair not in (observed.absent or {})
         if verdict is None:
             self._blind(readings)
             return False
-        self.has_seen = True
+        self._has_seen, self._missed = True, 0
         return self._true(observed.step, readings) if verdict else self._false(observed.step)
 
-    def inhibit(self, firing: Sequence[Finding]) -> None:
-        """Mark the finding if one that is firing on the same slice inhibits it; a resolved one keeps its mark."""
-        if self.finding and self.finding.state != "resolved":
-            by = next((f.rule.id for f in firing if self._inhibited_by(f)), None)
-            self.finding = self.finding.moved(inhibited_by=by)
+    def inhibit(self, firing: Sequence[Finding]) -> bool:
+        """Mark the finding by what explains it now, and tell whether that has changed.
+
+        A resolved finding keeps its mark.
+        """
+        if self.finding is None or self.finding.state == "resolved":
+            return False
+        before = self.finding.inhibited_by
+        by = next((f.rule.id for f in firing if self._inhibited_by(f)), None)
+        self.finding = self.finding.moved(inhibited_by=by)
+        return by != before
 
     def _inhibited_by(self, other: Finding) -> bool:
-        return self.rule.id in other.rule.inhibits and other.slice in (self.slice, "all")
+        same_slice = other.slice in (self.slice, "all")
+        # A rule that looks at several pairs is about one of them here; what another pair does explains nothing.
+        same_pair = other.pair == self.pair or other.pair not in self.rule.pairs
+        return self.rule.id in other.rule.inhibits and same_slice and same_pair
 
     def _blind(self, readings: Mapping[str, Reading]) -> None:
+        self._missed += 1
         unknown = [readings[name] for name in self._required if readings[name].holds is None]
         self.blindness = f"{self.pair}: {unknown[0].note}" if self.pair else unknown[0].note
-        if self.state != "firing":
-            self._drop_pending()
-            self.state = "unknown"
+        if self.state == "healthy":
+            self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
 
     def _true(self, step: int, readings: Mapping[str, Reading]) -> bool:
         self._failed = 0
@@ -122,8 +145,8 @@ class _Watch:
         if self.finding and self.finding.state == "resolved":
             self.past.append(self.finding)
         # What was resolved is over: the next finding dates from then at the earliest.
-        earliest = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
-        onset = max(min([self._since, *dated]), *earliest, 0)
+        over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
+        onset = max([min([self._since, *dated]), *over])
         self.finding = Finding(
             rule=self.rule,
             pair=self.pair,

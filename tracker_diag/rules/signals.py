@@ -36,6 +36,8 @@ class Observed:
     """Series that were NaN or infinite at this step."""
     absent: Mapping[str, str] | None = None
     """Why a pair, a slice of it or a series has no value, by name."""
+    checked: bool = True
+    """Whether any metric or tensor was looked at."""
 
     def why(self, key: str) -> str:
         """Why there is no value of `key`."""
@@ -46,6 +48,9 @@ class Observed:
                 return reason
         return f"no series {key}"
 
+
+LOST_AFTER = 100
+"""Evaluations without a value after which a series is not seen any more."""
 
 Reader = Callable[[Observed], Reading]
 
@@ -115,17 +120,21 @@ class _Series:
 def _growth(name: str, series: _Series, signal: Growth, settings: CusumSettings) -> Reader:
     # A ratio of two positive series is positive, and halving it is as much as doubling it.
     scale = "log" if signal.relative_to else series.definition.scale
-    detector = BlockCusum(settings, scale, signal.direction)
+    detector = BlockCusum(settings, scale, signal.direction, series.definition.matters)
     last: tuple[float, int | None] | None = None
+    last_step, missed = 0, 0
 
     def read(observed: Observed) -> Reading:
-        nonlocal last
+        nonlocal last, last_step, missed
         now = series.read(observed)
+        missed += 1
         if now is not None:
             detector.update(observed.step, now[0])
-            last = now
+            last, last_step, missed = now, observed.step, 0
         if last is None:
             return series.unknown(name)
+        if missed > LOST_AFTER:
+            return series.unknown(name, f"no value since step {last_step}")
         value, n = last
         note = detector.needs if detector.holds is None else ""
         return Reading(name, series.name, detector.holds, value, detector.baseline, n, detector.onset, note)
@@ -190,7 +199,7 @@ def _non_finite(name: str) -> Reader:
     def read(observed: Observed) -> Reading:
         if observed.non_finite:
             return Reading(name, observed.non_finite[0], True, n=len(observed.non_finite), onset=observed.step)
-        if not observed.series:
+        if not observed.checked:
             return Reading(name, "any", None, note="no metric and no tensor yet")
         return Reading(name, "any", False, n=0)
 

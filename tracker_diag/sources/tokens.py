@@ -17,6 +17,13 @@ LOGPROB_COLUMNS = {
     "ref_logprob": "ref_logprobs",
 }
 REQUIRED = ("step", "sequence", "position", "is_model")
+KINDS = {
+    **dict.fromkeys(("step", "sequence", "position"), "integer"),
+    **dict.fromkeys(("is_model", "after_tool"), "boolean"),
+    **dict.fromkeys(LOGPROB_COLUMNS, "floating"),
+    "tool": "string",
+}
+"""The columns that are read, with the kind of type that each must have."""
 
 
 def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -35,12 +42,7 @@ def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         table = pq.ParquetFile(file)
     except (OSError, pa.ArrowInvalid) as error:
         raise SourceError(f"{file}: no Parquet file: {error}") from error
-    present = table.schema_arrow.names
-    missing = [name for name in REQUIRED if name not in present]
-    if missing:
-        raise SourceError(f"{file}: column {missing[0]} is missing; it has {', '.join(present)}")
-    optional = [*LOGPROB_COLUMNS, "after_tool", "tool"]
-    columns = [*REQUIRED, *(name for name in optional if name in present)]
+    columns = _columns(file, table.schema_arrow)
 
     rest = None
     last = None
@@ -49,6 +51,9 @@ def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             rows = table.read_row_group(group, columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
             raise SourceError(f"{file}: row group {group} cannot be read: {error}") from error
+        for name in {*REQUIRED, "after_tool"} & set(columns):
+            if rows[name].null_count:
+                raise SourceError(f"{file}: column {name}: {rows[name].null_count} nulls, expected none")
         rows = rows if rest is None else pa.concat_tables([rest, rows])
         steps = rows["step"].to_numpy()
         starts = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1)) if len(steps) else np.empty(0, int)
@@ -59,6 +64,21 @@ def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if rest is None or len(rest) == 0:
         raise SourceError(f"{file}: no rows")
     yield _rising(file, last, rest["step"][0].as_py()), _observation(rest)
+
+
+def _columns(file: Path, schema: Any) -> list[str]:
+    """The columns of KINDS that the table has; SourceError if one is missing or of another kind."""
+    import pyarrow as pa
+
+    missing = [name for name in REQUIRED if name not in schema.names]
+    if missing:
+        raise SourceError(f"{file}: column {missing[0]} is missing; it has {', '.join(schema.names)}")
+    columns = [name for name in KINDS if name in schema.names]
+    for name in columns:
+        kind = schema.field(name).type
+        if not getattr(pa.types, f"is_{KINDS[name]}")(kind):
+            raise SourceError(f"{file}: column {name}: {kind} given, expected {KINDS[name]}")
+    return columns
 
 
 def _rising(file: Path, last: int | None, step: int) -> int:

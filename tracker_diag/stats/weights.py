@@ -27,18 +27,23 @@ class WeightSums:
     second: float = 0.0
     """Sum of exp(2(r − m))."""
     k3: float = 0.0
-    """Sum of exp(r) − 1 − r; inf where a weight is beyond float64."""
+    """Sum of the k3 terms, in nats; inf where a weight is beyond float64."""
 
     @classmethod
-    def of(cls, log_weights: FloatArray) -> "WeightSums":
-        """Sums over `log_weights` (n,) in nats; NaN and inf are left out, and are to be counted elsewhere."""
+    def of(cls, log_weights: FloatArray, *, from_numerator: bool = False) -> "WeightSums":
+        """Sums over `log_weights` (n,) in nats; NaN and inf are left out, and are to be counted elsewhere.
+
+        `from_numerator`: the samples come from the first of the two policies, not from the second, as
+        those of a ratio to a reference do; it decides which k3 is an estimate of a KL at all.
+        """
         r = log_weights[np.isfinite(log_weights)].astype(np.float64)
         if r.size == 0:
             return cls()
         largest = float(r.max())
         w = np.exp(r - largest)
         with np.errstate(over="ignore"):
-            k3 = float((np.expm1(r) - r).sum())
+            toward = -r if from_numerator else r
+            k3 = float((np.expm1(toward) - toward).sum())
         return cls(r.size, largest, float(w.sum()), float(w @ w), k3)
 
     def __add__(self, other: "WeightSums") -> "WeightSums":
@@ -66,8 +71,5 @@ class WeightSums:
 
     @property
     def kl_k3(self) -> float:
-        """The k3 estimate of KL(sampler ‖ trainer) in nats (Schulman 2020); NaN without samples.
-
-        The log-weights are trainer minus sampler, on tokens from the sampler.
-        """
+        """The k3 estimate of KL(sampled policy ‖ the other) in nats (Schulman 2020); NaN without samples."""
         return self.k3 / self.n if self.n else math.nan
