@@ -106,6 +106,7 @@ def page(runs: list[Run]) -> str:
         "",
         "The step of the first alert, and how many steps later *the same alarm* (block CUSUM with the same settings,",
         "on the signal's own series, averaged over the same eight steps) goes off on signals that people watch.",
+        "Below a change of 0.02 in reward and 0.01 in loss and clip fraction it counts nothing there.",
         "`never`: not within 300 steps. `no value`: it is not logged, or the pair gives no signal. `no baseline`: it",
         "began late or swung too much for one. `reward 0.10 lower`: the mean of 20 steps is 0.10 below that of steps",
         "15 to 65. A negative number: that signal was first.",

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tracker_diag.demo.world import MAX_LENGTH, PAD, PROMPT_LENGTH, VOCABULARY, Episode, Task
 
-WARM_START = files("tracker_diag.demo") / "warm_start.safetensors"
+WARM_START = Path(__file__).with_name("warm_start.safetensors")
 
 
 class Policy(nn.Module):

@@ -5,7 +5,6 @@ near zero against it from the first steps on, and no weight statistic can be rea
 """
 
 import random
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -42,7 +41,7 @@ def main() -> None:
         schedule.step()
         if step % 100 == 99:
             print(f"step {step + 1}  loss {loss.item():.4f}", flush=True)
-    save_file(policy.state_dict(), Path(str(WARM_START)))
+    save_file(policy.state_dict(), WARM_START)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,9 @@ def verdict(summary: Summary) -> RenderableType:
     if others:
         parts += [Text(), _others(others)]
     parts.append(Text())
-    for rule, reason in summary.blind.items():
-        parts.append(Text.assemble((f"blind    {rule}  ", "magenta"), (reason, "dim")))
-    if summary.healthy:
-        parts.append(Text.assemble(("healthy  ", "green"), ", ".join(summary.healthy)))
+    for rule, reason in summary.blind.items() or [("none", "")]:
+        parts.append(Text.assemble(("blind    ", "magenta"), f"{rule}  ", (reason, "dim")))
+    parts.append(Text.assemble(("healthy  ", "green"), ", ".join(summary.healthy) or "none"))
     color = STYLE[summary.level] if summary.level else "green"
     title = f"verdict after {summary.steps} steps"
     return Panel(Group(*parts), title=title, title_align="left", border_style=color, padding=(1, 2))

@@ -2,8 +2,6 @@
 
 from collections.abc import Hashable
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_rule(file: Path | Traversable) -> Rule:
+def load_rule(file: Path) -> Rule:
     """The rule in `file`.
 
     Raises:
@@ -53,9 +51,8 @@ def load_rule(file: Path | Traversable) -> Rule:
 @cache
 def catalog() -> tuple[Rule, ...]:
     """The rules that come with tracker_diag, by id."""
-    folder = files("tracker_diag.rules") / "catalog"
-    rules = [load_rule(file) for file in folder.iterdir() if file.name.endswith(".yaml")]
-    return tuple(sorted(rules, key=lambda rule: rule.id))
+    folder = Path(__file__).parent / "catalog"
+    return tuple(load_rule(file) for file in sorted(folder.glob("*.yaml")))
 
 
 def _line(node: yaml.Node | None, path: tuple[int | str, ...]) -> int:
