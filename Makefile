@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types fast docs evidence screenshots clean
+.PHONY: demo test check lint types fast docs evidence bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -30,6 +30,9 @@ docs: $(VENV)/.dev  ## the generated pages
 
 evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about ten minutes
 	$(BIN)/python docs/make_evidence.py
+
+bench: $(VENV)/.dev  ## the benchmark table, build/bench.json and docs/performance.md
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/bench.py
 
 screenshots: $(VENV)/.dev  ## the README's picture, from a real MLflow server
 	$(BIN)/python docs/make_screenshots.py

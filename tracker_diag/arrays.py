@@ -8,4 +8,5 @@ import numpy.typing as npt
 FloatArray: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+RowArray: TypeAlias = npt.NDArray[np.int32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

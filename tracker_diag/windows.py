@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.arrays import Float64Array, IntArray, RowArray
 from tracker_diag.batch import Pair, TokenBatch
 from tracker_diag.slices import ALL, CONTEXT
 from tracker_diag.stats.histogram import Sketch, sketch
@@ -29,7 +29,7 @@ class Observation:
     """By slice and `all`: over the log-ratios summed over each sequence's model tokens there."""
 
     @classmethod
-    def of(cls, batch: TokenBatch, pair: Pair, row: IntArray) -> "Observation":
+    def of(cls, batch: TokenBatch, pair: Pair, row: RowArray) -> "Observation":
         """Reduce the log-ratios of `pair`, with `row` (N,) from `label_context`."""
         r = batch.log_ratio(pair)
         rows = len(CONTEXT)

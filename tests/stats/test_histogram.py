@@ -1,5 +1,7 @@
 """The sketch's guarantee, on hostile distributions, and the identities that merging rests on."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -167,6 +169,17 @@ def test_more_than_a_chunk_is_counted_as_one(seed):
     whole = sketch(values, row, 2)
     halves = sketch(values[: n // 3], row[: n // 3], 2) + sketch(values[n // 3 :], row[n // 3 :], 2)
     np.testing.assert_array_equal(whole.counts, halves.counts)
+
+
+@given(rows_and_values)
+def test_without_torch_the_counts_are_the_same(data):
+    values, row = data
+    with_torch = sketch(values, row, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", None)
+        without = sketch(values, row, 3)
+    np.testing.assert_array_equal(with_torch.counts, without.counts)
+    np.testing.assert_array_equal(with_torch.nonfinite, without.nonfinite)
 
 
 def test_counts_do_not_stop_where_float32_would():
