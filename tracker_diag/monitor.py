@@ -32,7 +32,7 @@ from tracker_diag.rules.signals import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.slices import ALL, CONTEXT, label_context
 from tracker_diag.stats.histogram import rebin
-from tracker_diag.stats.tails import Estimate, has_signal, slice_statistics, tokens_needed
+from tracker_diag.stats.tails import MIN_SEQUENCES, Estimate, slice_statistics, tokens_needed
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.windows import Observation, PairWindow, slice_counts
 
@@ -255,7 +255,7 @@ class Monitor:
         found: dict[str, Estimate] = {}
         for pair in pairs:
             window = self._windows[pair]
-            if has_signal(window.total.counts):
+            if window.signal:
                 for name, estimates in window.statistics().items():
                     found |= {f"{pair}/{name}/{stat}": estimate for stat, estimate in estimates.items()}
         return found
@@ -282,19 +282,21 @@ class Monitor:
         return Observed(step, series, tuple(bad), self._absent(), checked=bool(own or pending))
 
     def _absent(self) -> dict[str, str]:
-        """Why there is no value of a pair, a slice or a series, by the longest name that it is true of."""
+        """Why there would be no value of a pair or a series, for the case that there is none."""
         absent: dict[str, str] = {}
         for pair, (new, old) in PAIRS.items():
             if pair not in self._windows:
                 absent[pair] = f"no {new} and {old} observed"
-            elif not has_signal(self._windows[pair].total.counts):
+            elif not self._windows[pair].signal:
                 absent[pair] = "no signal: the ratio is 1 but for float noise, on-policy by construction"
             else:
                 for name, counts in slice_counts(self._windows[pair].total).items():
-                    n = int(counts.sum())
-                    for stat in LOGGED[name]:
+                    n, key = int(counts.sum()), f"{pair}/{name}"
+                    absent[f"{key}/ess_sequence"] = f"fewer than {MIN_SEQUENCES} sequences in the window"
+                    absent[f"{key}/pareto_k"] = "the weights do not spread enough for a tail to be fitted"
+                    for stat in (metric.name for metric in STATS):
                         if n < tokens_needed(stat):
-                            absent[f"{pair}/{name}/{stat}"] = f"{n} tokens in the window, {tokens_needed(stat)} needed"
+                            absent[f"{key}/{stat}"] = f"{n} tokens in the window, {tokens_needed(stat)} needed"
         return absent
 
     def _scalars(self, statistics: Mapping[str, Estimate]) -> Iterator[Scalar]:
@@ -311,7 +313,7 @@ class Monitor:
     def _histograms(self, pairs: Mapping[Pair, Observation]) -> Iterator[Record]:
         for pair in pairs:
             window = self._windows[pair]
-            if has_signal(window.total.counts):
+            if window.signal:
                 for name, now, then in zip(CONTEXT, window.total.counts, window.baseline.counts, strict=True):
                     counts, baseline = (rebin(c.sum(axis=0), HISTOGRAM_EDGES) for c in (now, then))
                     yield Histogram(f"{PREFIX}{pair}/{name}/hist", counts, HISTOGRAM_EDGES, baseline)

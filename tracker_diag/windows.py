@@ -71,6 +71,8 @@ class PairWindow:
         self._recent: deque[Observation] = deque(maxlen=steps)
         self._first, self._last = burn_in, burn_in + baseline
         self._with_signal = 0
+        self.signal = False
+        """Whether any ratio in the window differs from 1 by more than float noise."""
         self.total = Sketch.empty(len(CONTEXT))
         """Merge of the last K steps."""
         self.baseline = Sketch.empty(len(CONTEXT))
@@ -82,6 +84,7 @@ class PairWindow:
             self.total -= self._recent[0].sketch
         self._recent.append(observed)
         self.total += observed.sketch
+        self.signal = has_signal(self.total.counts)
         if has_signal(observed.sketch.counts):
             if self._first <= self._with_signal < self._last:
                 self.baseline += observed.sketch

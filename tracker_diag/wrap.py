@@ -87,7 +87,19 @@ def wrap(
     )
 
 
-class _WandbRun(Wrapped):
+class _ContextManaged(Wrapped):
+    """A run that is a context manager, which ends it: the diagnostics are to be written before."""
+
+    def __enter__(self) -> "_ContextManaged":
+        self._target.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        self.diag.close()
+        return self._target.__exit__(*error)
+
+
+class _WandbRun(_ContextManaged):
     def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """`Run.log`, unchanged; the diagnostics go into the same row, before it is committed."""
         commits = step is None if commit is None else commit
@@ -105,14 +117,6 @@ class _WandbRun(Wrapped):
     def finish(self, *args: Any, **kwargs: Any) -> None:
         self.diag.close()
         self._target.finish(*args, **kwargs)
-
-    def __enter__(self) -> "_WandbRun":
-        self._target.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> Any:
-        self.diag.close()
-        return self._target.__exit__(*error)
 
 
 class _Mlflow(Wrapped):
@@ -157,7 +161,7 @@ class _MlflowModule(_Mlflow):
         return bool(run_id == self._run_id)
 
 
-class _MlflowRun(_Mlflow):
+class _MlflowRun(_Mlflow, _ContextManaged):
     """An active run has no methods to log with; it gets those of the module, for itself."""
 
     def log_metric(self, key: str, value: float, step: int | None = None) -> None:
@@ -168,14 +172,6 @@ class _MlflowRun(_Mlflow):
 
         mlflow.log_metrics(metrics, step, run_id=self._run_id)
         self._tell(metrics, step)
-
-    def __enter__(self) -> "_MlflowRun":
-        self._target.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> Any:
-        self.diag.close()
-        return self._target.__exit__(*error)
 
 
 class _MlflowClient(_Mlflow):

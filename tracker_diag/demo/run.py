@@ -4,7 +4,6 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -29,15 +28,7 @@ from tracker_diag.wrap import wrap
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
 
 
-@dataclass(frozen=True)
-class Demo:
-    """A finished demo run."""
-
-    summary: Summary
-    leads: dict[str, Lead]
-
-
-def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> Demo:
+def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> None:
     """Train `arm` for `steps` steps, and leave in `out` the files of `LEAVES`, replacing earlier ones."""
     mlflow, wandb = require("mlflow", "demo"), require("wandb", "demo")
     for name in ("alembic", "mlflow"):
@@ -83,7 +74,6 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> De
     console.print("\nSee it in MLflow:", style="dim")
     console.print(f"  mlflow server --backend-store-uri {store}", style="bold", soft_wrap=True)
     console.print(f"  then open http://127.0.0.1:5000{view_path(experiment)}", style="dim", soft_wrap=True)
-    return Demo(summary, compared)
 
 
 class _Screen(Backend):
@@ -96,7 +86,7 @@ class _Screen(Backend):
         self._told: set[object] = set()
         self.progress = Progress(
             TextColumn("training"),
-            BarColumn(20),
+            BarColumn(10),
             MofNCompleteColumn(),
             TextColumn("{task.fields[tails]}"),
             TimeRemainingColumn(),
@@ -111,8 +101,9 @@ class _Screen(Backend):
             value = now.get(f"{PREFIX}{pair}/{name}/p95")
             return f"{value:.3f}" if value is not None else "–"
 
-        tails = "  ".join(
-            f"{pair} p95 [#2f6fb0]text {tail(pair, 'text_only')}[/] [#d9541e]post-tool {tail(pair, 'post_tool')}[/]"
+        # A line a pair, so that all of it stands in 80 columns.
+        tails = "\n".join(
+            f"{pair:9} p95 [#2f6fb0]text {tail(pair, 'text_only')}[/] [#d9541e]post-tool {tail(pair, 'post_tool')}[/]"
             for pair in ("policy", "reference")
         )
         self.progress.update(self._task, advance=1, tails=tails)
