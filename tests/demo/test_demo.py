@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import wandb
 
 from tracker_diag.demo.leads import SIGNALS, leads
 
@@ -19,7 +20,12 @@ COMMAND = Path(sys.executable).with_name("tracker-diag")
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The folder of a whole default run, and what it printed."""
+    """The folder of a whole default run, and what it printed.
+
+    It is started beside a W&B service that works in another folder, as a notebook or a test run has one: a path
+    that is relative would be written there.
+    """
+    wandb.setup().ensure_service()
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run([COMMAND, "demo"], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

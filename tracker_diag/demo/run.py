@@ -42,7 +42,9 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
     settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True)
     with (
         mlflow.start_run(experiment_id=experiment, run_name=name) as mlflow_run,
-        wandb.init(project="tracker-diag-demo", name=name, dir=out, config=config, settings=settings) as wandb_run,
+        wandb.init(
+            project="tracker-diag-demo", name=name, dir=out.absolute(), config=config, settings=settings
+        ) as wandb_run,
     ):
         mlflow.log_params(config)
         screen = _Screen(console, steps)
