@@ -89,15 +89,24 @@ def read_wandb():
     return read
 
 
+def a_free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def free_port():
+    return a_free_port()
+
+
 @pytest.fixture(scope="session")
 def start_mlflow_server(tmp_path_factory):
     """Starts an MLflow server over a store's URI, on loopback; all are stopped at the end."""
     started = []
 
     def start(uri):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = a_free_port()
         address = f"http://127.0.0.1:{port}"
         log = tmp_path_factory.mktemp("server") / "log"
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]

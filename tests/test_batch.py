@@ -69,6 +69,8 @@ def test_running_count_starts_anew_in_each_sequence(tokens):
     flags = np.array([flag for _, flag in tokens])
     expected = [sum(flags[j] for j in range(i + 1) if sequence[j] == sequence[i]) for i in range(len(tokens))]
     np.testing.assert_array_equal(running_count(flags, sequence), expected)
+    on_device = running_count(torch.from_numpy(flags), torch.from_numpy(sequence))
+    np.testing.assert_array_equal(on_device.numpy(), expected)
 
 
 BAD = {
@@ -168,3 +170,35 @@ def test_non_finite_values_are_told_only_where_they_count():
     bad[1, 0] = -np.inf
     with pytest.raises(BatchError, match="logprobs: 1 NaN or infinite among 5 model tokens given, expected finite"):
         TokenBatch.of(logprobs=bad, old_logprobs=OLD, model_mask=MASK).require_finite()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tool": np.zeros(3, np.int64)}, "tool: shape (3,) given, expected (2, 3), or (2,), one per sequence"),
+        ({"tool": np.zeros((2, 3))}, "tool: dtype float64 given, expected integers, or strings"),
+        ({"turn": np.zeros((2, 3))}, "turn: dtype float64 given, expected integers"),
+        ({"advantages": np.zeros((2, 3), int)}, "advantages: dtype int64 given, expected floats"),
+        (
+            {"control": np.full((2, 3), 3)},
+            "control: int64 with values other than 0 and 1 given, expected booleans, or 0 and 1",
+        ),
+        ({"applied_weights": np.ones((2, 2))}, "applied_weights: shape (2, 2) given, expected (2, 3), as logprobs has"),
+    ],
+)  # fmt: skip
+def test_labels_that_do_not_fit(given, message):
+    with pytest.raises(BatchError) as error:
+        TokenBatch.of(logprobs=NEW, old_logprobs=OLD, model_mask=MASK, **given)
+    assert str(error.value) == message
+
+
+def test_sums_and_values_by_sequence_of_padded_and_packed():
+    values = np.arange(6.0)
+    padded = TokenBatch.of(logprobs=NEW, old_logprobs=OLD, model_mask=MASK)
+    np.testing.assert_array_equal(padded.by_sequence(values), [3, 12])
+    np.testing.assert_array_equal(padded.per_token(np.array([7, 8])), [7, 7, 7, 8, 8, 8])
+    flat = {"logprobs": NEW.reshape(-1), "old_logprobs": OLD.reshape(-1), "model_mask": MASK.reshape(-1)}
+    packed = TokenBatch.of(**flat, sequence_ids=np.array([4, 4, 4, 4, 2, 2]))
+    np.testing.assert_array_equal(packed.by_sequence(values), [6, 9])
+    np.testing.assert_array_equal(packed.per_token(np.array([7, 8])), [7, 7, 7, 7, 8, 8])
+    np.testing.assert_array_equal(packed.running_max(np.array([3, 1, 4, 0, 1, 0])), [3, 3, 4, 4, 1, 1])

@@ -1,3 +1,4 @@
+import atexit
 import json
 import logging
 import math
@@ -5,10 +6,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tracker_diag import BatchError, Monitor
+from tracker_diag import BatchError, Monitor, arrays
+from tracker_diag import batch as batch_module
+from tracker_diag import step as step_module
 from tracker_diag.backends.base import Backend
 from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.errors import StateError
 from tracker_diag.metrics import registry
 from tracker_diag.records import Histogram
 from tracker_diag.testing import CapturingBackend
@@ -52,7 +60,8 @@ def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_ba
     assert evidence["post_tool_tail_grows"].n == 8 * 32 * 12
     assert evidence["reward_falls"].holds is False
     assert evidence["mean_kl_grows"].note == "no series kl"
-    assert monitor.summary().blind == {"POL002": "reference: no logprobs and ref_logprobs observed"}
+    blind = {"POL002": "reference: no logprobs and ref_logprobs observed"}
+    assert monitor.summary().blind == blind | {"RES007": "no ranks that report through a store"}
 
 
 def test_the_same_growth_in_both_slices_is_global(rng, make_batch):
@@ -107,7 +116,7 @@ def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):
         if family == "health":
             assert rest[0] in health
         elif family == "rule":
-            assert rest[0] in {"NUM004", "POL001", "POL002", "POL003", "POL004"}
+            assert rest[0] in {"NUM004", "POL001", "POL002", "POL003", "POL004", "RES007"}
         else:
             assert family in {"policy", "mismatch", "reference"}
             assert rest[0] in {"text_only", "post_tool", "all"}
@@ -149,7 +158,7 @@ def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
         if step < 80:
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)
-    assert set(monitor.close().blind) == {"POL001", "POL002", "POL003", "POL004"}
+    assert set(monitor.close().blind) == {"POL001", "POL002", "POL003", "POL004", "RES007"}
     assert monitor.summary().healthy == ("NUM004",)
 
 
@@ -319,12 +328,20 @@ def test_metrics_are_taken_when_they_are_logged(rng, make_batch):
     [
         ({"window": 0}, "window: 0 given, expected at least 1 step"),
         ({"settings": {"baseline": 52}}, "baseline: 52 given, expected two or more blocks of 5"),
-        ({"settings": {"block": 0}}, "expected positive numbers"),
+        ({"settings": {"block": 0}}, "expected a burn_in of 0 or more and a block of 1 or more"),
+        ({"clip": (1.5, 0.2)}, r"clip: \(1.5, 0.2\) given, expected a share below 1 and one above 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_told_at_set_up(options, message):
     with pytest.raises(ValueError, match=message):
-        Monitor(**options | ({"settings": CusumSettings(**options["settings"])} if "settings" in options else {}))
+        Monitor(
+            **options
+            | (
+                {"settings": GrowthSettings(short=CusumSettings(**options["settings"]))}
+                if "settings" in options
+                else {}
+            )
+        )
 
 
 class Broken(Backend):
@@ -373,3 +390,141 @@ def test_closing_twice_writes_once(rng, make_batch):
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
     assert all(len(window._recent) == 4 for window in monitor._windows.values())
+
+
+def growing(step):
+    return 0.02 * math.exp(max(0, step - 75) * 0.1)
+
+
+def alerts_of(seen):
+    return [(step, f.rule.id, f.pair, f.slice, f.state, f.onset, f.summary, f.evidence) for step, f in seen.findings]
+
+
+@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cut=st.integers(0, 129), mid_step=st.booleans())
+def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, cut, mid_step):
+    """Saved at any step, also between two `log` calls of one, and restored through JSON."""
+
+    def run(monitor, steps, start=0):
+        rng = np.random.default_rng(0)
+        for step in range(steps):
+            tensors = make_batch(rng, post=growing(step))
+            if step >= start:
+                monitor.observe(**tensors)
+                monitor.log({"reward": 0.5}, step)
+                monitor.log({"kl": math.nan if step == 60 else 0.1}, step)
+
+    whole = CapturingBackend()
+    unbroken = Monitor([whole])
+    run(unbroken, 130)
+    unbroken.close()
+
+    first, second = CapturingBackend(), CapturingBackend()
+    killed = Monitor([first])
+    run(killed, cut)
+    if mid_step and killed._open:
+        killed._evaluate_open()
+    state = json.loads(json.dumps(killed.state_dict(), allow_nan=False))
+    resumed = Monitor([second])
+    resumed.load_state_dict(state)
+    run(resumed, 130, cut)
+    resumed.close()
+    atexit.unregister(killed.close)
+    assert alerts_of(first) + alerts_of(second) == alerts_of(whole)
+    assert resumed.summary().to_json() == unbroken.summary().to_json()
+    assert resumed.slices_table() == unbroken.slices_table()
+    assert resumed.health == unbroken.health
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "state: version None given, expected 1"),
+        ({"version": 1}, "state: KeyError: 'names'; expected what state_dict gave"),
+    ],
+)
+def test_a_state_that_is_none_is_told(state, message):
+    with pytest.raises(StateError) as error:
+        Monitor().load_state_dict(state)
+    assert str(error.value) == message
+
+
+def test_damaged_arrays_are_told(rng, make_batch):
+    _, monitor = watch(make_batch(rng) for _ in range(3))
+    state = monitor.state_dict()
+    state["windows"]["policy"]["recent"][0]["floats"][0] = "f:2,8:nonsense"
+    with pytest.raises(StateError, match="array: 'f:2,8:nonsense' given"):
+        Monitor().load_state_dict(state)
+
+
+def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
+    """The tools change at step 90 and the tail doubles; told of it, the diagnostics take it for normal."""
+
+    def run(told):
+        seen = CapturingBackend()
+        monitor = Monitor([seen])
+        for step in range(260):
+            if told and step == 100:
+                monitor.rebaseline("new search tool")
+            tensors = make_batch(rng, post=0.02 if step < 90 else 0.06 if step < 220 else 0.3)
+            monitor.observe(**tensors)
+            monitor.log({"reward": 0.5}, step)
+        monitor.close()
+        return seen, monitor
+
+    _, untold = run(told=False)
+    seen, told = run(told=True)
+    assert untold.summary().first_break.fired < 130
+    assert told.summary().first_break.fired < 130  # before it was told
+    assert told.summary().first_break.resolved == 100
+    again = [f for f in told.summary().findings if f.rule.id == "POL001" and f.onset > 100]
+    assert again
+    assert all(f.fired > 220 for f in again)
+    assert told.events == [(100, "new baseline: new search tool")]
+    assert seen.events == told.events
+
+
+def test_every_slicing_dimension_is_in_the_table(rng, make_batch):
+    given = make_batch(rng)
+    shape = given["logprobs"].shape
+    more = {
+        "tool": np.where(np.arange(shape[1]) > 12, rng.choice(["search", "python"], (64, 1)), ""),
+        "env": rng.choice(["math", "web"], 64),
+        "policy_lag": rng.integers(0, 3, 64),
+        "advantages": rng.normal(size=64),
+        "control": rng.random(shape) < 0.1,
+        "applied_weights": np.ones(shape),
+    }
+    _, monitor = watch([given | more] * 10)
+    table = monitor.slices_table()
+    rows = {row[1]: dict(zip(table.columns, row, strict=True)) for row in table.rows if row[0] == "policy"}
+    model = given["model_mask"]
+    assert {"turn:0", "turn:1", "after_tool_k:first_16", "control:control", "advantage:positive"} <= rows.keys()
+    assert {"tool:search", "tool:python", "env:math", "env:web", "policy_lag:2"} <= rows.keys()
+    by_env = model[more["env"] == "web"].sum()
+    assert rows["env:web"]["count"] == 8 * by_env
+    for dimension in ("turn", "env", "policy_lag", "advantage", "control"):
+        counted = sum(row["count"] for name, row in rows.items() if name.startswith(dimension + ":"))
+        assert counted == rows["all"]["count"] == 8 * model.sum()
+    assert rows["all"]["ess_applied"] == pytest.approx(1)
+    assert rows["all"]["modified_fraction"] > 0.3  # most ratios are further than 1 % from 1
+    assert monitor.failures == []
+
+
+def test_too_many_names_are_folded_and_the_table_says_so(rng, make_batch):
+    given = make_batch(rng)
+    _, monitor = watch([given | {"env": [f"env{i}" for i in range(64)]}] * 3)
+    table = monitor.slices_table()
+    notes = {row[1]: row[-1] for row in table.rows if row[0] == "policy"}
+    assert notes["env:other"] == "49 names without a slice of their own, among them env15, env16, env17"
+
+
+def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, monkeypatch):
+    batches = [make_batch(rng, pairs=("policy",)) for _ in range(20)]
+    expected, _ = watch(batches)
+    for module in (arrays, batch_module, step_module):
+        monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
+    found, monitor = watch({name: torch.from_numpy(value) for name, value in batch.items()} for batch in batches)
+    assert monitor.failures == []
+    for step in expected.records:
+        assert found.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)

@@ -3,9 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag import TokenBatch
-from tracker_diag.slices import label_context
+from tracker_diag.slices import FIRST, NAMED_ROWS, Names, label, size
 
 TEXT, POST, OUT = 0, 1, 2
+
+
+def label_context(batch):
+    return label(batch, Names())["context"]
 
 
 def labels(response, model, after_tool=None):
@@ -65,3 +69,101 @@ def test_the_slices_are_a_partition_of_the_model_tokens(rows):
             out.append((POST if seen_tool else TEXT) if c == "m" else OUT)
         expected.append(out)
     assert labels(response, model) == expected
+
+
+def batch_of(text, **more):
+    """One sequence: m model, t tool, p prompt, . padding."""
+    zero = np.zeros((1, len(text)), np.float32)
+    response, model = (np.array([[c in kinds for c in text]]) for kinds in ("mt", "m"))
+    return TokenBatch.of(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model, **more)
+
+
+def test_turns_are_counted_in_runs_of_tool_tokens():
+    text = "pmmttmtmmtm."
+    rows = label(batch_of(text), Names())["turn"].tolist()
+    expected = [8, 0, 0, 8, 8, 1, 8, 2, 2, 8, 3, 8]
+    assert rows == expected
+
+
+def test_more_turns_than_rows_share_the_last():
+    rows = label(batch_of("m" + "tm" * 12), Names())["turn"]
+    assert rows[rows < size("turn")].tolist() == [0, 1, 2, 3, 4, 5, 6, *[7] * 6]
+
+
+def test_the_first_tokens_after_a_result_are_apart_from_later_ones():
+    text = "mm" + "t" + "m" * (FIRST + 3) + "t" + "m" * 2
+    rows = label(batch_of(text), Names())["after_tool_k"].tolist()
+    assert rows == [2, 2, 2, *[0] * FIRST, 1, 1, 1, 2, 0, 0]
+
+
+def test_what_is_given_of_each_token_or_sequence_labels_it():
+    zero, model = np.zeros((2, 3), np.float32), np.ones((2, 3), bool)
+    batch = TokenBatch.of(
+        logprobs=zero, old_logprobs=zero, model_mask=model,
+        tool=[["", "search", "search"], [None, "python", "search"]],
+        env=["math", "web"],
+        advantages=np.array([0.5, -0.5]),
+        policy_lag=np.array([[0, 0, 1], [9, 9, -1]]),
+        control=np.array([[1, 0, 0], [0, 0, 1]]),
+        turn=np.array([[0, 1, 1], [0, 1, 2]]),
+    )  # fmt: skip
+    names = Names()
+    rows = {name: row.tolist() for name, row in label(batch, names).items()}
+    assert rows["tool"] == [NAMED_ROWS, 0, 0, NAMED_ROWS, 1, 0]
+    assert rows["env"] == [0, 0, 0, 1, 1, 1]
+    assert rows["advantage"] == [0, 0, 0, 1, 1, 1]
+    assert rows["policy_lag"] == [0, 0, 1, 7, 7, 8]
+    assert rows["control"] == [0, 1, 1, 1, 1, 0]
+    assert rows["turn"] == [0, 1, 1, 0, 1, 2]
+    assert names.slices("tool") == {"tool:search": 0, "tool:python": 1, "tool:other": NAMED_ROWS - 1}
+
+
+def test_codes_go_by_their_names_and_unknown_ones_to_other():
+    zero, model = np.zeros((1, 4), np.float32), np.ones((1, 4), bool)
+    batch = TokenBatch.of(
+        logprobs=zero, old_logprobs=zero, model_mask=model,
+        tool=np.array([[-1, 0, 1, 5]]), tool_names=("search", "a/b=c"),
+    )  # fmt: skip
+    names = Names()
+    assert label(batch, names)["tool"].tolist() == [NAMED_ROWS, 0, 1, NAMED_ROWS - 1]
+    assert names.rows["tool"] == ["search", "a_b_c"]
+
+
+def test_too_many_names_share_other_and_are_told():
+    names = Names()
+    rows = [names.row("env", f"env{i}") for i in range(40)]
+    assert rows == [*range(NAMED_ROWS - 1), *[NAMED_ROWS - 1] * (41 - NAMED_ROWS)]
+    assert names.folded["env"] == [f"env{i}" for i in range(NAMED_ROWS - 1, 40)]
+    assert names.row("env", "env3") == 3
+
+
+def test_the_rows_of_a_name_survive_a_save():
+    names, restored = Names(), Names()
+    for i in range(20):
+        names.row("tool", f"tool{i}")
+    restored.load_state_dict(names.state_dict())
+    assert (restored.rows, restored.folded) == (names.rows, names.folded)
+
+
+@given(st.lists(st.text("mt", min_size=1, max_size=30), min_size=1, max_size=4))
+def test_packed_and_padded_sequences_are_labelled_alike(texts):
+    texts = ["m" + text for text in texts]
+    width = max(map(len, texts))
+    padded = batch_from(texts, width)
+    real = np.array([[i < len(text) for i in range(width)] for text in texts]).reshape(-1)
+    ids = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
+    flat = "".join(texts)
+    zero, model = np.zeros(len(flat), np.float32), np.array([c == "m" for c in flat])
+    packed = TokenBatch.of(
+        logprobs=zero, old_logprobs=zero, model_mask=model, response_mask=np.ones(len(flat), bool), sequence_ids=ids
+    )
+    one, other = label(packed, Names()), label(padded, Names())
+    for dimension, rows in one.items():
+        np.testing.assert_array_equal(rows, other[dimension][real], err_msg=dimension)
+
+
+def batch_from(texts, width):
+    cells = [list(text.ljust(width, ".")) for text in texts]
+    zero = np.zeros((len(texts), width), np.float32)
+    response, model = (np.array([[c in kinds for c in row] for row in cells]) for kinds in ("mt", "m"))
+    return TokenBatch.of(logprobs=zero, old_logprobs=zero, response_mask=response, model_mask=model)

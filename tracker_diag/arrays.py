@@ -1,6 +1,7 @@
-"""The array types that the whole package speaks."""
+"""The array types that the whole package speaks, and where an array lives."""
 
-from typing import TypeAlias
+import sys
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,3 +11,19 @@ Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 RowArray: TypeAlias = npt.NDArray[np.int32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+Array: TypeAlias = Any
+"""A numpy array, or a torch tensor on a device; torch is optional, so its type cannot stand here.
+
+Code on such arrays keeps to what both libraries spell alike, and on a device to what never waits for it.
+"""
+
+
+def on_device(value: Array) -> bool:
+    """Whether `value` is a torch tensor that does not lie in the host's memory."""
+    return hasattr(value, "detach") and value.device.type != "cpu"
+
+
+def namespace(value: Array) -> Any:
+    """Numpy or torch, whichever `value` belongs to."""
+    return sys.modules["torch"] if hasattr(value, "detach") else np

@@ -1,16 +1,18 @@
 """TokenBatch: validated per-token arrays of one observation, whatever shape and library they came in."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from tracker_diag.arrays import BoolArray, FloatArray, IntArray
+from tracker_diag.arrays import Array, IntArray, namespace, on_device
 from tracker_diag.errors import BatchError, UnknownName
 
 Tensor: TypeAlias = Any
-"""A numpy array or a torch tensor; torch is optional, so its type cannot stand here."""
+"""A numpy array or a torch tensor, as a caller gives it."""
 
 Pair: TypeAlias = Literal["policy", "mismatch", "reference"]
 """Which two log-probabilities are subtracted, trainer first."""
@@ -22,25 +24,39 @@ PAIRS: dict[Pair, tuple[str, str]] = {
 }
 LOGPROBS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs")
 MASKS = ("response_mask", "model_mask", "after_tool")
+LABELS = {"tool": "named", "env": "named", "turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf"}
+"""What else may be known of each token, and the kinds of dtype that say it."""
+
+UNNAMED = tuple(str(code) for code in range(15))
+"""Names of integer tools and environments for which none were given."""
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Per-token arrays of one observation, flattened to (N,) with the sequence of each token.
+    """Per-token arrays of one observation, flattened to (N,), with the sequence of each token.
 
-    Build it with `TokenBatch.of`. Within a sequence, tokens stand in the order of the text.
+    Build it with `TokenBatch.of`. Within a sequence, tokens stand in the order of the text. The arrays are
+    numpy's, or torch's on the device where they were.
     """
 
-    logprobs: dict[str, FloatArray]
-    """Natural logarithms, (N,) float32 or float64, by the names of `LOGPROBS`; those that were given."""
-    response_mask: BoolArray
+    logprobs: dict[str, Array]
+    """Natural logarithms, (N,) floats, by the names of `LOGPROBS`; those that were given."""
+    response_mask: Array
     """(N,) True on model and tool tokens, False on prompt and padding."""
-    model_mask: BoolArray
+    model_mask: Array
     """(N,) True on tokens that the policy sampled; all statistics are over these alone."""
-    after_tool: BoolArray | None
+    after_tool: Array | None = None
     """(N,) True on model tokens after a tool result, where the caller knows it; else None."""
-    sequence: IntArray
-    """(N,) index of the token's sequence: 0, 0, …, 1, 1, …"""
+    labels: dict[str, Array] = field(default_factory=dict[str, Array])
+    """(N,) by the names of `LABELS`, those that were given; of tool and env the code, −1 for none."""
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """What the codes of tool and env stand for."""
+    applied_weights: Array | None = None
+    """(N,) importance weights as the optimiser used them, where given."""
+    width: int | None = None
+    """T of padded arrays (B, T); None for packed ones."""
+    ids: Array | None = None
+    """(N,) index of each token's sequence, of packed arrays: 0, 0, …, 1, 1, …"""
 
     @classmethod
     def of(
@@ -54,6 +70,15 @@ class TokenBatch:
         model_mask: Tensor = None,
         after_tool: Tensor = None,
         sequence_ids: Tensor = None,
+        tool: Tensor = None,
+        tool_names: Sequence[str] | None = None,
+        env: Tensor = None,
+        turn: Tensor = None,
+        policy_lag: Tensor = None,
+        advantages: Tensor = None,
+        control: Tensor = None,
+        applied_weights: Tensor = None,
+        check: bool = True,
     ) -> "TokenBatch":
         """Validate the arrays of one observation and bring them into one shape.
 
@@ -69,8 +94,16 @@ class TokenBatch:
             after_tool: same shape, bool or 0/1: tokens that follow a tool result, if you know better
                 than the masks do; otherwise a gap in `model_mask` counts as one.
             sequence_ids: (N,) integers, for packed arrays only; the tokens of a sequence are adjacent.
-
-        Tensors on an accelerator are copied to the host.
+            tool, env: which tool answered last, which environment a sequence is from: strings, or codes
+                from 0 on that `tool_names` may name; empty, None or negative for none. Like the four
+                below: of the same shape, or one value per sequence.
+            turn, policy_lag: integers from 0 on: turns before the token's own, updates since it was sampled.
+            advantages: floats; only their sign is used.
+            control: bool or 0/1: delimiters of the chat template and of tool calls.
+            applied_weights: same shape as the log-probabilities: importance weights as the optimiser used
+                them, after truncation, clipping or masking, of mismatch if rollout_logprobs are given,
+                else of policy.
+            check: whether to look at the values of masks and ids on a device too, which waits for it.
 
         Raises:
             BatchError: with the offending field, what was given, what is expected.
@@ -83,40 +116,75 @@ class TokenBatch:
             "response_mask": response_mask,
             "model_mask": model_mask,
             "after_tool": after_tool,
+            "applied_weights": applied_weights,
+        }
+        about = {
+            "tool": tool,
+            "env": env,
+            "turn": turn,
+            "policy_lag": policy_lag,
+            "advantages": advantages,
+            "control": control,
         }
         present = {name: value for name, value in given.items() if value is not None}
         _same_device({**present, "sequence_ids": sequence_ids})
         arrays = {name: _array(name, value) for name, value in present.items()}
         shape, anchor = _same_shape(arrays)
         _forms_a_pair(arrays)
-        sequence = _sequence(shape, anchor, None if sequence_ids is None else _array("sequence_ids", sequence_ids))
+        check = check or not on_device(arrays[anchor])
+        ids = None if sequence_ids is None else _array("sequence_ids", sequence_ids)
+        ids = _sequence(shape, anchor, ids, check)
 
-        masks = {name: _mask(name, arrays[name]) for name in MASKS if name in arrays}
+        masks = {name: _mask(name, arrays[name], check) for name in MASKS if name in arrays}
         response, model = masks.get("response_mask"), masks.get("model_mask")
         if model is None:
             if response is None:
                 raise BatchError("model_mask", "no mask", "model_mask or response_mask, True on sampled tokens")
             model = response
+        width = shape[1] if len(shape) == 2 else None
         if response is None:
-            response = model | (running_count(model, sequence) > 0)
+            response = model | (running_count(model, ids, width) > 0)
         model = model & response
-        if not model.any():
-            what = f"no model token among {model.size}"
+        if check and not model.any():
+            what = f"no model token among {len(model)}"
             raise BatchError("model_mask", what, "at least one True", "is the mask inverted or shifted?")
-        return cls(
+        batch = cls(
             logprobs={name: _floats(name, arrays[name]) for name in LOGPROBS if name in arrays},
             response_mask=response,
             model_mask=model,
             after_tool=masks.get("after_tool"),
-            sequence=sequence,
+            applied_weights=_floats("applied_weights", arrays["applied_weights"])
+            if "applied_weights" in arrays
+            else None,
+            width=width,
+            ids=ids,
         )
+        for name, value in about.items():
+            if value is not None:
+                values, names = _label(name, value, tool_names if name == "tool" else None, check)
+                batch.labels[name] = batch.spread(name, batch.beside(values), shape)
+                if names is not None:
+                    batch.names[name] = names
+        return batch
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
         """The ratio pairs whose two log-probabilities were both given."""
         return tuple(pair for pair, (new, old) in PAIRS.items() if {new, old} <= self.logprobs.keys())
 
-    def log_ratio(self, pair: Pair) -> FloatArray:
+    @cached_property
+    def sequence(self) -> Array:
+        """(N,) index of each token's sequence: 0, 0, …, 1, 1 and so on."""
+        return self.ids if self.ids is not None else self.per_token(self.beside(np.arange(self.sequences)))
+
+    @cached_property
+    def sequences(self) -> int:
+        """How many sequences there are; of packed arrays on a device, where this is not known, at most as many."""
+        if self.ids is None:
+            return int(len(self.model_mask) // (self.width or 1))
+        return len(self.ids) if on_device(self.ids) else int(self.ids[-1]) + 1
+
+    def log_ratio(self, pair: Pair) -> Array:
         """(N,) log-ratio r of `pair` in nats; off the model tokens its value means nothing."""
         if pair not in PAIRS:
             raise UnknownName("pair", pair, get_args(Pair))
@@ -124,10 +192,61 @@ class TokenBatch:
         with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
             return self.logprobs[new] - self.logprobs[old]
 
+    def running_count(self, flags: Array) -> Array:
+        """(N,) how many of `flags` (N,) are set from the start of each token's sequence up to and with it."""
+        return running_count(flags, self.ids, self.width)
+
+    def running_max(self, values: Array) -> Array:
+        """(N,) the largest of `values` (N,), integers in 0 … N, from the start of each token's sequence on."""
+        if self.width is not None:
+            rows = values.reshape(-1, self.width)
+            return (np.maximum.accumulate(rows, 1) if namespace(rows) is np else rows.cummax(1).values).reshape(-1)
+        offset = self.sequence * (len(values) + 1)  # what one sequence adds, no value of another outgrows
+        values = values + offset
+        return (np.maximum.accumulate(values) if namespace(values) is np else values.cummax(0).values) - offset
+
+    def per_token(self, values: Array) -> Array:
+        """(N,) the value of each token's sequence, from `values` (sequences,)."""
+        if self.ids is not None:
+            return values[self.ids]
+        if namespace(values) is np:
+            return np.repeat(values, self.width or 1)
+        return values[:, None].expand(-1, self.width).reshape(-1)
+
+    def by_sequence(self, values: Array) -> Array:
+        """(sequences,) float64 sums of `values` (N,) over each sequence."""
+        xp = namespace(values)
+        if self.width is not None:
+            return values.reshape(-1, self.width).sum(1, dtype=xp.float64)
+        if xp is np:
+            starts = np.flatnonzero(np.diff(self.sequence, prepend=-1))
+            return np.add.reduceat(values.astype(np.float64), starts)
+        sums = xp.zeros(self.sequences, dtype=xp.float64, device=values.device)
+        return sums.index_add_(0, self.ids, values.double())
+
+    def beside(self, values: Array) -> Array:
+        """`values` where the batch is: as they are, or on its device."""
+        if on_device(self.model_mask) and isinstance(values, np.ndarray):
+            import torch
+
+            host = torch.from_numpy(values)  # copied from pinned memory, the host need not wait
+            host = host.pin_memory() if self.model_mask.is_cuda else host
+            return host.to(self.model_mask.device, non_blocking=True)
+        return values
+
+    def spread(self, name: str, values: Array, shape: tuple[int, ...]) -> Array:
+        """(N,) from `values` of the batch's `shape`, or of one value per sequence; BatchError otherwise."""
+        if tuple(values.shape) == shape:
+            return values.reshape(-1)
+        if tuple(values.shape) == (self.sequences,):
+            return self.per_token(values)
+        raise BatchError(name, f"shape {tuple(values.shape)}", f"{shape}, or ({self.sequences},), one per sequence")
+
     def require_finite(self) -> None:
         """Raise BatchError if a log-probability of a model token is NaN or infinite."""
         for name, values in self.logprobs.items():
-            bad = int(np.count_nonzero(~np.isfinite(values[self.model_mask])))
+            xp = namespace(values)
+            bad = int((~xp.isfinite(values) & self.model_mask).sum())
             if bad:
                 what = f"{bad} NaN or infinite among {int(self.model_mask.sum())} model tokens"
                 raise BatchError(
@@ -135,20 +254,30 @@ class TokenBatch:
                 )
 
 
-def running_count(flags: BoolArray, sequence: IntArray) -> IntArray:
-    """(N,) how many of `flags` are set from the start of each token's sequence up to and with it."""
-    total = np.cumsum(flags, dtype=np.int64)
-    starts = np.flatnonzero(np.diff(sequence, prepend=-1))
-    before = (total - flags)[starts]
-    return total - np.repeat(before, np.diff(starts, append=flags.size))
+def running_count(flags: Array, ids: Array | None, width: int | None = None) -> Array:
+    """(N,) how many of `flags` are set from the start of each token's sequence up to and with it.
+
+    Sequences are `width` tokens long, or else those of `ids` (N,). No step waits for a device.
+    """
+    xp = namespace(flags)
+    if width is not None:
+        return flags.reshape(-1, width).cumsum(1, dtype=xp.int32).reshape(-1)
+    total = flags.cumsum(0, dtype=xp.int32)
+    first = xp.ones_like(flags, dtype=bool if xp is np else xp.bool)
+    first[1:] = ids[1:] != ids[:-1]  # type: ignore[index]
+    # `total` never falls, so the largest count at a start so far is that of the token's own sequence.
+    before = xp.where(first, total - flags * 1, 0)
+    return total - (np.maximum.accumulate(before) if xp is np else before.cummax(0).values)
 
 
-def _array(name: str, value: Tensor) -> npt.NDArray[Any]:
+def _array(name: str, value: Tensor) -> Array:
+    if on_device(value):
+        return value.detach()
     if hasattr(value, "detach"):  # a torch tensor
         value = value.detach()
         if str(value.dtype) == "torch.bfloat16":  # numpy has none; float32 holds each of its values
             value = value.float()
-        value = value.cpu().numpy()
+        value = value.numpy()
     if not isinstance(value, np.ndarray):
         raise BatchError(name, type(value).__name__, "a numpy array or a torch tensor")
     return value
@@ -163,50 +292,88 @@ def _same_device(given: dict[str, Tensor]) -> None:
                 raise BatchError(name, f"a tensor on {device}", f"{first}, where {anchor} is")
 
 
-def _same_shape(arrays: dict[str, npt.NDArray[Any]]) -> tuple[tuple[int, ...], str]:
+def _same_shape(arrays: dict[str, Array]) -> tuple[tuple[int, ...], str]:
     if not arrays:
         raise BatchError("logprobs", "nothing", "at least two of " + ", ".join(LOGPROBS))
     anchor, first = next(iter(arrays.items()))
-    if first.ndim not in (1, 2):
-        raise BatchError(anchor, f"shape {first.shape}", "(B, T) padded or (N,) packed")
+    shape = tuple(first.shape)
+    if len(shape) not in (1, 2):
+        raise BatchError(anchor, f"shape {shape}", "(B, T) padded or (N,) packed")
     for name, value in arrays.items():
-        if value.shape != first.shape:
-            raise BatchError(name, f"shape {value.shape}", f"{first.shape}, as {anchor} has")
-    return first.shape, anchor
+        if tuple(value.shape) != shape:
+            raise BatchError(name, f"shape {tuple(value.shape)}", f"{shape}, as {anchor} has")
+    return shape, anchor
 
 
-def _forms_a_pair(arrays: dict[str, npt.NDArray[Any]]) -> None:
+def _forms_a_pair(arrays: dict[str, Array]) -> None:
     if not any(new in arrays and old in arrays for new, old in PAIRS.values()):
         have = ", ".join(name for name in LOGPROBS if name in arrays) or "no log-probabilities"
         wanted = ", or ".join(f"{new} and {old} ({pair})" for pair, (new, old) in PAIRS.items())
         raise BatchError("logprobs", have, wanted)
 
 
-def _sequence(shape: tuple[int, ...], anchor: str, ids: npt.NDArray[Any] | None) -> IntArray:
+def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: bool) -> Array | None:
     if len(shape) == 2:
         if ids is not None:
             raise BatchError("sequence_ids", f"ids for padded arrays of shape {shape}", "none, or packed arrays (N,)")
-        return np.repeat(np.arange(shape[0]), shape[1])
+        return None
     if ids is None:
         raise BatchError("sequence_ids", f"nothing for packed {anchor} of shape {shape}", f"integers of shape {shape}")
-    if ids.shape != shape or ids.dtype.kind not in "iu":
-        raise BatchError("sequence_ids", f"{ids.dtype} of shape {ids.shape}", f"integers of shape {shape}")
-    starts = np.diff(ids, prepend=ids[:1] - 1) != 0
-    if np.unique(ids[starts]).size != np.count_nonzero(starts):
+    if tuple(ids.shape) != shape or _kind(ids) not in "iu":
+        raise BatchError("sequence_ids", f"{ids.dtype} of shape {tuple(ids.shape)}", f"integers of shape {shape}")
+    xp = namespace(ids)
+    starts = xp.ones_like(ids, dtype=bool if xp is np else xp.bool)
+    starts[1:] = ids[1:] != ids[:-1]
+    if check and len(xp.unique(ids[starts])) != int(starts.sum()):
         raise BatchError("sequence_ids", "a sequence in several pieces", "the tokens of a sequence adjacent")
-    return np.cumsum(starts) - 1
+    return starts.cumsum(0) - 1
 
 
-def _mask(name: str, value: npt.NDArray[Any]) -> BoolArray:
+def _kind(value: Array) -> str:
+    """The kind of a dtype as numpy names it: b, i, u, f, or another."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype.kind)
+    return "f" if value.is_floating_point() else "b" if str(value.dtype) == "torch.bool" else "i"
+
+
+def _mask(name: str, value: Array, check: bool) -> Array:
     flat = value.reshape(-1)
-    if flat.dtype != np.bool_ and not np.isin(flat, (0, 1)).all():
+    if _kind(flat) == "b":
+        return flat
+    if check and not ((flat == 0) | (flat == 1)).all():
         raise BatchError(name, f"{flat.dtype} with values other than 0 and 1", "booleans, or 0 and 1")
-    return flat.astype(np.bool_)
+    return flat != 0
 
 
-def _floats(name: str, value: npt.NDArray[Any]) -> FloatArray:
-    if value.dtype.kind != "f":
+def _floats(name: str, value: Array) -> Array:
+    if _kind(value) != "f":
         raise BatchError(name, f"dtype {value.dtype}", "floats", "token ids are not log-probabilities")
-    if value.dtype == np.float64:
-        return value.reshape(-1)
-    return value.reshape(-1).astype(np.float32, copy=False)
+    flat = value.reshape(-1)
+    if isinstance(flat, np.ndarray):
+        return flat if flat.dtype == np.float64 else flat.astype(np.float32, copy=False)
+    return flat if str(flat.dtype) == "torch.float64" else flat.float()
+
+
+def _label(name: str, value: Tensor, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
+    """The values of a label, and for one of names the codes and what they stand for."""
+    named = LABELS[name] == "named"
+    if named and not hasattr(value, "detach"):
+        texts = np.asarray(value, dtype=object if isinstance(value, list | tuple) else None)
+        if texts.dtype.kind in "OUS":
+            return _codes(texts)
+    array = _array(name, value)
+    kinds = "iu" if named else LABELS[name]
+    if _kind(array) not in kinds:
+        wanted = {"f": "floats", "biuf": "booleans, or 0 and 1"}.get(kinds, "integers")
+        raise BatchError(name, f"dtype {array.dtype}", wanted + (", or strings" if named else ""))
+    if kinds == "biuf":
+        return _mask(name, array, check).reshape(array.shape), None
+    return array, (tuple(names) if names is not None else UNNAMED) if named else None
+
+
+def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:
+    """Codes of `texts` in the order in which they appear; −1 for what is empty or None."""
+    codes: dict[Any, int] = {}
+    flat = texts.reshape(-1).tolist()
+    found = np.fromiter((codes.setdefault(text, len(codes)) if text else -1 for text in flat), np.int64, len(flat))
+    return found.reshape(texts.shape), tuple(str(text) for text in codes)

@@ -6,6 +6,7 @@ DiagError
 ├── UnknownName     an unknown pair, slice, rule or metric
 ├── RuleError       a rule file that cannot be used
 ├── SourceError     a run or file that cannot be read
+├── StateError      saved state that cannot be restored
 └── MissingExtra    an optional dependency that is not installed
 """
 
@@ -41,6 +42,10 @@ class RuleError(DiagError, ValueError):
 
 class SourceError(DiagError, ValueError):
     """A run or file that cannot be read; the message says which, and what is wrong with it."""
+
+
+class StateError(DiagError, ValueError):
+    """Saved state that cannot be restored; the message says which part, and what was expected."""
 
 
 class MissingExtra(DiagError, ImportError):

@@ -13,41 +13,34 @@ import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import index
+from statistics import median
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
+from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.batch import PAIRS, Pair, Tensor, TokenBatch
-from tracker_diag.detect.cusum import CusumSettings
-from tracker_diag.errors import DiagError, StepError
-from tracker_diag.metrics.registry import PREFIX, STATS, canonical
-from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.errors import DiagError, StateError, StepError
+from tracker_diag.metrics.registry import PREFIX, canonical
+from tracker_diag.records import Scalar, Table
+from tracker_diag.reduce import Ranks
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.signals import Observed
 from tracker_diag.rules.triage import Summary
-from tracker_diag.slices import ALL, CONTEXT, label_context
-from tracker_diag.stats.histogram import rebin
-from tracker_diag.stats.tails import MIN_SEQUENCES, Estimate, slice_statistics, tokens_needed
-from tracker_diag.stats.weights import WeightSums
-from tracker_diag.windows import Observation, PairWindow, slice_counts
+from tracker_diag.slices import CONTEXT, Names, label
+from tracker_diag.stats.tails import Estimate
+from tracker_diag.step import Step, add_observation, numbers
+from tracker_diag.windows import Observation, PairWindow
+
+STATE_VERSION = 1
 
 _log = logging.getLogger("tracker_diag")
-
-_OF_A_SLICE = ("p50", "p95", "p99", "ess", "ess_sequence", "pareto_k", "count")
-LOGGED: dict[str, tuple[str, ...]] = {
-    "text_only": _OF_A_SLICE,
-    "post_tool": _OF_A_SLICE,
-    ALL: ("p95", "k3"),
-}
-"""Statistics that go to the tracker, by slice: at most 60 keys a step with all three pairs."""
-
-HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
-"""(46,) nats: half octaves of |log-ratio|, the same at every step so that steps can be compared."""
 
 
 class Monitor:
@@ -57,7 +50,9 @@ class Monitor:
         backends: where records and findings go.
         rules: what to look for; the catalogue that comes with tracker_diag by default.
         window: steps that each statistic is taken over. More suits small batches.
-        settings: burn-in, baseline and alarm level of the change detectors.
+        settings: of the change detectors, among them how many steps the run is expected to have.
+        clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
+        ranks: how the observations of several ranks come together; this process alone by default.
     """
 
     def __init__(
@@ -66,22 +61,34 @@ class Monitor:
         *,
         rules: Sequence[Rule] | None = None,
         window: int = 8,
-        settings: CusumSettings | None = None,
+        settings: GrowthSettings | None = None,
+        clip: tuple[float, float] = (0.2, 0.2),
+        ranks: Ranks | None = None,
         source: str = "live",
     ) -> None:
         self.backends = tuple(backends)
         self.failures: list[str] = []
         """The first message of each kind of failure."""
         self.health: Counter[str] = Counter()
-        self._settings = settings or CusumSettings()
+        self.events: list[tuple[int, str]] = []
+        """What was done on purpose, by step: baselines that were taken anew."""
+        self._names = Names()
+        self._settings = settings or GrowthSettings()
         self._engine = Engine(catalog() if rules is None else rules, self._settings)
+        self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
             raise ValueError(f"window: {window} given, expected at least 1 step")
+        if not (0 < clip[0] < 1 and clip[1] > 0):
+            raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
+        self._clip, self._ranks = clip, ranks
         self._window_steps = window
         self._windows: dict[Pair, PairWindow] = {}
         self._incoming: dict[Pair, Observation] = {}
         """Tensors that came since the last `log`; they belong to the step of the next one."""
-        self._open: _Step | None = None
+        self._observations, self._asked = 0, False
+        self._rebaseline: str | None = None
+        self._missing: Mapping[str, int] | None = None
+        self._open: Step | None = None
         self._steps = 0
         self._first: int | None = None
         self._last: int | None = None
@@ -112,16 +119,25 @@ class Monitor:
         model_mask: Tensor = None,
         after_tool: Tensor = None,
         sequence_ids: Tensor = None,
+        tool: Tensor = None,
+        tool_names: Sequence[str] | None = None,
+        env: Tensor = None,
+        turn: Tensor = None,
+        policy_lag: Tensor = None,
+        advantages: Tensor = None,
+        control: Tensor = None,
+        applied_weights: Tensor = None,
     ) -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`.
 
         Several calls before a `log`, for micro-batches say, add up. See `TokenBatch.of` for shapes,
-        units and dtypes.
+        units and dtypes. Tensors on a device stay there, and from the second call on nothing waits for it.
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
+        self._observations, self._asked = self._observations + 1, True
         with self._guard("rejected_batches"):
             batch = TokenBatch.of(
                 logprobs=logprobs,
@@ -132,13 +148,21 @@ class Monitor:
                 model_mask=model_mask,
                 after_tool=after_tool,
                 sequence_ids=sequence_ids,
+                tool=tool,
+                tool_names=tool_names,
+                env=env,
+                turn=turn,
+                policy_lag=policy_lag,
+                advantages=advantages,
+                control=control,
+                applied_weights=applied_weights,
+                check=self._strict,
             )
             if self._strict:
                 batch.require_finite()
-            row = label_context(batch)
+            labels = label(batch, self._names)
             for pair in batch.pairs:
-                observed = Observation.of(batch, pair, row)
-                _add(self._incoming, pair, observed)
+                add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._observations))
             self._strict = False
 
     def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
@@ -150,7 +174,7 @@ class Monitor:
         metrics are left out and its tensors wait for the next step.
         """
         with self._guard("internal_errors"):
-            own = _numbers(metrics)
+            own = numbers(metrics)
             if step is None:
                 last, step = True, 0 if self.step is None else self.step + 1
             step = index(step)
@@ -158,9 +182,9 @@ class Monitor:
                 self._begin(step)
             if self._open:
                 self._open.metrics.update(own)
-                for pair, observed in self._incoming.items():
-                    _add(self._open.observed, pair, observed)
-                self._incoming = {}
+                self._open.take(self._incoming)
+                self._open.asked |= self._asked
+                self._incoming, self._asked = {}, False
                 if last:
                     self._evaluate_open()
 
@@ -179,8 +203,61 @@ class Monitor:
                 with self._guard("backend_errors"):
                     backend.close(self._summary, tables)
                 self._collect_errors(backend)
+            if self._ranks:
+                with self._guard("rank_errors"):
+                    self._ranks.close()
             atexit.unregister(self.close)
         return self._summary
+
+    def rebaseline(self, reason: str) -> None:
+        """Take what comes from the next step on as the new normal, after a planned change of tools, say.
+
+        Windows and detectors begin a new baseline, findings that are firing end, and `reason` is written into
+        the tracker.
+        """
+        self._rebaseline = reason
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs to raise the same alerts as an unbroken one.
+
+        Strings, numbers, lists and dictionaries alone: it goes into any checkpoint, and into JSON.
+        """
+        return {
+            "version": STATE_VERSION,
+            "names": self._shown.state_dict(),
+            "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
+            "engine": self._engine.state_dict(),
+            "open": self._open.state_dict() if self._open else None,
+            "health": dict(self.health),
+            "failures": list(self.failures),
+            "events": [list(event) for event in self.events],
+            "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
+            "rebaseline": self._rebaseline,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. Rules that are new since then begin anew.
+
+        Raises:
+            StateError: if `state` is of another version, or is damaged.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise StateError(f"state: version {state.get('version')} given, expected {STATE_VERSION}")
+        try:
+            self._names.load_state_dict(state["names"])
+            self._shown.load_state_dict(state["names"])
+            self._windows = {pair: self._window(pair) for pair in PAIRS if pair in state["windows"]}
+            for pair, window in self._windows.items():
+                window.load_state_dict(state["windows"][pair])
+            self._engine.load_state_dict(state["engine"])
+            self._open = Step.of_state(state["open"]) if state["open"] else None
+            self.health, self.failures = Counter(state["health"]), list(state["failures"])
+            self.events = [(step, event) for step, event in state["events"]]
+            self._steps, self._first, self._last, self._last_with_tensors, self._observations = state["steps"]
+            self._rebaseline = state["rebaseline"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
+        self._strict = not self._windows
 
     def __enter__(self) -> "Monitor":
         return self
@@ -194,27 +271,34 @@ class Monitor:
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
-        columns = ("pair", "slice", *(metric.name for metric in STATS), "p95 baseline", "note")
-        rows: list[tuple[str | float | int | None, ...]] = []
-        absent = self._absent()
-        for pair, window in self._windows.items():
-            baseline = slice_counts(window.baseline)
-            for name, now in window.statistics().items():
-                cells = [now[metric.name].value if metric.name in now else None for metric in STATS]
-                then = slice_statistics(baseline[name], WeightSums(), WeightSums()).get("p95")
-                rows.append((pair, name, *cells, then.value if then else None, absent.get(pair, "")))
-        return Table(PREFIX + "slices", columns, tuple(rows))
+        return readout.slices_table(self._windows, self._shown)
 
     def _begin(self, step: int) -> None:
         """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
         # The axis is that of the tensors: metrics alone, on an axis of their own, do not push it on.
         limit = self._last_with_tensors if self._incoming else self.step
-        if self._incoming and self._open and self._open.observed:
+        if self._incoming and self._open and self._open.has_tensors:
             limit = self._open.step
         if limit is not None and step <= limit:
             raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
         self._evaluate_open()
-        self._open = _Step(step)
+        self._open = Step(step)
+        if self._rebaseline is not None:
+            self._take_new_baseline(step, self._rebaseline)
+            self._rebaseline = None
+
+    def _take_new_baseline(self, step: int, reason: str) -> None:
+        for window in self._windows.values():
+            window.rebaseline()
+        ended = self._engine.rebaseline(step)
+        event = f"new baseline: {reason}"
+        self.events.append((step, event))
+        for backend in self.backends:
+            with self._guard("backend_errors"):
+                backend.event(step, event)
+            for finding in ended:
+                with self._guard("backend_errors"):
+                    backend.finding(step, finding)
 
     def _evaluate_open(self) -> None:
         """Put the step that is underway through windows, statistics and rules, and tell the backends."""
@@ -222,20 +306,24 @@ class Monitor:
             return
         done, self._open = self._open, None
         step, own = done.step, done.metrics
+        observed = self._of_all_ranks(done)
         self._first, self._last = step if self._first is None else self._first, step
         self._steps += 1
-        if done.observed:
+        if observed:
             self._last_with_tensors = step
 
-        for pair, observed in done.observed.items():
+        for pair, one in observed.items():
             if pair not in self._windows:
-                settings = self._settings
-                self._windows[pair] = PairWindow(self._window_steps, settings.burn_in, settings.baseline)
-            self._windows[pair].push(observed)
-        statistics = self._statistics(done.observed)
-        changed = self._engine.evaluate(self._observed(step, statistics, own, done.observed))
+                self._windows[pair] = self._window(pair)
+            self._windows[pair].push(one)
+        statistics = readout.statistics(self._windows, observed, self._shown, self._wanted)
+        changed = self._engine.evaluate(self._observed(step, statistics, own, observed))
 
-        records = [*self._scalars(statistics), *self._histograms(done.observed)]
+        records = [
+            *readout.scalars(statistics),
+            *self._states(),
+            *readout.histograms(self._windows, observed),
+        ]
         for backend in self.backends:
             with self._guard("backend_errors"):
                 backend.metrics(step, own)
@@ -245,20 +333,34 @@ class Monitor:
                     backend.finding(step, finding)
             self._collect_errors(backend)
 
+    @property
+    def _shown(self) -> Names:
+        """The names that the windows' rows go by."""
+        return self._ranks.names if self._ranks else self._names
+
+    def _of_all_ranks(self, done: Step) -> dict[Pair, Observation]:
+        """What was observed at the step that is `done`, on every rank."""
+        observed = done.observed()
+        if self._ranks is None or not done.asked:
+            return observed
+        merged = self._ranks.merge(done.step, observed, self._names)
+        for error in self._ranks.errors():
+            with self._guard("rank_errors"):
+                raise error
+        self.health["lost_rank_steps"] += merged.lost
+        self._missing = merged.missing
+        if len(merged.seconds) > 1:
+            done.metrics["rank_time_ratio"] = max(merged.seconds.values()) / max(median(merged.seconds.values()), 1e-9)
+        return merged.observed
+
+    def _window(self, pair: Pair) -> PairWindow:
+        short = self._settings.short
+        return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
+
     def _collect_errors(self, backend: Backend) -> None:
         for error in backend.errors():
             with self._guard("backend_errors"):
                 raise error
-
-    def _statistics(self, pairs: Mapping[Pair, Observation]) -> dict[str, Estimate]:
-        """All statistics of the pairs observed at this step, over their windows, by name of the series."""
-        found: dict[str, Estimate] = {}
-        for pair in pairs:
-            window = self._windows[pair]
-            if window.signal:
-                for name, estimates in window.statistics().items():
-                    found |= {f"{pair}/{name}/{stat}": estimate for stat, estimate in estimates.items()}
-        return found
 
     def _observed(
         self,
@@ -268,7 +370,7 @@ class Monitor:
         pending: Mapping[Pair, Observation],
     ) -> Observed:
         """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
-        series = {key: Scalar(key, estimate.value, estimate.n) for key, estimate in statistics.items()}
+        series = {key: Scalar(key, found.value, found.n, found.error) for key, found in statistics.items()}
         bad = []
         for key, value in own.items():
             if not math.isfinite(value):
@@ -277,46 +379,16 @@ class Monitor:
                 series.setdefault(name, Scalar(name, value))
         self.health["nonfinite_metrics"] += len(bad)
         for pair, observed in pending.items():
-            self.health["nonfinite_tokens"] += int(observed.sketch.nonfinite.sum())
-            bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.sketch.nonfinite)]
-        return Observed(step, series, tuple(bad), self._absent(), checked=bool(own or pending))
+            self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
+            bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]
+        return Observed(step, series, tuple(bad), readout.absent(self._windows), bool(own or pending), self._missing)
 
-    def _absent(self) -> dict[str, str]:
-        """Why there would be no value of a pair or a series, for the case that there is none."""
-        absent: dict[str, str] = {}
-        for pair, (new, old) in PAIRS.items():
-            if pair not in self._windows:
-                absent[pair] = f"no {new} and {old} observed"
-            elif not self._windows[pair].signal:
-                absent[pair] = "no signal: the ratio is 1 but for float noise, on-policy by construction"
-            else:
-                for name, counts in slice_counts(self._windows[pair].total).items():
-                    n, key = int(counts.sum()), f"{pair}/{name}"
-                    absent[f"{key}/ess_sequence"] = f"fewer than {MIN_SEQUENCES} sequences in the window"
-                    absent[f"{key}/pareto_k"] = "the weights do not spread enough for a tail to be fitted"
-                    for stat in (metric.name for metric in STATS):
-                        if n < tokens_needed(stat):
-                            absent[f"{key}/{stat}"] = f"{n} tokens in the window, {tokens_needed(stat)} needed"
-        return absent
-
-    def _scalars(self, statistics: Mapping[str, Estimate]) -> Iterator[Scalar]:
-        for key, estimate in statistics.items():
-            _, name, stat = key.split("/")
-            if stat in LOGGED[name] and math.isfinite(estimate.value):
-                yield Scalar(PREFIX + key, estimate.value, estimate.n)
+    def _states(self) -> Iterator[Scalar]:
         for rule, state in self._engine.states().items():
             yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
         for kind, count in self.health.items():
             if count:
                 yield Scalar(f"{PREFIX}health/{kind}", count)
-
-    def _histograms(self, pairs: Mapping[Pair, Observation]) -> Iterator[Record]:
-        for pair in pairs:
-            window = self._windows[pair]
-            if window.signal:
-                for name, now, then in zip(CONTEXT, window.total.counts, window.baseline.counts, strict=True):
-                    counts, baseline = (rebin(c.sum(axis=0), HISTOGRAM_EDGES) for c in (now, then))
-                    yield Histogram(f"{PREFIX}{pair}/{name}/hist", counts, HISTOGRAM_EDGES, baseline)
 
     @contextmanager
     def _guard(self, kind: str) -> Generator[None, None, None]:
@@ -335,30 +407,3 @@ class Monitor:
                 message = f"{kind}: {type(error).__name__}: {error}"
                 self.failures.append(message)
                 _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
-
-
-@dataclass
-class _Step:
-    """What has come so far of the step that is underway."""
-
-    step: int
-    metrics: dict[str, float] = field(default_factory=dict)
-    observed: dict[Pair, Observation] = field(default_factory=dict)
-
-
-def _add(into: dict[Pair, Observation], pair: Pair, observed: Observation) -> None:
-    into[pair] = into[pair] + observed if pair in into else observed
-
-
-def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
-    """The metrics that are single numbers, of whatever library, as floats; taken now, before they change."""
-    found: dict[str, float] = {}
-    for key, value in metrics.items():
-        single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
-        number = value.item() if single else value  # type: ignore[attr-defined]
-        if isinstance(number, int | float) and not isinstance(number, bool):
-            try:
-                found[key] = float(number)
-            except OverflowError:  # an integer beyond floats
-                found[key] = math.inf if number > 0 else -math.inf
-    return found

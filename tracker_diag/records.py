@@ -16,6 +16,8 @@ class Scalar:
     value: float
     n: int | None = None
     """Samples that the value rests on, where it is a statistic."""
+    error: float | None = None
+    """Standard deviation of its logarithm through the sampling of sequences, where it is known."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from tracker_diag.backends.base import Backend
-from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
@@ -52,6 +52,8 @@ class RuleCase(BaseModel):
     """Tokens behind each value of a slice."""
     non_finite: dict[int, str] = {}
     """Series that are NaN or infinite, by step."""
+    missing: dict[str, str] = {}
+    """Steps since a rank was last heard of, by rank, in the notation of `series`."""
     firing: int | Literal["never"]
     resolved: int | None = None
     onset: int | None = None
@@ -59,13 +61,14 @@ class RuleCase(BaseModel):
     """State after the last step."""
 
 
-def check_rule(rule: Rule, case: RuleCase, settings: CusumSettings | None = None) -> list[str]:
+def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = None) -> list[str]:
     """What `rule` does other than `case` expects, one sentence each; empty if it does it all."""
     engine = Engine([rule], settings)
     columns = {name: series(notation) for name, notation in case.series.items()}
+    missing = {name: series(notation) for name, notation in case.missing.items()}
     fired: list[Finding] = []
     resolved: list[int] = []
-    for step in range(max((len(values) for values in columns.values()), default=0)):
+    for step in range(max((len(values) for values in (*columns.values(), *missing.values())), default=0)):
         samples = case.samples
         now = {
             name: Scalar(name, values[step], samples if "/" in name else None)
@@ -73,7 +76,8 @@ def check_rule(rule: Rule, case: RuleCase, settings: CusumSettings | None = None
             if step < len(values)
         }
         bad = (case.non_finite[step],) if step in case.non_finite else ()
-        for finding in engine.evaluate(Observed(step, now, bad)):
+        silent = {name: int(values[step]) for name, values in missing.items() if step < len(values) and values[step]}
+        for finding in engine.evaluate(Observed(step, now, bad, missing=silent if missing else None)):
             if finding.state == "firing":
                 fired.append(finding)
             elif finding.state == "resolved":
@@ -106,6 +110,7 @@ class CapturingBackend(Backend):
         """The trainer's metrics, by step."""
         self.records: dict[int, list[Record]] = {}
         self.findings: list[tuple[int, Finding]] = []
+        self.events: list[tuple[int, str]] = []
         self.summary: Summary | None = None
         self.tables: tuple[Table, ...] = ()
 
@@ -117,6 +122,9 @@ class CapturingBackend(Backend):
 
     def finding(self, step: int, finding: Finding) -> None:
         self.findings.append((step, finding))
+
+    def event(self, step: int, event: str) -> None:
+        self.events.append((step, event))
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self.summary, self.tables = summary, tuple(tables)

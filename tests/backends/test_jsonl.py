@@ -32,3 +32,11 @@ def test_the_metrics_file_is_read_back_without_the_diagnostics(rng, make_batch, 
             monitor.observe(**make_batch(rng))
             monitor.log({"train/reward": step / 2}, step)
     assert read_metrics(tmp_path / "metrics.jsonl") == {step: {"train/reward": step / 2} for step in range(3)}
+
+
+def test_an_event_is_a_line_too(rng, make_batch, tmp_path):
+    with Monitor([JsonlBackend(tmp_path)]) as monitor:
+        monitor.rebaseline("new tools")
+        monitor.observe(**make_batch(rng))
+        monitor.log({}, 7)
+    assert lines(tmp_path / "findings.jsonl") == [{"step": 7, "event": "new baseline: new tools"}]

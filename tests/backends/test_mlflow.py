@@ -55,7 +55,7 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     findings = json.loads(mlflow.artifacts.load_text(f"runs:/{run_id}/diag/findings.json"))
     assert findings["first_break"]["rule"] == "POL001"
     table = mlflow.load_table("diag/slices.json", run_ids=[run_id])
-    assert set(table["slice"]) == {"text_only", "post_tool", "all"}
+    assert {"text_only", "post_tool", "all", "turn:1"} <= set(table["slice"])
     images = [artifact.path for artifact in client.list_artifacts(run_id, "images")]
     steps = {int(path.split("+step+")[1].split("+")[0]) for path in images}
     assert steps == {0, 20, 40, 60, 80, 100, 120, 139}
@@ -265,3 +265,15 @@ def test_your_own_chart_views_are_left_alone(rng, make_batch, mlflow):
     tags = client.get_experiment("0").tags
     assert tags["mlflow.sharedViewState.mine"] == "{}"
     assert len(tags[VIEW_TAG]) < 20_000
+
+
+def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, mlflow):
+    with wrap(mlflow.start_run()) as run:
+        for step in range(4):
+            if step in (1, 3):
+                run.diag.rebaseline(f"tools changed at {step}")
+            run.diag.observe(**make_batch(rng))
+            run.log_metrics({"reward": 0.5}, step=step)
+    table = mlflow.load_table("diag/events.json", run_ids=[run.info.run_id])
+    assert table["step"].tolist() == [1, 3]
+    assert table["event"].tolist() == ["new baseline: tools changed at 1", "new baseline: tools changed at 3"]

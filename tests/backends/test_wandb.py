@@ -122,3 +122,15 @@ def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_o
     monitor.log({"reward": 1.0}, 0)
     monitor.close()
     assert monitor.health["backend_errors"] == 2
+
+
+def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offline):
+    run = wrap(wandb_offline.start())
+    for step in range(4):
+        if step in (1, 3):
+            run.diag.rebaseline(f"tools changed at {step}")
+        run.diag.observe(**make_batch(rng))
+        run.log({"reward": 0.5}, step=step)
+    run.finish()
+    rows = {row["diag/step"]: row for row in history(wandb_offline.records()) if "diag/step" in row}
+    assert [rows[step].get("diag/events.nrows") for step in range(4)] == [None, 1, None, 2]

@@ -1,12 +1,14 @@
-"""What is timed: `make bench` prints the table, writes build/bench.json and docs/performance.md.
+"""What is timed: `make bench` prints the table of DESIGN's numbers, writes build/bench.json and docs/performance.md.
 
 All figures come from one process, one after the other, round by round, so that their ratios hold though
-the machine is noisy; absolute times do not.
+the machine is noisy; absolute times do not. The alert's figures are simulated, those of real runs are read
+from docs/evidence.json.
 """
 
 import json
 import os
 import platform
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -14,8 +16,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import alerts
 import numpy as np
 import torch
+from datasketches import kll_floats_sketch
+from ddsketch import DDSketch
+from performance_page import numbers, page
 from rich.console import Console
 from rich.table import Table
 
@@ -24,12 +30,16 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.signals import Observed
-from tracker_diag.stats.histogram import quantiles, sketch
+from tracker_diag.stats.histogram import Sketch, quantiles, sketch
+from tracker_diag.stats.pareto import pareto_k_of
+from tracker_diag.stats.weights import WeightSums
 from tracker_diag.testing import CapturingBackend
 
 ROOT = Path(__file__).parents[2]
 LEVELS = [0.5, 0.9, 0.95, 0.99, 0.999]
 ROUNDS = 5
+PREFIX = 20_000
+"""Values that ddsketch is timed on: a Python loop, whose time a value does not depend on how many there are."""
 
 
 def rounds(contenders: dict[str, Callable[[], Any]], times: int = ROUNDS) -> dict[str, float]:
@@ -53,36 +63,110 @@ def tokens(n: int, slices: int) -> tuple[Any, Any]:
     return r, row.astype(np.int32)
 
 
-def sketch_against_quantiles() -> list[dict[str, Any]]:
-    """Five quantiles of each slice: the sketch with its queries, and what it stands against."""
+def contenders(r: Any, row: Any, slices: int) -> dict[str, Callable[[], Any]]:
+    """Five quantiles of each slice of `r` (N,), by ours and by what it stands against."""
+    magnitude, target = np.abs(r), np.empty_like(r)
+    tensor, tensor_row, levels = torch.from_numpy(r), torch.from_numpy(row), torch.tensor(LEVELS)
+    values, of = magnitude[:PREFIX].tolist(), row[:PREFIX].tolist()
+
+    def ours() -> list[list[float]]:
+        (found,) = sketch(r, [row], [slices])
+        return [quantiles(found.counts[i].sum(axis=0), LEVELS) for i in range(slices)]
+
+    def kll() -> list[Any]:
+        held = [kll_floats_sketch(200) for _ in range(slices)]
+        for i, one in enumerate(held):
+            one.update(magnitude[row == i])
+        return [one.get_quantiles(LEVELS) for one in held]
+
+    def ddsketch() -> list[Any]:
+        held = {i: DDSketch(1 / 257) for i in set(of)}
+        for value, i in zip(values, of, strict=True):
+            held[i].add(value)
+        return [one.get_quantile_value(q) for one in held.values() for q in LEVELS]
+
+    found: dict[str, Callable[[], Any]] = {
+        "sketch": ours,
+        "np.percentile": lambda: [np.percentile(np.abs(r[row == i]), [100 * q for q in LEVELS]) for i in range(slices)],
+        "torch.quantile": lambda: [torch.quantile(tensor[tensor_row == i].abs(), levels) for i in range(slices)],
+        "KLL": kll,
+        "ddsketch": ddsketch,
+        "memcpy": lambda: np.copyto(target, r),
+    }
+    if len(r) > 1 << 20:  # torch refuses more than 2^24 values, and its time a token only grows until then
+        del found["torch.quantile"]
+    return found
+
+
+def sketch_against_others() -> list[dict[str, Any]]:
+    """Nanoseconds a token of five quantiles of each slice, by ours and by what it stands against."""
     found = []
     for n in (1 << 16, 1 << 20, 1 << 24):
         for slices in (2, 8):
             r, row = tokens(n, slices)
-            tensor, tensor_row, target = torch.from_numpy(r), torch.from_numpy(row), np.empty_like(r)
-
-            def ours(r: Any = r, row: Any = row, slices: int = slices) -> list[list[float]]:
-                counts = sketch(r, row, slices).counts
-                return [quantiles(counts[i].sum(axis=0), LEVELS) for i in range(slices)]
-
-            def numpy(r: Any = r, row: Any = row, slices: int = slices) -> list[Any]:
-                return [np.percentile(np.abs(r[row == i]), [100 * q for q in LEVELS]) for i in range(slices)]
-
-            def torch_quantile(t: Any = tensor, row: Any = tensor_row, slices: int = slices) -> list[Any]:
-                return [torch.quantile(t[row == i].abs(), torch.tensor(LEVELS)) for i in range(slices)]
-
-            error = max(
-                abs(a / float(b) - 1)
-                for i, mine in enumerate(ours())
-                for a, b in zip(mine, np.quantile(np.abs(r[row == i]), LEVELS, method="lower"), strict=True)
-            )
-            contenders: dict[str, Callable[[], Any]] = {"sketch": ours, "np.percentile": numpy}
-            if n <= 1 << 20:
-                contenders["torch.quantile"] = torch_quantile
-            contenders["memcpy"] = lambda r=r, target=target: np.copyto(target, r)
-            seconds = rounds(contenders, 3 if n > 1 << 20 else ROUNDS)
-            found.append({"tokens": n, "slices": slices, "error": error} | {k: s / n * 1e9 for k, s in seconds.items()})
+            calls = contenders(r, row, slices)
+            seconds = rounds(calls, 3 if n > 1 << 20 else ROUNDS)
+            seconds["ddsketch"] *= n / PREFIX
+            exact = [np.quantile(np.abs(r[row == i]), LEVELS, method="lower") for i in range(slices)]
+            errors = {"error": _error(calls["sketch"](), exact), "KLL error": _error(calls["KLL"](), exact)}
+            each = {name: taken / n * 1e9 for name, taken in seconds.items()}
+            found.append({"tokens": n, "slices": slices} | errors | each)
     return found
+
+
+def _error(answers: Any, exact: Any) -> float:
+    """Largest relative error over slices and levels."""
+    return float(np.max(np.abs(np.array(answers) / np.array(exact) - 1)))
+
+
+def accuracy() -> dict[str, float]:
+    """Largest relative error of the weights' statistics against float64, and k̂ of the sketch against arviz-stats."""
+    found: dict[str, float] = {}
+    for n in (1000, 100_000, 1_000_000):
+        for scale in (0.01, 0.1, 1.0):
+            r = (scale * np.random.default_rng(n).standard_t(3, n)).clip(-20, 20).astype(np.float32)
+            sums, exact = WeightSums.of(r), r.astype(np.longdouble)
+            w = np.exp(exact)
+            brute = {
+                "ess": w.sum() ** 2 / (w**2).sum() / n,
+                "chi2": np.mean(w**2) / np.mean(w) ** 2 - 1,
+                "mean": exact.mean(),
+                "kl_k3": np.mean(np.expm1(exact) - exact),
+            }
+            for name, true in brute.items():
+                found[name] = max(found.get(name, 0), abs(float(getattr(sums, name) / true) - 1))
+    from runpy import run_path
+
+    stats = ROOT / "tests" / "stats"
+    draws = run_path(str(stats / "pareto_reference.py"))["draws"]
+    off = []
+    for name, expected in json.loads((stats / "pareto_reference.json").read_text()).items():
+        kind, n = name.split(", ")
+        (counted,) = sketch(draws(kind, int(n)).astype(np.float32), [np.zeros(int(n), np.int32)], [1])
+        off.append(abs(pareto_k_of(counted.counts[0]) - expected))
+    return found | {"k̂ median": median(off), "k̂ max": max(off)}
+
+
+def merge() -> dict[str, float]:
+    """Microseconds of adding one sketch of nine rows to another, and of merging KLL sketches of as many slices."""
+    r, row = tokens(1 << 16, 9)
+    (one,) = sketch(r, [row], [9])
+    total = Sketch.empty(9)
+    held = []
+    for i in range(9):
+        held.append(kll_floats_sketch(200))
+        held[-1].update(np.abs(r[row == i]))
+
+    def ours() -> None:
+        for _ in range(64):
+            np.add(total.counts, one.counts, out=total.counts)
+
+    def kll() -> None:
+        for _ in range(64):
+            for other in held:
+                kll_floats_sketch(200).merge(other)
+
+    return {name: taken / 64 * 1e6 for name, taken in rounds({"sketch": ours, "KLL": kll}).items()}
 
 
 def observe() -> dict[str, float]:
@@ -90,17 +174,28 @@ def observe() -> dict[str, float]:
     torch.manual_seed(0)
     shape = (64, 4096)
     new = torch.randn(shape) * 0.5 - 1
+    model = torch.ones(shape, dtype=torch.bool)
+    model[:, :500] = False  # prompts
+    for i in range(64):  # two tool results each
+        model[i, 1000 + 10 * i : 1200 + 10 * i] = model[i, 2500 : 2700 + 5 * i] = False
     given = {name: new - 0.05 * torch.randn(shape) for name in ("old_logprobs", "rollout_logprobs", "ref_logprobs")}
-    given |= {"logprobs": new, "model_mask": torch.rand(shape) < 0.7}
-    monitor, step = Monitor([CapturingBackend()]), iter(range(10_000))
-    seconds = rounds(
-        {
-            "observe": lambda: monitor.observe(**given),
-            "log": lambda: monitor.log({"reward": 0.5}, next(step), last=True),
-        },
-        9,
-    )
-    return {name: taken * 1e3 for name, taken in seconds.items()}
+    given |= {"logprobs": new, "model_mask": model}
+    labels = {
+        "tool": torch.randint(0, 4, shape),
+        "env": ["math", "web"] * 32,
+        "policy_lag": torch.randint(0, 3, (64,)),
+        "advantages": torch.randn(64),
+        "control": torch.rand(shape) < 0.05,
+        "applied_weights": torch.ones(shape),
+    }
+    monitors = {name: Monitor([CapturingBackend()]) for name in ("default", "every dimension")}
+    more: dict[str, dict[str, Any]] = {"default": {}, "every dimension": labels}
+    steps = {name: iter(range(10_000)) for name in monitors}
+    contenders: dict[str, Callable[[], Any]] = {}
+    for name, monitor in monitors.items():
+        contenders[f"observe, {name}"] = lambda m=monitor, n=name: m.observe(**given, **more[n])
+        contenders[f"log, {name}"] = lambda m=monitor, n=name: m.log({"reward": 0.5}, next(steps[n]), last=True)
+    return {name: taken * 1e3 for name, taken in rounds(contenders, 9).items()}
 
 
 def rules() -> dict[str, float]:
@@ -108,77 +203,73 @@ def rules() -> dict[str, float]:
     stats = ("p50", "p95", "p99", "ess", "ess_sequence", "max_weight_share", "pareto_k", "k3", "count")
     pairs, slices = ("policy", "mismatch", "reference"), ("text_only", "post_tool", "all")
     names = [f"{pair}/{name}/{stat}" for pair in pairs for name in slices for stat in stats]
-    series = {name: Scalar(name, 0.5, 1000) for name in [*names, "reward", "kl", "loss", "entropy"]}
-    engine, found = Engine(catalog()), {}
+    series = {name: Scalar(name, 0.5, 1000, 0.05) for name in [*names, "reward", "kl", "loss", "entropy"]}
+    engine, found, step = Engine(catalog()), {}, 0
     for late, until in (("step 200", 200), ("step 20000", 20_000)):
-        while (step := next(_counter)) < until - 100:
+        while step < until:
             engine.evaluate(Observed(step, series))
+            step += 1
         taken = []
         for _ in range(100):
             start = time.perf_counter()
-            engine.evaluate(Observed(next(_counter), series))
+            engine.evaluate(Observed(step, series))
             taken.append(time.perf_counter() - start)
+            step += 1
         found[late] = median(taken) * 1e3
     return found
 
 
-_counter = iter(range(10**9))
+def tracker() -> dict[str, float]:
+    """Milliseconds that the training thread spends on a step's records in MLflow and W&B, median of 200 steps."""
+    import mlflow
+    import wandb
+
+    from tracker_diag.backends.mlflow import MlflowBackend
+    from tracker_diag.backends.wandb import WandbBackend
+
+    rng = np.random.default_rng(0)
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    new = rng.uniform(-3, -0.1, (64, 64))
+    model = np.ones((64, 64), bool)
+    model[:, 20:30] = False
+    others = {
+        name: new - rng.normal(0, 0.05, new.shape) for name in ("old_logprobs", "rollout_logprobs", "ref_logprobs")
+    }
+    for step in range(10):
+        monitor.observe(logprobs=new, model_mask=model, **others)
+        monitor.log({"reward": 0.5}, step)
+    monitor.close()
+    records = seen.records[9]
+    with tempfile.TemporaryDirectory() as folder:
+        client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+        experiment = client.create_experiment("bench", f"file://{folder}/artifacts")
+        settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True)
+        run = wandb.init(project="bench", dir=folder, settings=settings)
+        backends = [MlflowBackend(client, client.create_run(experiment).info.run_id), WandbBackend(run)]
+        found: dict[str, float] = {}
+        for backend in backends:
+            taken = []
+            for step in range(200):
+                start = time.perf_counter()
+                backend.log(step, records)
+                taken.append(time.perf_counter() - start)
+                time.sleep(0.005)
+            found[backend.name] = median(taken) * 1e3
+            backend.close(monitor.summary(), ())
+        run.finish()
+    return found | {"keys": sum(isinstance(record, Scalar) for record in records) + 1, "histograms": 6}
 
 
 def memory() -> float:
     """Extra megabytes that a sketch of 16M tokens takes at its peak, beside its input."""
     r, row = tokens(1 << 24, 8)
-    sketch(r[:1000], row[:1000], 8)
+    sketch(r[:1000], [row[:1000]], [8])
     tracemalloc.start()
-    sketch(r, row, 8)
+    sketch(r, [row], [8])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak / 2**20
-
-
-def page(result: dict[str, Any]) -> str:
-    """docs/performance.md."""
-    lines = [
-        "# Performance",
-        "",
-        f"Made by `make bench` on: {result['machine']}. One process, one thread; read ratios, not times.",
-        "Nothing here was measured on a GPU: tensors on one are copied to the host.",
-        "",
-        "## Five quantiles of every slice",
-        "",
-        "Nanoseconds per token with queries, and how much faster the sketch is; its largest relative error.",
-        "",
-        "| tokens | slices | sketch | np.percentile | torch.quantile | memcpy | × np | × torch | error |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in result["sketch"]:
-        torch_time = row.get("torch.quantile")
-        lines.append(
-            f"| {row['tokens']:,} | {row['slices']} | {row['sketch']:.2f} | {row['np.percentile']:.1f} | "
-            + (f"{torch_time:.1f}" if torch_time else "–")
-            + f" | {row['memcpy']:.2f} | {row['np.percentile'] / row['sketch']:.1f} | "
-            + (f"{torch_time / row['sketch']:.1f}" if torch_time else "–")
-            + f" | {row['error']:.2%} |"
-        )
-    observe_ms, rule_ms = result["observe"], result["rules"]
-    lines += [
-        "",
-        "The aim is 10 × np.percentile and 30 × torch.quantile from a million tokens on;",
-        "where the table says less, it is not reached yet.",
-        "",
-        "## One step",
-        "",
-        "| what | ms |",
-        "|---|---|",
-        f"| `observe` of 64 × 4096 tokens, three pairs | {observe_ms['observe']:.1f} |",
-        f"| `log`: windows, statistics, rules, records | {observe_ms['log']:.1f} |",
-        f"| all rules of the catalogue, at step 200 | {rule_ms['step 200']:.2f} |",
-        f"| all rules of the catalogue, at step 20,000 | {rule_ms['step 20000']:.2f} |",
-        "",
-        f"Extra memory of a sketch of 16M tokens: {result['memory']:.1f} MB.",
-        "",
-    ]
-    return "\n".join(lines)
 
 
 def machine() -> str:
@@ -194,31 +285,18 @@ def machine() -> str:
 def main() -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
-    result = {
-        "machine": machine(),
-        "memory": memory(),
-        "sketch": sketch_against_quantiles(),
-        "observe": observe(),
-        "rules": rules(),
-    }
+    result: dict[str, Any] = {"machine": machine(), "evidence": json.loads((ROOT / "docs/evidence.json").read_text())}
+    for measure in (memory, sketch_against_others, merge, accuracy, observe, rules, tracker):
+        result[measure.__name__] = measure()
+    result["alerts"] = alerts.simulate()
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
     (build / "bench.json").write_text(json.dumps(result, indent=1) + "\n")
     (ROOT / "docs" / "performance.md").write_text(page(result))
-    table = Table("tokens", "slices", "sketch ns", "× np.percentile", "× torch.quantile", "error", title="sketch")
-    for row in result["sketch"]:
-        versus = row.get("torch.quantile")
-        table.add_row(
-            f"{row['tokens']:,}",
-            str(row["slices"]),
-            f"{row['sketch']:.2f}",
-            f"{row['np.percentile'] / row['sketch']:.1f}",
-            f"{versus / row['sketch']:.1f}" if versus else "–",
-            f"{row['error']:.2%}",
-        )
-    console = Console()
-    console.print(table)
-    console.print({name: result[name] for name in ("observe", "rules", "memory")})
+    table = Table("what", "aim", "measured", "", title="The numbers to reach")
+    for what, aim, measured, reached in numbers(result):
+        table.add_row(what, aim, measured, {True: "yes", False: "NO", None: "not measured"}[reached])
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 """The detector against its own definition, and against the noise that it was made for."""
 
+import json
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracker_diag.detect.cusum import BlockCusum, CusumSettings
+from tracker_diag.errors import StateError
 
 SHORT = CusumSettings(burn_in=0)
+SMALL = CusumSettings(burn_in=3, baseline=10, block=2)
 
 
 def run(detector, values, start=0):
@@ -113,6 +118,98 @@ def test_a_baseline_that_explodes_is_none():
     holds = run(detector, np.exp(np.linspace(-8, 8, 50)).tolist() + [1e6] * 50)
     assert holds == [None] * 100
     assert detector.needs.startswith("its baseline swings so much that growth below ×")
+
+
+def feed(detector, values, errors):
+    for step, (value, error) in enumerate(zip(values, errors, strict=True)):
+        detector.update(step, value, error)
+    return detector
+
+
+def test_noise_is_never_below_the_known_error():
+    """Their root mean square, with the baseline's own error on top; unknown ones, and later ones, do not count."""
+    errors = [0.9, *[0.3, 0.5] * 20, *[None] * 10, *[9.0] * 10]
+    detector = feed(BlockCusum(CusumSettings(burn_in=1)), [1.0] * 61, errors)
+    assert detector._noise == pytest.approx(math.sqrt((0.3**2 + 0.5**2) / 2) * math.sqrt(1 + 5 / 50))
+
+
+def test_a_small_error_changes_nothing():
+    y = np.exp(ar(np.random.default_rng(0), 0.8, 0.1, 200))
+    assert feed(BlockCusum(SHORT), y, [0.001] * 200).score == feed(BlockCusum(SHORT), y, [None] * 200).score
+
+
+def test_a_known_error_keeps_a_baseline_that_is_calm_by_chance_from_alarming():
+    values = [1.0] * 50 + [1.5] * 50
+    assert feed(BlockCusum(SHORT), values, [None] * 100).holds
+    assert not feed(BlockCusum(SHORT), values, [0.4] * 100).holds
+    assert feed(BlockCusum(SHORT), values, [3.0] * 100).holds is None  # nothing below ×23 could be told
+
+
+def test_rebaseline_forgets_and_needs_no_burn_in():
+    detector = BlockCusum(SMALL)
+    run(detector, [0.1] * 13 + [0.5] * 9)
+    assert detector.holds
+    detector.rebaseline()
+    assert (detector.holds, detector.score, detector.onset, detector.baseline) == (None, 0, None, None)
+    assert detector.needs == "baseline has 3 of 13 steps with a value"
+    assert run(detector, [0.5] * 30)[9:] == [False] * 21
+    assert detector.baseline == pytest.approx(0.5)
+    early = BlockCusum(SMALL)
+    run(early, [0.1] * 2)
+    early.rebaseline()
+    assert early.seen == 2  # the burn-in is not over
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(1e-8, 1e8), min_size=1, max_size=50), st.data())
+def test_saved_at_any_step_it_goes_on_the_same(values, data):
+    at = data.draw(st.integers(0, len(values)))
+    scale = data.draw(st.sampled_from(["log", "linear"]))
+    direction = data.draw(st.sampled_from(["rising", "falling"]))
+    unbroken, killed, resumed = (BlockCusum(SMALL, scale, direction, 0.01) for _ in range(3))
+    run(unbroken, values)
+    run(killed, values[:at])
+    resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
+    run(killed, values[at:], at)
+    run(resumed, values[at:], at)
+    assert resumed == killed == unbroken  # and the saved one goes on by itself
+    assert resumed.state_dict() == unbroken.state_dict()
+
+
+def test_state_of_another_kind_is_refused():
+    with pytest.raises(StateError, match=r"saved with .* expected"):
+        BlockCusum(SHORT).load_state_dict(BlockCusum(SMALL).state_dict())
+    with pytest.raises(StateError, match="_noise missing or unknown"):
+        BlockCusum().load_state_dict({k: v for k, v in BlockCusum().state_dict().items() if k != "_noise"})
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=50),
+    st.floats(0, allow_nan=False, allow_infinity=False) | st.none(),
+    st.sampled_from(["log", "linear"]),
+)
+def test_whatever_the_values_the_state_is_finite(values, error, scale):
+    detector = feed(BlockCusum(SMALL, scale), values, [error] * len(values))
+    json.dumps(detector.state_dict(), allow_nan=False)
+    assert detector.holds in (None, True, False)
+    assert detector.needs
+
+
+@pytest.mark.parametrize("value", [0.0, 5e-324, 1e-300, 1.0, 1e300, 1.7976931348623157e308])
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_a_series_that_stands_still_has_not_grown(value, scale):
+    holds = run(BlockCusum(SHORT, scale), [value] * 100)
+    assert holds[-1] is False
+    assert not any(holds)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"slack": 0}, {"threshold": 0}, {"floor": -1}, {"baseline": 5}, {"baseline": 52}, {"block": 0}]
+)
+def test_settings_that_make_no_sense(wrong):
+    with pytest.raises(ValueError, match="expected"):
+        CusumSettings(**wrong)
 
 
 def alarms(kind, phi, heavy, runs, n=1000):

@@ -41,6 +41,7 @@ def test_the_catalogue_holds_what_it_says():
         "POL002": "tool-conditioned-drift",
         "POL003": "global-tail-growth",
         "POL004": "ess-collapse",
+        "RES007": "missing-rank",
     }
     assert len({rule.name for rule in RULES.values()}) == len(RULES)
 

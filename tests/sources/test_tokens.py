@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker_diag import SourceError, TokenBatch
-from tracker_diag.slices import label_context
+from tracker_diag.slices import Names, label
 from tracker_diag.sources.tokens import read_tokens
 
 
@@ -35,7 +35,7 @@ def test_row_groups_of_any_size_and_tokens_in_any_order_within_a_step(tmp_path_f
     for _, arrays in found:
         batch = TokenBatch.of(**arrays)
         np.testing.assert_allclose(batch.log_ratio("policy"), np.tile(0.1 * np.arange(6), 2), atol=1e-6)
-        np.testing.assert_array_equal(label_context(batch), [2, 0, 0, 2, 1, 1] * 2)
+        np.testing.assert_array_equal(label(batch, Names())["context"], [2, 0, 0, 2, 1, 1] * 2)
 
 
 def test_post_tool_is_taken_from_what_the_table_knows(tmp_path):
@@ -43,9 +43,25 @@ def test_post_tool_is_taken_from_what_the_table_knows(tmp_path):
     rows = [row for row in ROWS if row[0] == 0 and row[1] == 0]
     after = [False] * 5 + [True]
     write(file, rows, after_tool=after)
-    assert label_context(TokenBatch.of(**next(read_tokens(file))[1])).tolist() == [2, 0, 0, 2, 0, 1]
+    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [2, 0, 0, 2, 0, 1]
     write(file, rows, tool=[None, None, "search", None, "search", ""])
-    assert label_context(TokenBatch.of(**next(read_tokens(file))[1])).tolist() == [2, 0, 1, 2, 1, 0]
+    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [2, 0, 1, 2, 1, 0]
+
+
+def test_what_the_table_knows_of_tokens_labels_them(tmp_path):
+    file = tmp_path / "tokens.parquet"
+    rows = [row for row in ROWS if row[0] == 0 and row[1] == 0]
+    write(
+        file, rows, tool=[None, None, "search", None, "search", ""], env=["web"] * 6, turn=[None, 0, 0, None, 1, 1],
+        policy_lag=[None, 2, 2, None, 2, 3], advantage=[None, 0.5, 0.5, None, -1.0, 0.0],
+        control=[None, True, False, None, False, False],
+    )  # fmt: skip
+    batch = TokenBatch.of(**next(read_tokens(file))[1])
+    rows = {name: found[batch.model_mask].tolist() for name, found in label(batch, Names()).items()}
+    assert rows == {
+        "context": [0, 1, 1, 0], "tool": [16, 0, 0, 16], "env": [0] * 4, "turn": [0, 0, 1, 1],
+        "policy_lag": [2, 2, 2, 3], "advantage": [0, 0, 1, 2], "control": [0, 1, 1, 1],
+    }  # fmt: skip
 
 
 def test_nulls_off_the_model_tokens_are_none_of_our_business(tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tracker_diag.stats.histogram import (
+    BFLOAT16_VALUES,
     BINS,
     EDGES,
     QUANTILE_VALUES,
@@ -24,8 +25,20 @@ BOUND = 1 / 257
 LEVELS = (0.0, 0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 
 
+def partition(values, row, rows):
+    """The sketch of one partition."""
+    (found,) = sketch(values, [row], [rows])
+    return found
+
+
 def one_row(values):
-    return sketch(np.asarray(values), np.zeros(len(values), np.int64), 1)
+    return partition(np.asarray(values), np.zeros(len(values), np.int64), 1)
+
+
+def on_device(values, labels, sizes):
+    """The path of a device, taken on the host, where its operations are the same."""
+    given = [torch.from_numpy(np.asarray(label, np.int32)) for label in labels]
+    return sketch(torch.from_numpy(np.array(values)), given, sizes)
 
 
 def order_statistic(values, q):
@@ -60,8 +73,8 @@ def test_each_bin_holds_exactly_its_interval():
     below = np.nextafter(EDGES.astype(np.float32), np.float32(0))
     edges = EDGES.astype(np.float32)
     rows = np.arange(len(EDGES))
-    at = sketch(edges, rows, len(EDGES)).counts[:, 0].argmax(axis=1)
-    under = sketch(below, rows, len(EDGES)).counts[:, 0].argmax(axis=1)
+    at = partition(edges, rows, len(EDGES)).counts[:, 0].argmax(axis=1)
+    under = partition(below, rows, len(EDGES)).counts[:, 0].argmax(axis=1)
     np.testing.assert_array_equal(at, rows + 1)
     np.testing.assert_array_equal(under, rows)
     assert len(QUANTILE_VALUES) == BINS
@@ -128,6 +141,15 @@ def test_a_bfloat16_value_has_a_bin_of_its_own():
     np.testing.assert_array_equal(np.sort(np.unique(np.abs(values))), EDGES[inside - 1])
 
 
+@given(hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-200, 200, width=32)), st.floats(0, 1))
+def test_quantiles_of_bfloat16_values_are_exact(values, q):
+    rounded = torch.from_numpy(values).bfloat16()
+    (found,) = sketch(rounded, [torch.zeros(len(values), dtype=torch.int32)], [1])
+    true = order_statistic(rounded.float().numpy(), q)
+    (answer,) = quantiles(found.counts[0].sum(0).numpy(), [q], BFLOAT16_VALUES)
+    assert answer == (true if true >= 2**-24 else 0)
+
+
 rows_and_values = st.integers(0, 60).flatmap(
     lambda n: st.tuples(
         hnp.arrays(np.float32, n, elements=st.floats(width=32)),
@@ -139,8 +161,8 @@ rows_and_values = st.integers(0, 60).flatmap(
 @given(rows_and_values, st.integers(0, 60), st.randoms())
 def test_merging_any_split_in_any_order_is_the_whole(data, cut, random):
     values, row = data
-    whole = sketch(values, row, 3)
-    parts = [sketch(values[:cut], row[:cut], 3), sketch(values[cut:], row[cut:], 3), Sketch.empty(3)]
+    whole = partition(values, row, 3)
+    parts = [partition(values[:cut], row[:cut], 3), partition(values[cut:], row[cut:], 3), Sketch.empty(3)]
     random.shuffle(parts)
     merged = parts[0] + parts[1] + parts[2]
     np.testing.assert_array_equal(merged.counts, whole.counts)
@@ -152,7 +174,7 @@ def test_merging_any_split_in_any_order_is_the_whole(data, cut, random):
 @given(rows_and_values)
 def test_every_value_is_counted_once_and_non_finite_ones_apart(data):
     values, row = data
-    whole = sketch(values, row, 3)
+    whole = partition(values, row, 3)
     for index in range(3):
         mine = values[row == index]
         assert whole.counts[index].sum() == np.isfinite(mine).sum()
@@ -166,18 +188,18 @@ def test_more_than_a_chunk_is_counted_as_one(seed):
     rng = np.random.default_rng(seed)
     n = (1 << 19) + 1000
     values, row = rng.normal(size=n).astype(np.float32), rng.integers(0, 3, n)
-    whole = sketch(values, row, 2)
-    halves = sketch(values[: n // 3], row[: n // 3], 2) + sketch(values[n // 3 :], row[n // 3 :], 2)
+    whole = partition(values, row, 2)
+    halves = partition(values[: n // 3], row[: n // 3], 2) + partition(values[n // 3 :], row[n // 3 :], 2)
     np.testing.assert_array_equal(whole.counts, halves.counts)
 
 
 @given(rows_and_values)
 def test_without_torch_the_counts_are_the_same(data):
     values, row = data
-    with_torch = sketch(values, row, 3)
+    with_torch = partition(values, row, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)
-        without = sketch(values, row, 3)
+        without = partition(values, row, 3)
     np.testing.assert_array_equal(with_torch.counts, without.counts)
     np.testing.assert_array_equal(with_torch.nonfinite, without.nonfinite)
 
@@ -207,3 +229,37 @@ def test_rebinning_moves_counts_and_loses_none():
     got = rebin(one_row(values).counts[0].sum(axis=0), edges)
     expected, _ = np.histogram(np.minimum(values, 255), edges)
     np.testing.assert_array_equal(got, expected)
+
+
+partitions = st.integers(0, 60).flatmap(
+    lambda n: st.tuples(
+        hnp.arrays(np.float32, n, elements=st.floats(width=32)),
+        st.lists(hnp.arrays(np.int32, n, elements=st.integers(0, 3)), min_size=1, max_size=4),
+    )
+)
+
+
+@given(partitions)
+def test_several_partitions_in_one_pass_are_what_each_alone_is(data):
+    values, labels = data
+    together = sketch(values, labels, [3] * len(labels))
+    for label, found in zip(labels, together, strict=True):
+        alone = partition(values, label, 3)
+        np.testing.assert_array_equal(found.counts, alone.counts)
+        np.testing.assert_array_equal(found.nonfinite, alone.nonfinite)
+
+
+@given(partitions)
+def test_the_devices_path_counts_the_same(data):
+    values, labels = data
+    host, device = (path(values, labels, [3] * len(labels)) for path in (sketch, on_device))
+    for one, other in zip(host, device, strict=True):
+        np.testing.assert_array_equal(one.counts, other.counts.numpy())
+        np.testing.assert_array_equal(one.nonfinite, other.nonfinite.numpy())
+
+
+def test_a_bin_that_all_values_share_counts_beyond_float32():
+    """2^24 + 8 equal values: a float32 counter would have stopped."""
+    n = (1 << 24) + 8
+    values, row = np.broadcast_to(np.float32(0.5), n), np.broadcast_to(np.int32(0), n)
+    assert partition(values, row, 1).counts.max() == n

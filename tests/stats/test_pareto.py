@@ -9,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tracker_diag.stats.histogram import sketch
-from tracker_diag.stats.pareto import largest_log_ratios, pareto_k, pareto_k_of, reliable_below, tail_length
+from tracker_diag.stats.histogram import BINS, EDGES
+from tracker_diag.stats.pareto import (
+    hill,
+    largest,
+    largest_log_ratios,
+    merge_largest,
+    pareto_k,
+    pareto_k_of,
+    reliable_below,
+    tail_length,
+)
 
 _reference = runpy.run_path(str(Path(__file__).with_name("pareto_reference.py")))
 draws, NAMES, SIZES, FILE = (_reference[name] for name in ("draws", "NAMES", "SIZES", "FILE"))
@@ -28,7 +37,23 @@ def exact(log_weights):
 
 
 def counts(values):
-    return sketch(np.asarray(values, np.float32), np.zeros(len(values), np.int64), 1).counts[0]
+    """(2, 4098) by sign."""
+    x = np.asarray(values, np.float32)
+    cells = np.searchsorted(EDGES, np.abs(x), side="right") + BINS * np.signbit(x)
+    return np.bincount(cells, minlength=2 * BINS).reshape(2, BINS)
+
+
+def exact_hill(values):
+    k = max(20, tail_length(len(values)))
+    x = np.log(np.sort(np.abs(values))[-k - 1 :])
+    return (x[1:] - x[0]).mean()
+
+
+def same(a, b):
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+numbers = st.floats(-300, 300) | st.sampled_from([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
 
 
 @pytest.mark.parametrize(("n", "k"), CHECK)
@@ -77,6 +102,93 @@ def test_what_cannot_be_told_is_nan(values):
 
 def test_all_equal_is_no_signal_for_the_exact_form_too():
     assert math.isnan(exact(np.full(5000, 0.1)))
+
+
+@pytest.mark.parametrize(("n", "k"), CHECK)
+@pytest.mark.parametrize("parts", [1, 3, 8])
+def test_exact_quantiles_from_merged_parts(n, k, parts, rng):
+    log_weights = -k * np.log1p(-(np.arange(n) + 0.5) / n)
+    of_part = rng.integers(parts, size=n)
+    merged = merge_largest([largest(log_weights[of_part == i], n) for i in range(parts)], n)
+    assert len(merged) == tail_length(n) + 1
+    assert pareto_k(merged) == exact(log_weights) == pytest.approx(CHECK[n, k], abs=1e-5)
+
+
+@given(st.lists(st.tuples(numbers, st.integers(0, 4)), max_size=400), st.permutations(range(5)), st.integers(0, 1000))
+def test_merging_any_split_in_any_order_is_the_whole(split, order, surplus):
+    values = np.array([value for value, _ in split], float)
+    of_part = np.array([part for _, part in split], int)
+    finite = np.sort(values[np.isfinite(values)])
+    total = len(finite)
+    one_pass = finite[-tail_length(total) - 1 :]
+    # A total that is too large keeps more than is needed; merging in two steps is merging.
+    parts = [largest(values[of_part == i], total + surplus * (i == 1)) for i in order]
+    merged = merge_largest([merge_largest(parts[:2], total), *parts[2:]], total)
+    np.testing.assert_array_equal(merged, one_pass)
+    np.testing.assert_array_equal(merged, merge_largest(parts, total))
+    assert same(pareto_k(merged), pareto_k(one_pass))
+
+
+def test_float32_log_weights_are_kept_as_they_are(rng):
+    r = rng.normal(size=1000).astype(np.float32)
+    kept = largest(r, 1000)
+    assert kept.dtype == np.float64
+    np.testing.assert_array_equal(kept, np.sort(r)[-95:])
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, math.inf, -math.inf], [0.3], [0.3] * 400])
+def test_the_exact_form_of_what_cannot_be_told_is_nan(values):
+    finite = np.isfinite(values).sum()
+    kept = merge_largest([largest(np.array(values, float), int(finite))], int(finite))
+    assert len(kept) == min(finite, tail_length(finite) + 1)
+    assert math.isnan(pareto_k(kept))
+    assert math.isnan(pareto_k(merge_largest([], 0)))
+
+
+@pytest.mark.parametrize("n", [512, 4096, 65_536])
+@pytest.mark.parametrize("shape", ["student t2", "cauchy", "pareto 1.5", "mixture"])
+def test_hill_of_a_heavy_tail(shape, n, rng):
+    values = {
+        "student t2": lambda: 0.1 * rng.standard_t(2, n),
+        "cauchy": lambda: 1e-3 * rng.standard_cauchy(n),
+        "pareto 1.5": lambda: 0.01 * (1 + rng.pareto(1.5, n)),
+        "mixture": lambda: draws("mixture", n),
+    }[shape]()
+    assert hill(counts(values).sum(axis=0)) == pytest.approx(exact_hill(values), abs=0.01)
+
+
+def test_hill_finds_the_tail_index():
+    values = 0.01 * (1 - (np.arange(1_000_000) + 0.5) / 1_000_000) ** (-1 / 2.5)
+    assert hill(counts(values).sum(axis=0)) == pytest.approx(1 / 2.5, abs=0.01)
+
+
+def test_hill_leaves_out_what_is_zero_but_counts_it(rng):
+    values = np.concatenate([np.zeros(4000), 0.1 * rng.standard_t(2, 1000)])
+    assert hill(counts(values).sum(axis=0)) == pytest.approx(exact_hill(values), abs=0.01)
+
+
+@given(hnp.arrays(np.float32, st.integers(25, 400), elements=st.floats(2**-10, 200, width=32)))
+def test_hill_of_anything_is_within_its_bound(values):
+    got = hill(counts(values).sum(axis=0))
+    assert math.isnan(got) or abs(got - exact_hill(values)) <= 0.012
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [0.1],
+        [0.0] * 5000,
+        [0.1] * 5000,
+        [300.0] * 5000,
+        np.linspace(0.1, 1, 20),
+        [*[0.0] * 5000, *np.linspace(0.1, 1, 200)],
+        [*np.linspace(0, 1, 4999), 300.0],
+    ],
+    ids=["none", "one", "all zero", "all equal", "all beyond", "too few", "too few but zeros", "one beyond"],
+)
+def test_hill_that_cannot_be_told_is_nan(values):
+    assert math.isnan(hill(counts(values).sum(axis=0)))
 
 
 @pytest.mark.parametrize(

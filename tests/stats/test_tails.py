@@ -3,20 +3,29 @@ import pytest
 
 from tracker_diag.metrics import registry
 from tracker_diag.stats.histogram import sketch
-from tracker_diag.stats.tails import Estimate, has_signal, slice_statistics, tokens_needed
+from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal, slice_statistics, tokens_needed
 from tracker_diag.stats.weights import WeightSums
 
 
 def counts(values):
-    return sketch(np.asarray(values, np.float32), np.zeros(len(values), np.int64), 1).counts[0]
+    (found,) = sketch(np.asarray(values, np.float32), [np.zeros(len(values), np.int32)], [1])
+    return found.counts[0]
 
 
-def statistics(values, sequence_sums=()):
-    values = np.asarray(values, np.float32)
-    return slice_statistics(counts(values), WeightSums.of(values), WeightSums.of(np.asarray(sequence_sums, float)))
+def window(values, sequence_sums=(), **more):
+    values, sums = np.asarray(values, np.float32), np.asarray(sequence_sums, float)
+    exact = WeightSums.of(values), WeightSums.of(sums)
+    return SliceWindow(counts(values)[None], exact[0], exact[1], counts(sums), **more)
 
 
-OF_WEIGHTS = {"ess", "max_weight_share", "pareto_k", "k3"}
+def statistics(values, sequence_sums=(), **more):
+    return slice_statistics(window(values, sequence_sums, **more))
+
+
+OF_WEIGHTS = {
+    "ess", "ess_perplexity", "max_weight_share", "chi2", "pareto_k", "pareto_k_inverse", "hill",
+    "k1", "k2", "k3", "clip_fraction",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -59,9 +68,40 @@ def test_float_noise_is_no_signal(value, signal):
 
 
 def test_every_statistic_is_in_the_registry():
-    found = statistics(np.linspace(0.1, 0.2, 5000), np.zeros(60))
+    reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
+    applied = np.array([5000.0, 5000, 5000, 0])
+    found = statistics(np.linspace(0.1, 0.2, 5000), np.linspace(0, 1, 60), reference=reference, applied=applied)
     assert found.keys() == {metric.name for metric in registry.STATS}
 
 
 def test_without_a_spread_there_is_no_tail_to_fit():
     assert "pareto_k" not in statistics(np.full(5000, 0.1))
+
+
+def test_k1_has_the_sign_of_the_divergence_that_is_sampled():
+    values = np.linspace(0.1, 0.2, 500)
+    assert statistics(values)["k1"].value == pytest.approx(-0.15)
+    assert statistics(values, from_numerator=True)["k1"].value == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95])
+def test_the_jackknife_tells_how_far_a_quantile_scatters(level):
+    """Against the scatter over fresh samples, with tokens of a sequence alike, as they are."""
+    rng = np.random.default_rng(0)
+
+    def sample():
+        scale = np.exp(rng.normal(0, 0.5, 64))  # a sequence's own
+        values = (rng.normal(size=(64, 100)) * scale[:, None]).astype(np.float32)
+        groups = [counts(values[i::8].reshape(-1)) for i in range(8)]
+        of = SliceWindow(np.stack(groups), WeightSums.none())
+        return np.log(np.quantile(np.abs(values), level)), of.log_error(level)
+
+    found = [sample() for _ in range(200)]
+    true = np.std([value for value, _ in found])
+    assert np.mean([error for _, error in found]) == pytest.approx(true, rel=0.15)
+
+
+def test_the_jackknife_needs_groups_and_a_logarithm():
+    assert window(np.linspace(0.1, 0.2, 500)).log_error(0.5) is None
+    zero = np.stack([counts(np.zeros(10))] * 8)
+    assert SliceWindow(zero, WeightSums.none()).log_error(0.5) is None

@@ -2,11 +2,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tracker_diag.stats.weights import WeightSums
+from tracker_diag.stats.histogram import BINS, sketch
+from tracker_diag.stats.weights import WeightSums, applied_sums, clip_fraction
 
 log_weights = hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-30, 30))
 
@@ -15,22 +17,34 @@ def brute_force(log_w):
     """The definitions, in the widest float there is."""
     r = np.asarray(log_w, np.longdouble)
     w = np.exp(r)
-    return float(w.sum() ** 2 / (w**2).sum() / len(w)), float(w.max() / w.sum()), float(np.mean(np.expm1(r) - r))
+    p = w / w.sum()
+    return {
+        "ess": float(w.sum() ** 2 / (w**2).sum() / len(w)),
+        "ess_perplexity": float(np.exp(-np.sum(p * np.log(p))) / len(w)),
+        "max_weight_share": float(p.max()),
+        "chi2": float(np.mean(w**2) / np.mean(w) ** 2 - 1),
+        "mean": float(r.mean()),
+        "k2": float((r**2).mean() / 2),
+        "kl_k3": float(np.mean(np.expm1(r) - r)),
+    }
 
 
 def test_known_numbers():
     found = WeightSums.of(np.array([0.0, 1.0, 2.0, 3.0]))
     assert found.ess * 4 == pytest.approx(2.08611, abs=1e-5)
     assert found.max_weight_share == pytest.approx(0.643914, abs=1e-6)
+    assert found.ess_perplexity == pytest.approx(0.644837, abs=1e-6)
+    around = np.array([-0.5, -0.1, 0.0, 0.1, 0.5])
+    sums = WeightSums.of(around)
+    assert (sums.mean, sums.k2, sums.chi2) == pytest.approx((0, 0.052, 0.10491331), abs=1e-8)
     assert WeightSums.of(np.array([-0.5, -0.1, 0.0, 0.1, 0.5])).kl_k3 == pytest.approx(0.05305205, abs=1e-8)
 
 
 @given(log_weights)
 def test_against_the_definitions(log_w):
-    found, (ess, share, k3) = WeightSums.of(log_w), brute_force(log_w)
-    assert found.ess == pytest.approx(ess, rel=1e-9)
-    assert found.max_weight_share == pytest.approx(share, rel=1e-9)
-    assert found.kl_k3 == pytest.approx(k3, rel=1e-9, abs=1e-12)
+    found = WeightSums.of(log_w)
+    for name, expected in brute_force(log_w).items():
+        assert getattr(found, name) == pytest.approx(expected, rel=1e-9, abs=1e-12), name
     assert 1 / len(log_w) - 1e-12 <= found.ess <= 1 + 1e-12
 
 
@@ -49,8 +63,8 @@ def test_merging_any_split_in_any_order_is_the_whole(log_w, i, j, random):
     merged, whole = parts[0] + parts[1] + parts[2], WeightSums.of(log_w)
     assert merged.n == whole.n
     assert merged.largest == whole.largest
-    assert merged.ess == pytest.approx(whole.ess, rel=1e-9)
-    assert merged.kl_k3 == pytest.approx(whole.kl_k3, rel=1e-9, abs=1e-12)
+    for name in ("ess", "ess_perplexity", "chi2", "mean", "k2", "kl_k3"):
+        assert getattr(merged, name) == pytest.approx(getattr(whole, name), rel=1e-9, abs=1e-11, nan_ok=True), name
 
 
 def test_weights_beyond_float64_do_not_overflow():
@@ -63,16 +77,92 @@ def test_weights_beyond_float64_do_not_overflow():
 def test_equal_weights_and_none():
     assert WeightSums.of(np.zeros(7)).ess == pytest.approx(1)
     none = WeightSums.of(np.empty(0))
-    assert none == WeightSums()
+    assert float(none.n) == 0
     assert math.isnan(none.ess)
     assert math.isnan(none.max_weight_share)
     assert math.isnan(none.kl_k3)
 
 
 def test_non_finite_log_weights_are_left_out():
-    assert WeightSums.of(np.array([0.0, np.nan, np.inf, -np.inf, 0.0])) == WeightSums.of(np.zeros(2))
+    given, finite = WeightSums.of(np.array([0.0, np.nan, np.inf, -np.inf, 0.0])), WeightSums.of(np.zeros(2))
+    np.testing.assert_array_equal(given.array(), finite.array())
 
 
 def test_float32_is_summed_in_float64():
     r = np.full(1_000_000, 0.1, np.float32)
     assert WeightSums.of(r).kl_k3 == pytest.approx(math.expm1(float(r[0])) - float(r[0]), rel=1e-9)
+
+
+@given(log_weights, st.data())
+def test_a_mask_is_a_selection(log_w, data):
+    member = data.draw(hnp.arrays(np.bool_, len(log_w)))
+    found, expected = WeightSums.of(log_w, member), WeightSums.of(log_w[member])
+    np.testing.assert_allclose(found.array(), expected.array(), rtol=1e-12, atol=1e-9)
+
+
+@given(log_weights)
+def test_the_devices_path_sums_the_same(log_w):
+    host, device = WeightSums.of(log_w), WeightSums.of(torch.from_numpy(log_w))
+    np.testing.assert_allclose(device.array().numpy(), host.array(), rtol=1e-12, atol=1e-12)
+    both = device + device
+    np.testing.assert_allclose(both.array().numpy(), (host + host).array(), rtol=1e-12, atol=1e-12)
+
+
+def test_sets_side_by_side_merge_set_by_set():
+    parts = [WeightSums.of(np.array(values)) for values in ([0.0, 1.0], [2.0], [3.0, -1.0, 0.5])]
+    stacked = WeightSums.stack(parts[:2]) + WeightSums.stack([parts[2], WeightSums.none()])
+    np.testing.assert_allclose(stacked[0].array(), (parts[0] + parts[2]).array())
+    np.testing.assert_allclose(stacked[1].array(), parts[1].array())
+    np.testing.assert_array_equal(WeightSums.of_array(stacked.array()).array(), stacked.array())
+
+
+def heavy(n=1_000_000):
+    rng = np.random.default_rng(3)
+    return np.where(rng.random(n) < 0.95, rng.normal(0, 0.05, n), 0.1 * rng.standard_t(2, n))
+
+
+def test_the_sketch_alone_gives_them_too():
+    """Statistics of slices that get no exact sums, on a million heavy-tailed values; k1, a mean near 0, is worst."""
+    r = heavy().clip(-2, 2) + np.random.default_rng(0).normal(0, 0.01, 1_000_000)
+    (found,) = sketch(r, [np.zeros(len(r), np.int32)], [1])
+    of_sketch, exact = WeightSums.of_counts(found.counts[0]), WeightSums.of(r.astype(np.float32))
+    for name, bound in {"ess": 1e-3, "chi2": 1e-3, "k2": 1e-3, "kl_k3": 1e-3, "max_weight_share": 0.05}.items():
+        assert getattr(of_sketch, name) == pytest.approx(getattr(exact, name), rel=bound), name
+    assert of_sketch.mean == pytest.approx(exact.mean, abs=1e-6)
+    outside = np.mean((np.exp(r) > 1.2) | (np.exp(r) < 0.8))
+    assert clip_fraction(found.counts[0], 0.2, 0.2) == pytest.approx(outside, rel=0.01)
+
+
+def test_a_sum_that_one_huge_weight_carries_is_off_by_the_width_of_its_bin():
+    r = np.append(np.zeros(999), 20.0)
+    (found,) = sketch(r, [np.zeros(len(r), np.int32)], [1])
+    ratio = WeightSums.of_counts(found.counts[0]).kl_k3 / WeightSums.of(r).kl_k3
+    assert ratio == pytest.approx(math.exp(0.0625), rel=1e-4)
+
+
+def test_the_clip_range_has_two_sides():
+    (found,) = sketch(np.array([-0.5, -0.1, 0.0, 0.1, 0.5]), [np.zeros(5, np.int32)], [1])
+    assert clip_fraction(found.counts[0], 0.2, 0.2) == 0.4
+    assert clip_fraction(found.counts[0], 0.2, 1.0) == 0.2
+    assert clip_fraction(found.counts[0], 0.9, 0.2) == 0.2
+    assert math.isnan(clip_fraction(np.zeros((2, BINS), np.int64), 0.2, 0.2))
+
+
+def test_what_truncation_hides_is_shown_beside_it():
+    """Weights clamped to [0.5, 2] look healthy; the raw ones, of which one in two was changed, do not."""
+    r = np.random.default_rng(0).normal(0, 8, 4096)
+    applied = np.exp(r).clip(0.5, 2)
+    n, total, squares, modified = applied_sums(applied, r, np.ones(4096, bool))
+    assert total**2 / squares / n > 0.7
+    assert WeightSums.of(r).ess < 0.01
+    assert modified / n == pytest.approx(np.mean(abs(r) > np.log(2)), abs=0.01)
+    on_device = applied_sums(torch.from_numpy(applied), torch.from_numpy(r), torch.ones(4096, dtype=torch.bool))
+    np.testing.assert_allclose(on_device.numpy(), [n, total, squares, modified])
+
+
+def test_applied_weights_that_are_the_raw_ones_are_unmodified_in_bfloat16_too():
+    r = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 0.3
+    applied = r.exp().bfloat16().float()
+    assert applied_sums(applied, r, torch.ones(1000, dtype=torch.bool))[3] == 0
+    masked = applied_sums(torch.zeros(1000), r, torch.ones(1000, dtype=torch.bool))
+    assert masked.tolist() == [1000, 0, 0, 1000]

@@ -27,6 +27,9 @@ class Backend:
         `alerts` says whether a person is to be told; the same finding may come more than once.
         """
 
+    def event(self, step: int, event: str) -> None:
+        """Something was done on purpose at `step`, such as taking a new baseline."""
+
     def errors(self) -> Sequence[Exception]:
         """Failures of work that is done elsewhere, in a thread say, since the last time of asking."""
         return ()

@@ -1,4 +1,4 @@
-"""Plain files: `metrics.jsonl`, one object a step, and `findings.jsonl`, one a change of state.
+"""Plain files: `metrics.jsonl`, one object a step, and `findings.jsonl`, one a change of state or an event.
 
 Each line is flushed to the operating system at once, so a killed process loses none that it wrote.
 """
@@ -37,6 +37,9 @@ class JsonlBackend(Backend):
 
     def finding(self, step: int, finding: Finding) -> None:
         _write(self._findings, {"step": step, **finding.to_json()})
+
+    def event(self, step: int, event: str) -> None:
+        _write(self._findings, {"step": step, "event": event})
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._metrics.close()

@@ -15,7 +15,7 @@ from tracker_diag.backends.writer import Writer
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
-from tracker_diag.report.tables import describe
+from tracker_diag.report.tables import describe, events_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary, first_break
 
@@ -88,6 +88,13 @@ class MlflowBackend(Backend):
             note = f"**{finding.rule.severity.upper()} at step {step}: {title}**\n\n{text}"
             self._writer.put(lambda: self._describe(note))
 
+    def event(self, step: int, event: str) -> None:
+        self._writer.put(lambda: self._write_table(events_table([(step, event)])))  # a table that is there grows
+
+    def _write_table(self, table: Table) -> None:
+        columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
+        self._client.log_table(self._run_id, columns, f"{table.name}.json")
+
     def _flush(self) -> None:
         """Hand over what waits in one call: a database takes twenty steps at the price of one."""
         metrics, self._waiting = self._waiting, []
@@ -109,17 +116,13 @@ class MlflowBackend(Backend):
             html = render_html(summary, tables, figures)
             self._client.log_text(self._run_id, html, "diag/report.html")
 
-        def write_table(table: Table) -> None:
-            columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
-            self._client.log_table(self._run_id, columns, f"{table.name}.json")
-
         self._flush()
         tags, found = _tags(summary.findings), json.dumps(summary.to_json(), indent=1)
         self._writer.put(lambda: self._set_tags(tags))
         self._writer.put(lambda: self._client.log_text(self._run_id, found, "diag/findings.json"))
         self._writer.put(lambda: self._describe(_note(summary)))
         for table in tables:
-            self._writer.put(partial(write_table, table))
+            self._writer.put(partial(self._write_table, table))
         if pictures and step != self._last_image:
             self._writer.put(lambda: self._draw(step, pictures))
         self._writer.put(report)

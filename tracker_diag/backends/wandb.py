@@ -11,7 +11,7 @@ from tracker_diag.backends.base import Backend, alert_text, alerts, identity
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
-from tracker_diag.report.tables import findings_table
+from tracker_diag.report.tables import events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
@@ -28,6 +28,7 @@ class WandbBackend(Backend):
         self._run = run
         self._findings: dict[tuple[str, str | None, str, int], Finding] = {}
         self._told: set[tuple[str, str | None, str, int]] = set()
+        self._events: list[tuple[int, str]] = []
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
@@ -47,6 +48,11 @@ class WandbBackend(Backend):
             self._told.add(identity(finding))
             title, text = alert_text(finding)
             self._run.alert(title, text, level=finding.rule.severity.upper(), wait_duration=1)
+
+    def event(self, step: int, event: str) -> None:
+        self._events.append((step, event))
+        table = events_table(self._events)
+        self._run.log({table.name: self._media(table)}, step=step, commit=False)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         everything = [*tables, findings_table(summary.findings)]

@@ -49,3 +49,8 @@ def describe(reading: Reading) -> str:
     numbers += [f"n {reading.n}"] if reading.n is not None else []
     detail = ", ".join(numbers) if reading.holds is not None else reading.note
     return f"{reading.signal}: {verdict}" + (f" ({detail})" if detail else "")
+
+
+def events_table(events: Sequence[tuple[int, str]]) -> Table:
+    """What was done on purpose, one row each: the step, and what."""
+    return Table(PREFIX + "events", ("step", "event"), tuple(events))

@@ -7,10 +7,10 @@ What cannot be seen is unknown, never healthy; it neither starts nor ends a find
 
 import string
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from tracker_diag.batch import Pair
-from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule, SliceName, names
 from tracker_diag.rules.signals import LOST_AFTER, Observed, holds, reader
@@ -22,10 +22,10 @@ STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1,
 class Engine:
     """Evaluates `rules` step by step. Cost and memory do not depend on the number of steps seen."""
 
-    def __init__(self, rules: Sequence[Rule], settings: CusumSettings | None = None) -> None:
+    def __init__(self, rules: Sequence[Rule], settings: GrowthSettings | None = None) -> None:
         self.rules = tuple(rules)
         self._watches = [
-            _Watch(rule, pair, slice, settings or CusumSettings())
+            _Watch(rule, pair, slice, settings or GrowthSettings())
             for rule in rules
             for pair in _pairs(rule)
             for slice in rule.slices
@@ -69,11 +69,26 @@ class Engine:
                     texts.append(watch.blindness)
         return {rule: "; ".join(texts) for rule, texts in reasons.items()}
 
+    def rebaseline(self, step: int) -> list[Finding]:
+        """What is now is normal: findings that are open end at `step`, and every baseline begins anew."""
+        ended = [watch.finding for watch in self._watches if watch.rebaseline(step)]
+        return [finding for finding in ended if finding]
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs, in JSON values, by rule, pair and slice."""
+        return {watch.key: watch.state_dict() for watch in self._watches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken. Rules that are new since then begin anew, those gone are left out."""
+        for watch in self._watches:
+            if watch.key in state:
+                watch.load_state_dict(state[watch.key])
+
 
 class _Watch:
     """One rule on one pair and slice."""
 
-    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, settings: CusumSettings) -> None:
+    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, settings: GrowthSettings) -> None:
         self.rule = rule
         self.pair: Pair | None = pair
         self.slice = slice
@@ -89,13 +104,17 @@ class _Watch:
         self._has_seen, self._missed = False, 0
 
     @property
+    def key(self) -> str:
+        return f"{self.rule.id}/{self.pair or ''}/{self.slice}"
+
+    @property
     def sees(self) -> bool:
         """Whether the rule could decide, at some step and not too long ago."""
         return self._has_seen and self._missed <= LOST_AFTER
 
     def step(self, observed: Observed) -> bool:
         """Take in one step; whether a finding began, fired or was resolved."""
-        readings = {name: read(observed) for name, read in self._readers.items()}
+        readings = {name: read.read(observed) for name, read in self._readers.items()}
         verdict = holds(self.rule.condition, readings)
         self.given |= self.pair is None or self.pair not in (observed.absent or {})
         if verdict is None:
@@ -115,6 +134,40 @@ class _Watch:
         by = next((f.rule.id for f in firing if self._inhibited_by(f)), None)
         self.finding = self.finding.moved(inhibited_by=by)
         return by != before
+
+    def rebaseline(self, step: int) -> bool:
+        """Begin anew; whether a firing finding ended by it."""
+        for read in self._readers.values():
+            read.rebaseline()
+        fired = self.finding is not None and self.state == "firing"
+        if self.finding and fired:
+            self.finding = self.finding.moved(state="resolved", resolved=step)
+        self._drop_pending()
+        self._failed, self.state = 0, "unknown"
+        self._has_seen, self.blindness = False, "the baseline was taken anew"
+        return fired
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "readers": {name: read.state_dict() for name, read in self._readers.items()},
+            "counts": [self._held, self._failed, self._since, self._missed],
+            "state": self.state,
+            "finding": self.finding.state_dict() if self.finding else None,
+            "past": [finding.state_dict() for finding in self.past],
+            "given": self.given,
+            "has_seen": self._has_seen,
+            "blindness": self.blindness,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, read in self._readers.items():
+            if name in state["readers"]:
+                read.load_state_dict(state["readers"][name])
+        self._held, self._failed, self._since, self._missed = state["counts"]
+        self.state, self.given = state["state"], state["given"]
+        self._has_seen, self.blindness = state["has_seen"], state["blindness"]
+        self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
+        self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 
     def _inhibited_by(self, other: Finding) -> bool:
         same_slice = other.slice in (self.slice, "all")

@@ -1,7 +1,8 @@
 """Findings: a rule that is pending, firing or resolved on a slice, with the evidence it rests on."""
 
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, TypeAlias
 
 from tracker_diag.batch import Pair
 from tracker_diag.rules.model import Rule
@@ -46,6 +47,17 @@ class Finding:
 
     def moved(self, **changes: object) -> "Finding":
         return replace(self, **changes)  # type: ignore[arg-type]  # the names are this class's own fields
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the rule, in JSON values."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rule"}
+        return kept | {"evidence": [asdict(reading) for reading in self.evidence]}
+
+    @classmethod
+    def of_state(cls, rule: Rule, state: Mapping[str, Any]) -> "Finding":
+        """The finding of `rule` that `state_dict` was taken of."""
+        kept: dict[str, Any] = {**state, "evidence": tuple(Reading(**reading) for reading in state["evidence"])}
+        return cls(rule=rule, **kept)
 
     def to_json(self) -> dict[str, object]:
         """The finding as `tracker-diag diagnose --json` prints it."""

@@ -22,7 +22,7 @@ Link: TypeAlias = Literal[
 
 SliceName: TypeAlias = Slice | Literal["all"]
 
-READING_FIELDS = frozenset({"value", "baseline", "ratio", "n"})
+READING_FIELDS = frozenset({"value", "baseline", "ratio", "n", "series"})
 
 
 class Node(BaseModel):
@@ -121,7 +121,16 @@ class NonFinite(Node):
     kind: Literal["non_finite"] = "non_finite"
 
 
-Signal: TypeAlias = Annotated[Growth | Threshold | Trend | BaselineRatio | NonFinite, Field(discriminator="kind")]
+class MissingRank(Node):
+    """A rank has not been heard of for `steps` steps; only known where ranks report through a store."""
+
+    kind: Literal["missing_rank"] = "missing_rank"
+    steps: int = Field(ge=1)
+
+
+Signal: TypeAlias = Annotated[
+    Growth | Threshold | Trend | BaselineRatio | NonFinite | MissingRank, Field(discriminator="kind")
+]
 
 
 class All(Node):

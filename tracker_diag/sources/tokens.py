@@ -16,12 +16,23 @@ LOGPROB_COLUMNS = {
     "rollout_logprob": "rollout_logprobs",
     "ref_logprob": "ref_logprobs",
 }
+LABEL_COLUMNS = {
+    "tool": "tool",
+    "env": "env",
+    "turn": "turn",
+    "policy_lag": "policy_lag",
+    "advantage": "advantages",
+    "control": "control",
+}
 REQUIRED = ("step", "sequence", "position", "is_model")
 KINDS = {
     **dict.fromkeys(("step", "sequence", "position"), "integer"),
     **dict.fromkeys(("is_model", "after_tool"), "boolean"),
     **dict.fromkeys(LOGPROB_COLUMNS, "floating"),
-    "tool": "string",
+    **dict.fromkeys(("tool", "env"), "string"),
+    **dict.fromkeys(("turn", "policy_lag"), "integer"),
+    "advantage": "floating",
+    "control": "boolean",
 }
 """The columns that are read, with the kind of type that each must have."""
 
@@ -99,6 +110,12 @@ def _observation(rows: Any) -> dict[str, Any]:
         found["after_tool"] = column("after_tool").astype(bool)
     elif "tool" in rows.column_names:
         found["after_tool"] = _named(column("tool"))
+    for name, argument in LABEL_COLUMNS.items():
+        if name in rows.column_names:
+            # Null is none: no tool yet, no turn of a prompt.
+            nothing = {"integer": -1, "floating": 0.0, "boolean": False, "string": ""}[KINDS[name]]
+            values = rows[name].fill_null(nothing).to_numpy(zero_copy_only=False)[order]
+            found[argument] = values.astype(np.float32) if KINDS[name] == "floating" else values
     return found
 
 

@@ -9,6 +9,8 @@ VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever co
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ BINS = ((HIGHEST - LOWEST) << MANTISSA_BITS) + 2
 """4,098: one for |x| < 2^-24, 4,096 inside the range, one for |x| ≥ 2^8."""
 
 _CHUNK = 1 << 18  # temporaries stay in the cache; smaller chunks lose to the cost of a call
+_DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large calls
 
 
 def _edges() -> Float64Array:
@@ -39,13 +42,20 @@ QUANTILE_VALUES = np.concatenate([[0.0], 2 * EDGES[:-1] * EDGES[1:] / (EDGES[:-1
 relative error is at most (b − a)/(a + b) ≤ 1/257. The last bin means "at least 256"."""
 
 
+BFLOAT16_VALUES = np.concatenate([[0.0], EDGES])
+"""(4098,) the same for values that were bfloat16: each bin holds one of them, its lower edge, exactly."""
+
+
 @dataclass(frozen=True)
 class Sketch:
-    """Counts of one ratio pair by slice. `+` and `−` merge and take apart, exactly."""
+    """Counts by row of a partition. `+` and `−` merge and take apart, exactly and in any order.
 
-    counts: IntArray
-    """(rows, 2, 4098) int64: by slice, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
-    nonfinite: IntArray
+    Arrays of numpy, or of torch where the values were on a device.
+    """
+
+    counts: Any
+    """(rows, 2, 4098) int64: by row, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
+    nonfinite: Any
     """(rows,) int64: NaN and inf, counted apart so that they never read as a large ratio."""
 
     @classmethod
@@ -59,61 +69,103 @@ class Sketch:
         return Sketch(self.counts - other.counts, self.nonfinite - other.nonfinite)
 
 
-def sketch(values: FloatArray, row: IntArray | RowArray, rows: int) -> Sketch:
-    """Count `values` (N,) into the sketch of their `row` (N,); a row index of `rows` is left out.
+def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
+    """Count `values` (N,) into one sketch per partition, all in one pass over them.
 
-    float64 is rounded to float32 first, at most 2^-24 relative; int32 rows are the fastest.
+    Args:
+        values: (N,) floats of numpy, or of torch on any device, where the sketches are made and stay. float64
+            is rounded to float32 first, at most 2^-24 relative; bfloat16 and float16 are exact.
+        labels: for each partition an (N,) int32 array beside `values`: the row of each value there, or the
+            partition's size for a value that is in none of its rows.
+        sizes: how many rows each partition has.
+
+    On the device nothing waits for the host: no shape depends on the data.
     """
     # One row more than asked for takes what is masked, so that no shape depends on the data.
-    counts = np.zeros((rows + 1) * 2 * BINS, np.int64)
-    nonfinite = np.zeros(rows + 1, np.int64)
+    starts = [0, *accumulate(size + 1 for size in sizes)]
+    count = _count_host if isinstance(values, np.ndarray) else _count_device
+    counts, nonfinite = count(values, labels, starts)
+    counts = counts.reshape(-1, 2, BINS)
+    return [
+        Sketch(counts[start : start + size], nonfinite[start : start + size])
+        for start, size in zip(starts, sizes, strict=False)
+    ]
+
+
+def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tuple[IntArray, IntArray]:
+    counts = np.zeros(starts[-1] * 2 * BINS, np.int64)
+    nonfinite = np.zeros(starts[-1], np.int64)
     # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
-    keys, signs = np.empty((2, min(_CHUNK, values.size)), np.int32)
+    keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
     ones = np.ones(len(keys), np.int64)
-    for start in range(0, values.size, _CHUNK):
-        part = slice(start, start + _CHUNK)
+    for begin in range(0, values.size, _CHUNK):
+        part = slice(begin, begin + _CHUNK)
         with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
             chunk = values[part].astype(np.float32, copy=False)
-        where = row[part].astype(np.int32, copy=False)
-        finite = np.isfinite(chunk)
-        if not finite.all():
-            nonfinite += np.bincount(where[~finite], minlength=rows + 1)
-            where = np.where(finite, where, np.int32(rows))
-        bits, key, sign = chunk.view(np.int32), keys[: chunk.size], signs[: chunk.size]
+        bits, key, cell = chunk.view(np.int32), keys[: chunk.size], cells[: chunk.size]
         np.bitwise_and(bits, 0x7FFFFFFF, out=key)
         np.right_shift(key, 23 - MANTISSA_BITS, out=key)
         np.clip(key, _BASE, _BASE + BINS - 1, out=key)
-        np.right_shift(bits, 31, out=sign)  # −1 for what is negative
-        np.multiply(sign, -BINS, out=sign)
-        np.add(key, sign, out=key)
-        np.multiply(where, 2 * BINS, out=sign)
-        np.add(key, sign, out=key)
+        np.right_shift(bits, 31, out=cell)  # −1 for what is negative
+        np.multiply(cell, -BINS, out=cell)
+        np.add(key, cell, out=key)
         np.subtract(key, _BASE, out=key)
-        _count(key, ones[: key.size], counts)
-    return Sketch(counts.reshape(rows + 1, 2, BINS)[:rows], nonfinite[:rows])
+        finite = np.isfinite(chunk)
+        bad = None if finite.all() else ~finite
+        for rows, start, end in zip(labels, starts, starts[1:], strict=False):
+            where = rows[part]
+            if bad is not None:
+                nonfinite[start:end] += np.bincount(where[bad], minlength=end - start)
+                where = np.where(bad, end - start - 1, where)
+            np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
+            np.add(key, cell, out=cell)
+            _scatter(cell, ones[: cell.size], counts[start * 2 * BINS : end * 2 * BINS])
+    return counts, nonfinite
 
 
-def _count(key: RowArray, ones: IntArray, counts: IntArray) -> None:
-    """Add one to `counts` at each of `key`, by torch where it is in use: it needs no wider copy of the keys."""
+def _scatter(cell: RowArray, ones: IntArray, counts: IntArray) -> None:
+    """Add one to `counts` at each of `cell`, by torch where it is in use: it needs no wider copy of the cells."""
     torch = sys.modules.get("torch")
     if torch is None:
-        counts += np.bincount(key, minlength=counts.size)
+        counts += np.bincount(cell, minlength=counts.size)
     else:
-        torch.from_numpy(counts).index_add_(0, torch.from_numpy(key), torch.from_numpy(ones))
+        torch.from_numpy(counts).index_add_(0, torch.from_numpy(cell), torch.from_numpy(ones))
 
 
-def quantiles(counts: IntArray, levels: Sequence[float]) -> list[float]:
+def _count_device(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tuple[Any, Any]:
+    """The same in torch operations that never read back: integers add up the same in any order."""
+    torch = sys.modules["torch"]
+    device = values.device
+    counts = torch.zeros(starts[-1] * 2 * BINS, dtype=torch.int64, device=device)
+    nonfinite = torch.zeros(starts[-1], dtype=torch.int64, device=device)
+    for begin in range(0, len(values), _DEVICE_CHUNK):
+        chunk = values[begin : begin + _DEVICE_CHUNK].detach().to(torch.float32).contiguous()
+        bits = chunk.view(torch.int32)
+        key = bits.bitwise_and(0x7FFFFFFF).bitwise_right_shift_(23 - MANTISSA_BITS)
+        key = key.clamp_(_BASE, _BASE + BINS - 1).sub_(_BASE).add_(bits.bitwise_right_shift(31), alpha=-BINS)
+        bad = chunk.isfinite().logical_not_()
+        ones = torch.ones_like(key, dtype=torch.int64)
+        for rows, start, end in zip(labels, starts, starts[1:], strict=False):
+            where = rows[begin : begin + _DEVICE_CHUNK]
+            nonfinite[start:end].index_add_(0, where, bad.to(torch.int64))
+            cell = torch.where(bad, end - start - 1, where).to(torch.int32).mul_(2 * BINS).add_(key)
+            counts[start * 2 * BINS : end * 2 * BINS].index_add_(0, cell, ones)
+    return counts, nonfinite
+
+
+def quantiles(counts: IntArray, levels: Sequence[float], values: Float64Array = QUANTILE_VALUES) -> list[float]:
     """Quantiles of |x| at `levels` in [0, 1] from `counts` (4098,); NaN where there are none.
 
     The answer is the order statistic of rank floor(q(n − 1)), 0-based, to 0.39 %; numpy's default
-    interpolates between two of them and can differ by more than that far out in a tail.
+    interpolates between two of them and can differ by more than that far out in a tail. `values` says what
+    a bin is answered with: `BFLOAT16_VALUES` is exact for values that were bfloat16.
     """
     total = np.cumsum(counts)
     n = int(total[-1])
     if n == 0:
         return [float("nan")] * len(levels)
     ranks = [int(q * (n - 1)) + 1 for q in levels]
-    return [float(QUANTILE_VALUES[i]) for i in np.searchsorted(total, ranks)]
+    return [float(values[i]) for i in np.searchsorted(total, ranks)]
 
 
 def count_above(counts: IntArray, limit: float) -> int:

@@ -7,14 +7,16 @@ mean of this many samples is not to be trusted.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.arrays import Float64Array, FloatArray, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES
 
 MIN_EXCEEDANCES = 5
 POINTS_PER_BIN = 8
+MIN_HILL = 20
 
 
 def tail_length(n: int) -> int:
@@ -33,6 +35,8 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
     `multiplicity`, of the same shape, says how many samples each stands for; one by default. NaN where
     fewer than five lie above the smallest, so also where all are equal: that is no signal, not health.
     """
+    if log_weights.size == 0:
+        return math.nan
     order = np.argsort(log_weights)
     t = log_weights[order]
     c = np.ones(t.size) if multiplicity is None else multiplicity[order]
@@ -55,6 +59,27 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
     b_mean = float(b[kept] @ weight[kept] / weight[kept].sum())
     k_mean = float(np.log1p(-b_mean * x) @ share)
     return k_mean * n / (n + 10) + 5 / (n + 10)  # shrunk towards 0.5, as PSIS does for short tails
+
+
+def largest(log_weights: FloatArray, total: int) -> Float64Array:
+    """The M + 1 largest of `log_weights` (n,), ascending, with M = `tail_length(total)`; fewer where n is smaller.
+
+    `total`: the finite log-weights of all parts together, or more of them than there will be. A part cut for
+    too small a total lacks values that the whole needs. NaN and inf are left out, and are to be counted
+    elsewhere. Not for bfloat16 as it comes: its rounding alone moves k̂ by up to 0.05.
+    """
+    finite = log_weights[np.isfinite(log_weights)].astype(np.float64)
+    size = min(tail_length(total) + 1, finite.size)
+    kept: Float64Array = np.sort(np.partition(finite, finite.size - size)[finite.size - size :]) if size else finite
+    return kept
+
+
+def merge_largest(parts: Sequence[Float64Array], total: int) -> Float64Array:
+    """The M + 1 largest of all `parts`, each from `largest`: the same as in one pass, whatever the split and order.
+
+    So `pareto_k(merge_largest(parts, total))` is that of all log-weights together, to the last bit.
+    """
+    return largest(np.concatenate([np.empty(0), *parts]), total)
 
 
 def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
@@ -93,3 +118,17 @@ def pareto_k_of(counts: IntArray) -> float:
     if one_bin or counts[0, BINS - 1] or tail_length(n) < MIN_EXCEEDANCES:
         return math.nan
     return pareto_k(*largest_log_ratios(counts, tail_length(n) + 1))
+
+
+def hill(counts: IntArray) -> float:
+    """Hill's ξ = 1/α of |r| from `counts` (4098,): the mean log excess of the K = max(20, M) largest over the next.
+
+    Hill, Annals of Statistics 3(5), 1975; within 0.012 of the exact form, which is 1.5 widths of a bin. NaN where
+    there are not more than K values from 2^-24 up, where all of them are in one bin, and where one is 256 or more,
+    as for k̂. It moves the wrong way when the tail gets more of the values: to be shown, not to be alarmed on.
+    """
+    k = max(MIN_HILL, tail_length(int(counts.sum())))
+    if counts[-1] or counts[1:].sum() <= k or counts[np.flatnonzero(counts)[-1]] > k:
+        return math.nan
+    values, each = largest_log_ratios(np.stack([counts, np.zeros_like(counts)]), k + 1)
+    return float(each @ np.log(values / values.min())) / k

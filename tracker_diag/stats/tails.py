@@ -1,12 +1,17 @@
 """The statistics of one slice of one ratio pair, each only where its number of samples supports it."""
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
-from tracker_diag.arrays import IntArray
-from tracker_diag.stats.histogram import count_above, quantiles
-from tracker_diag.stats.pareto import pareto_k_of
-from tracker_diag.stats.weights import WeightSums
+import numpy as np
+
+from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.stats.histogram import QUANTILE_VALUES, count_above, quantiles
+from tracker_diag.stats.pareto import hill, pareto_k_of
+from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
+from tracker_diag.stats.weights import WeightSums, clip_fraction
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 MIN_TOKENS = 200
@@ -21,6 +26,138 @@ class Estimate:
 
     value: float
     n: int
+    error: float | None = None
+    """Standard deviation of the logarithm of the value through the sampling of sequences, where it is known."""
+
+
+@dataclass(frozen=True)
+class SliceWindow:
+    """All that is known of one slice of one pair over a window: what every statistic is a function of."""
+
+    groups: IntArray
+    """(G, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 where they are not kept apart."""
+    tokens: WeightSums
+    """Over the same log-ratios."""
+    sequences: WeightSums | None = None
+    """Over the log-ratios summed over each sequence's tokens in the slice."""
+    sequence_counts: IntArray | None = None
+    """(2, 4098) sketch of the same sums."""
+    applied: Float64Array | None = None
+    """(4,) of `applied_sums`."""
+    reference: IntArray | None = None
+    """(4098,) counts of |r| in the reference period."""
+    from_numerator: bool = False
+    """Whether the tokens come from the first policy of the pair, as those of a ratio to a reference do."""
+    clip: tuple[float, float] = (0.2, 0.2)
+    """How far below and above 1 the trainer clips the ratio."""
+
+    @cached_property
+    def counts(self) -> IntArray:
+        counts: IntArray = self.groups.sum(axis=0)
+        return counts
+
+    @cached_property
+    def magnitudes(self) -> IntArray:
+        magnitudes: IntArray = self.counts.sum(axis=0)
+        return magnitudes
+
+    @cached_property
+    def n(self) -> int:
+        return int(self.magnitudes.sum())
+
+    @property
+    def k1(self) -> float:
+        return float(self.tokens.mean if self.from_numerator else -self.tokens.mean)
+
+    @cached_property
+    def leave_one_out(self) -> IntArray:
+        """(g, 4098) cumulative counts of |r| without each of the g groups that have any."""
+        by_group = self.groups.sum(axis=1)
+        held = by_group[by_group.any(axis=1)]
+        return np.cumsum(by_group.sum(axis=0) - held, axis=1)
+
+    def log_error(self, level: float) -> float | None:
+        """Standard deviation of the log of the quantile at `level`, by the jackknife over groups of sequences.
+
+        Delete-a-group jackknife (Kott 2001): whole sequences are left out, since tokens of one depend on
+        each other. None with fewer than four groups or where a quantile has no logarithm.
+        """
+        cumulated = self.leave_one_out
+        if len(cumulated) < 4:
+            return None
+        ranks = (level * (cumulated[:, -1] - 1)).astype(np.int64) + 1
+        values = QUANTILE_VALUES[[np.searchsorted(c, rank) for c, rank in zip(cumulated, ranks, strict=True)]]
+        if not values.all():
+            return None
+        g = len(values)
+        return float(math.sqrt((g - 1) / g * np.square(np.log(values) - np.log(values).mean()).sum()))
+
+
+def _quantile(stat: str) -> Callable[[SliceWindow], Estimate]:
+    level = QUANTILES[stat]
+
+    def estimate(of: SliceWindow) -> Estimate:
+        return Estimate(quantiles(of.magnitudes, [level])[0], of.n, of.log_error(level))
+
+    return estimate
+
+
+def _token(value: Callable[[SliceWindow], float]) -> Callable[[SliceWindow], Estimate]:
+    return lambda of: Estimate(float(value(of)), of.n)
+
+
+def _sequence(value: Callable[[WeightSums, IntArray], float]) -> Callable[[SliceWindow], Estimate | None]:
+    def estimate(of: SliceWindow) -> Estimate | None:
+        if of.sequences is None or of.sequence_counts is None or of.sequences.n < MIN_SEQUENCES:
+            return None
+        return Estimate(float(value(of.sequences, of.sequence_counts)), int(of.sequences.n))
+
+    return estimate
+
+
+def _applied(value: Callable[[Float64Array], float]) -> Callable[[SliceWindow], Estimate | None]:
+    def estimate(of: SliceWindow) -> Estimate | None:
+        known = of.applied is not None and of.applied[0] >= MIN_TOKENS
+        return Estimate(float(value(of.applied)), int(of.applied[0])) if known and of.applied is not None else None
+
+    return estimate
+
+
+def _change(value: Callable[[IntArray, IntArray], float]) -> Callable[[SliceWindow], Estimate | None]:
+    def estimate(of: SliceWindow) -> Estimate | None:
+        if of.reference is None or of.reference.sum() < tokens_needed("p99") or of.n < tokens_needed("p99"):
+            return None
+        return Estimate(value(of.magnitudes, of.reference), of.n)
+
+    return estimate
+
+
+STATISTICS: dict[str, Callable[[SliceWindow], Estimate | None]] = {
+    "p50": _quantile("p50"),
+    "p95": _quantile("p95"),
+    "p99": _quantile("p99"),
+    "ess": _token(lambda of: of.tokens.ess),
+    "ess_perplexity": _token(lambda of: of.tokens.ess_perplexity),
+    "max_weight_share": _token(lambda of: of.tokens.max_weight_share),
+    "chi2": _token(lambda of: of.tokens.chi2),
+    "k1": _token(lambda of: of.k1),
+    "k2": _token(lambda of: of.tokens.k2),
+    "k3": _token(lambda of: of.tokens.kl_k3),
+    "clip_fraction": _token(lambda of: clip_fraction(of.counts, *of.clip)),
+    "pareto_k": _token(lambda of: pareto_k_of(of.counts)),
+    "pareto_k_inverse": _token(lambda of: pareto_k_of(of.counts[::-1])),
+    "hill": _token(lambda of: hill(of.magnitudes)),
+    "ess_sequence": _sequence(lambda sums, _: sums.ess),
+    "pareto_k_sequence": _sequence(lambda _, counts: pareto_k_of(counts)),
+    "ess_applied": _applied(lambda sums: sums[1] ** 2 / sums[2] / sums[0] if sums[2] else math.nan),
+    "modified_fraction": _applied(lambda sums: sums[3] / sums[0]),
+    "tail_stretch": _change(tail_stretch),
+    "qq_slope": _change(qq_slope),
+    "wasserstein": _change(wasserstein),
+    "ks": _change(ks_distance),
+    "count": _token(lambda of: of.n),
+}
+"""Every statistic of a slice by its name in the registry of metrics."""
 
 
 def tokens_needed(stat: str) -> int:
@@ -33,27 +170,14 @@ def has_signal(counts: IntArray) -> bool:
     return count_above(counts.reshape(-1, counts.shape[-1]).sum(axis=0), NO_SIGNAL) > 0
 
 
-def slice_statistics(counts: IntArray, tokens: WeightSums, sequences: WeightSums) -> dict[str, Estimate]:
-    """All statistics of a slice that its samples support, by name (see the registry of metrics).
-
-    Args:
-        counts: (2, 4098) sketch of the tokens' log-ratios, by sign.
-        tokens: over the same log-ratios.
-        sequences: over the log-ratios summed over each sequence's tokens in the slice.
-    """
-    n = int(counts.sum())
-    found = {"count": Estimate(n, n)}
-    if n >= MIN_TOKENS:
-        magnitudes = counts.sum(axis=0)
-        levels = {stat: q for stat, q in QUANTILES.items() if n >= tokens_needed(stat)}
-        values = quantiles(magnitudes, list(levels.values()))
-        found |= {stat: Estimate(value, n) for stat, value in zip(levels, values, strict=True)}
-        found["ess"] = Estimate(tokens.ess, n)
-        found["max_weight_share"] = Estimate(tokens.max_weight_share, n)
-        found["k3"] = Estimate(tokens.kl_k3, n)
-        shape = pareto_k_of(counts)
-        if not math.isnan(shape):
-            found["pareto_k"] = Estimate(shape, n)
-    if sequences.n >= MIN_SEQUENCES:
-        found["ess_sequence"] = Estimate(sequences.ess, sequences.n)
+def slice_statistics(of: SliceWindow, stats: Iterable[str] = STATISTICS) -> dict[str, Estimate]:
+    """Those of `stats` that the samples support, by name; none of them is NaN."""
+    found: dict[str, Estimate] = {}
+    for stat in stats:
+        by_sequence = stat.endswith("_sequence")
+        if stat != "count" and not by_sequence and of.n < tokens_needed(stat):
+            continue
+        estimate = STATISTICS[stat](of)
+        if estimate is not None and not math.isnan(estimate.value):
+            found[stat] = estimate
     return found

@@ -1,75 +1,213 @@
-"""Importance weights w = exp r: effective sample size and KL, in log space, exact and raw.
+"""Importance weights w = exp r: effective sample size, divergences and KL, in log space and raw.
 
 Raw means: before any truncation, clipping or rejection of the trainer, which hide what these
-statistics exist to see.
+statistics exist to see. `AppliedSums` is what the optimiser used instead, to be shown beside it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tracker_diag.arrays import FloatArray
+from tracker_diag.arrays import Array, Float64Array, IntArray, namespace
+from tracker_diag.stats.histogram import EDGES
+
+_CHUNK = 1 << 16  # float64 temporaries of a host's pass stay in its cache
+
+_MAGNITUDES = np.concatenate([[0.0], (EDGES[:-1] + EDGES[1:]) / 2, EDGES[-1:]])
+LOG_RATIOS = np.stack([_MAGNITUDES, -_MAGNITUDES])
+"""(2, 4098) what a value of a bin stands for in a sum: the arithmetic mean of its edges, with its sign."""
 
 
 @dataclass(frozen=True)
 class WeightSums:
-    """Sufficient statistics of a set of log-weights; `+` merges two sets, to rounding.
+    """Sufficient statistics of a set of log-weights, or of many such sets side by side.
 
-    The sums are kept relative to the largest weight, so nothing overflows (log-sum-exp).
+    Every field has one shape (...), float64; `+` merges set by set, to rounding. The sums are kept relative
+    to the largest weight, so nothing overflows (log-sum-exp).
     """
 
-    n: int = 0
-    largest: float = -math.inf
-    """m, the largest log-weight, in nats."""
-    first: float = 0.0
+    n: Array
+    largest: Array
+    """m, the largest log-weight, in nats; −inf without samples."""
+    first: Array
     """Sum of exp(r − m)."""
-    second: float = 0.0
+    second: Array
     """Sum of exp(2(r − m))."""
-    k3: float = 0.0
+    entropy: Array
+    """Sum of (r − m) exp(r − m), in nats."""
+    total: Array
+    """Sum of r, in nats."""
+    squares: Array
+    """Sum of r², in nats²."""
+    k3: Array
     """Sum of the k3 terms, in nats; inf where a weight is beyond float64."""
 
     @classmethod
-    def of(cls, log_weights: FloatArray, *, from_numerator: bool = False) -> "WeightSums":
-        """Sums over `log_weights` (n,) in nats; NaN and inf are left out, and are to be counted elsewhere.
+    def none(cls, shape: tuple[int, ...] = ()) -> "WeightSums":
+        """Sums over no sample."""
+        zero = np.zeros(shape)
+        return cls(zero, zero - math.inf, zero, zero, zero, zero, zero, zero)
 
-        `from_numerator`: the samples come from the first of the two policies, not from the second, as
-        those of a ratio to a reference do; it decides which k3 is an estimate of a KL at all.
+    @classmethod
+    def of(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
+        """Sums over `log_weights` (n,) in nats, of those only where `member` (n,) is True, if it is given.
+
+        NaN and inf are left out, and are to be counted elsewhere. `from_numerator`: the samples come from the
+        first of the two policies, not from the second, as those of a ratio to a reference do; it decides
+        which k3 is an estimate of a KL at all.
         """
-        r = log_weights[np.isfinite(log_weights)].astype(np.float64)
-        if r.size == 0:
-            return cls()
-        largest = float(r.max())
-        w = np.exp(r - largest)
+        if not isinstance(log_weights, np.ndarray):
+            return cls._of_part(log_weights, member, from_numerator)
+        sums = cls.none()
+        for start in range(0, log_weights.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            sums += cls._of_part(log_weights[part], None if member is None else member[part], from_numerator)
+        return sums
+
+    @classmethod
+    def _of_part(cls, log_weights: Array, member: Array | None, from_numerator: bool) -> "WeightSums":
+        xp = namespace(log_weights)
+        counted = xp.isfinite(log_weights)
+        counted = counted if member is None else counted & member
+        # What is not counted becomes 0 in every sum; it is never selected, which would depend on the data.
+        r = xp.where(counted, log_weights, 0.0)
+        r = r.astype(np.float64) if xp is np else r.double()
+        largest = xp.where(counted, r, -math.inf).max()
+        centred = r - xp.where(largest > -math.inf, largest, 0.0)
+        w = xp.exp(centred) * counted
+        toward = -r if from_numerator else r
         with np.errstate(over="ignore"):
-            toward = -r if from_numerator else r
-            k3 = float((np.expm1(toward) - toward).sum())
-        return cls(r.size, largest, float(w.sum()), float(w @ w), k3)
+            k3 = (xp.expm1(toward) - toward).sum()
+        n = counted.sum() * 1.0
+        return cls(n, largest, w.sum(), w @ w, w @ centred, r.sum(), r @ r, k3)
+
+    @classmethod
+    def of_counts(cls, counts: IntArray, *, from_numerator: bool = False) -> "WeightSums":
+        """Sums over the log-ratios of a sketch, (..., 2, 4098) counts, each taken at the middle of its bin.
+
+        A weight is then off by at most |r|/256 relative; their sums by far less than their sampling error.
+        """
+        c, rho = counts.astype(np.float64), LOG_RATIOS
+        axes = (-2, -1)
+        largest = np.where(counts > 0, rho, -math.inf).max(axis=axes)
+        centred = np.where(counts > 0, rho - largest[..., None, None], 0.0)
+        w = np.exp(centred)
+        toward = -rho if from_numerator else rho
+        terms = (c, c * w, c * w * w, c * w * centred, c * rho, c * rho * rho, c * (np.expm1(toward) - toward))
+        n, first, second, entropy, total, squares, k3 = (term.sum(axis=axes) for term in terms)
+        return cls(n, largest, first, second, entropy, total, squares, k3)
+
+    @classmethod
+    def stack(cls, sums: "list[WeightSums]") -> "WeightSums":
+        """Sets side by side, along a new first axis."""
+        xp = namespace(sums[0].first)
+        return cls(*(xp.stack([getattr(one, name) for one in sums]) for name in FIELDS))
+
+    @classmethod
+    def of_array(cls, values: Array) -> "WeightSums":
+        """The inverse of `array`."""
+        return cls(*values)
+
+    def array(self) -> Array:
+        """(8, ...) the fields in their order, for transport and storage."""
+        xp = namespace(self.first)
+        return xp.stack([getattr(self, name) for name in FIELDS])
+
+    def __getitem__(self, index: int) -> "WeightSums":
+        return WeightSums(*(getattr(self, name)[index] for name in FIELDS))
 
     def __add__(self, other: "WeightSums") -> "WeightSums":
-        if not self.n or not other.n:
-            return self if self.n else other
-        largest = max(self.largest, other.largest)
-        mine, theirs = math.exp(self.largest - largest), math.exp(other.largest - largest)
+        xp = namespace(self.first)
+        largest = xp.maximum(self.largest, other.largest)
+
+        def shift(sums: WeightSums) -> Array:
+            with np.errstate(invalid="ignore"):  # −inf − −inf, of two empty sets
+                return xp.where(sums.n > 0, sums.largest - largest, 0.0)
+
+        mine, theirs = shift(self), shift(other)
+        a, b = xp.exp(mine), xp.exp(theirs)
         return WeightSums(
             n=self.n + other.n,
             largest=largest,
-            first=self.first * mine + other.first * theirs,
-            second=self.second * mine**2 + other.second * theirs**2,
+            first=a * self.first + b * other.first,
+            second=a * a * self.second + b * b * other.second,
+            entropy=a * (self.entropy + mine * self.first) + b * (other.entropy + theirs * other.first),
+            total=self.total + other.total,
+            squares=self.squares + other.squares,
             k3=self.k3 + other.k3,
         )
 
     @property
-    def ess(self) -> float:
+    def ess(self) -> Array:
         """Effective sample size (Σw)²/Σw² as a share of n, in (0, 1] (Kong 1992); NaN without samples."""
-        return self.first**2 / self.second / self.n if self.n else math.nan
+        return _share(self.first**2, self.second * self.n)
 
     @property
-    def max_weight_share(self) -> float:
+    def ess_perplexity(self) -> Array:
+        """exp(H)/n with the entropy H of the normalised weights (Elvira, Martino, Robert 2018), in (0, 1]."""
+        with np.errstate(divide="ignore"):
+            return _share(np.exp(np.log(self.first) - _share(self.entropy, self.first)), self.n)
+
+    @property
+    def max_weight_share(self) -> Array:
         """Largest weight over the sum of all, in (0, 1]; NaN without samples."""
-        return 1 / self.first if self.n else math.nan
+        return _share(1.0, self.first)
 
     @property
-    def kl_k3(self) -> float:
+    def chi2(self) -> Array:
+        """χ² divergence estimated by self-normalised weights, n/ESS − 1, ≥ 0; NaN without samples."""
+        return _share(1.0, self.ess) - 1
+
+    @property
+    def mean(self) -> Array:
+        """Mean of r in nats: −k1, or k1 where the samples come from the numerator (Schulman 2020)."""
+        return _share(self.total, self.n)
+
+    @property
+    def k2(self) -> Array:
+        """The k2 estimate of the KL, half the mean of r², in nats (Schulman 2020); NaN without samples."""
+        return _share(self.squares, 2 * self.n)
+
+    @property
+    def kl_k3(self) -> Array:
         """The k3 estimate of KL(sampled policy ‖ the other) in nats (Schulman 2020); NaN without samples."""
-        return self.k3 / self.n if self.n else math.nan
+        return _share(self.k3, self.n)
+
+
+FIELDS = tuple(field.name for field in fields(WeightSums))
+
+MODIFIED = 0.01
+"""An applied weight further than this from exp r, relative, was modified; bfloat16 alone gives 0.004."""
+
+
+def applied_sums(applied: Array, log_weights: Array, member: Array) -> Array:
+    """(4,) float64 of the weights that the optimiser used: n, sum, sum of squares, how many are not exp r.
+
+    `applied`, `log_weights`, `member`: (n,) each; sums are over `member` where both are finite. They add up
+    over parts. A weight of 0 is that of a token that was masked out.
+    """
+    xp = namespace(applied)
+    counted = member & xp.isfinite(applied) & xp.isfinite(log_weights)
+    a, r = (xp.where(counted, x, 0.0) for x in (applied, log_weights))
+    a, r = (x.astype(np.float64) if xp is np else x.double() for x in (a, r))
+    raw = xp.exp(xp.clip(r, -700.0, 700.0))
+    modified = counted & (abs(a - raw) > MODIFIED * raw)
+    return xp.stack([counted.sum() * 1.0, a.sum(), (a * a).sum(), modified.sum() * 1.0])
+
+
+def clip_fraction(counts: IntArray, low: float, high: float) -> float:
+    """Share of ratios outside [1 − low, 1 + high], from a sketch (2, 4098); NaN where it is empty.
+
+    A bin counts by the middle of its interval. low in (0, 1), high above 0.
+    """
+    outside = (math.log1p(high) < LOG_RATIOS) | (math.log1p(-low) > LOG_RATIOS)
+    n = int(counts.sum())
+    return float(counts[outside].sum() / n) if n else math.nan
+
+
+def _share(part: Array, whole: Array) -> Float64Array:
+    """Part / whole, NaN where `whole` is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share: Float64Array = np.where(np.asarray(whole) == 0, math.nan, np.divide(part, whole))[()]
+        return share

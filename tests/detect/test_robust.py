@@ -1,0 +1,93 @@
+"""Robust trend and spike against scipy and brute force."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kendalltau, median_abs_deviation, norm, theilslopes
+
+from tracker_diag.detect.robust import block_means, mann_kendall, spike, theil_sen
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+SERIES = st.lists(st.integers(-5, 5).map(float) | st.floats(-1e6, 1e6), min_size=2, max_size=25)
+
+
+def test_what_is_left_over_is_left_out_at_the_start():
+    np.testing.assert_array_equal(block_means([100, 1, 3, 5, 7], 2), [2, 6])
+    np.testing.assert_array_equal(block_means([1, 2], 3), [])
+    np.testing.assert_array_equal(block_means([], 3), [])
+    with pytest.raises(ValueError, match="block: 0 given"):
+        block_means([1], 0)
+
+
+@settings(deadline=None)
+@given(SERIES)
+def test_theil_sen_is_the_median_slope_of_all_pairs(y):
+    assert theil_sen(y) == pytest.approx(float(theilslopes(y)[0]), rel=1e-9, abs=1e-12)
+
+
+def test_theil_sen_is_unmoved_by_outliers():
+    y = 0.5 * np.arange(20)
+    y[[3, 7, 15]] = 1e9
+    assert theil_sen(y) == 0.5
+
+
+@settings(deadline=None)
+@given(SERIES)
+def test_mann_kendall_is_its_formula(y):
+    s = sum((b > a) - (b < a) for a, b in combinations(y, 2))
+    n, ties = len(y), [y.count(value) for value in set(y)]
+    variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
+    expected = 0.0 if s == 0 else (s - math.copysign(1, s)) / math.sqrt(variance)
+    assert mann_kendall(y) == pytest.approx(expected)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(-4, 4).map(float), min_size=3, max_size=25).filter(lambda y: len(set(y)) > 1))
+def test_mann_kendall_agrees_with_kendalls_tau(y):
+    """With scipy's asymptotic p, which has the same variance and no correction for continuity."""
+    s = sum((b > a) - (b < a) for a, b in combinations(y, 2))
+    z = norm.isf(kendalltau(np.arange(len(y)), y, method="asymptotic").pvalue / 2)
+    assert abs(mann_kendall(y)) == pytest.approx(z * (abs(s) - 1) / abs(s) if s else 0, abs=1e-6)
+
+
+def test_a_worked_trend():
+    # n = 4, all pairs rise: S = 6, variance 4·3·13/18.
+    assert mann_kendall([1, 2, 3, 4]) == pytest.approx(5 / math.sqrt(156 / 18))
+    assert mann_kendall([4, 3, 2, 1]) == pytest.approx(-5 / math.sqrt(156 / 18))
+    assert mann_kendall([7.0] * 9) == 0
+    assert mann_kendall([1, 2]) == 0  # one pair is no trend
+
+
+def test_a_spike_is_counted_in_robust_deviations():
+    history = np.random.default_rng(0).normal(3, 2, 200)
+    expected = (11 - np.median(history)) / median_abs_deviation(history, scale="normal")
+    assert spike(history, 11, 0.01) == pytest.approx(expected, rel=1e-4)  # 1.4826 is rounded
+    assert spike(history, -5, 0.01) < -3
+
+
+def test_a_history_without_spread_takes_the_floor():
+    assert spike([2.0] * 10, 2.0, 0.5) == 0
+    assert spike([2.0] * 10, 3.0, 0.5) == 2
+    assert spike([2.0], 1.0, 0.5) == -2
+    assert spike([0, 0, 0, 0, 9], 1, 0.1) == 10  # more than half of them equal
+
+
+@settings(deadline=None)
+@given(st.lists(FINITE, min_size=2, max_size=20), FINITE, st.floats(5e-324, 1e300))
+def test_no_answer_is_infinite(history, x, floor):
+    answers = [theil_sen(history), mann_kendall(history), spike(history, x, floor), *block_means(history, 2)]
+    assert np.isfinite(answers).all()
+
+
+def test_too_few_values():
+    for trend in (theil_sen, mann_kendall):
+        with pytest.raises(ValueError, match="1 values given, expected two"):
+            trend([1.0])
+    with pytest.raises(ValueError, match="history: no values"):
+        spike([], 1, 1)
+    with pytest.raises(ValueError, match="floor: 0 given"):
+        spike([1], 1, 0)

@@ -1,0 +1,154 @@
+"""Several ranks, in processes of their own: what comes together is what one process would have seen."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from functools import reduce
+from operator import add
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag import TokenBatch
+from tracker_diag.reduce import ThroughStore
+from tracker_diag.slices import NAMED_ROWS, Names, label
+from tracker_diag.windows import Observation, PairWindow
+
+WORKER = Path(__file__).with_name("rank.py")
+worker = SimpleNamespace(**runpy.run_path(str(WORKER)))
+
+
+def start(mode, rank, world, port, folder):
+    return subprocess.Popen(
+        [sys.executable, WORKER, mode, str(rank), str(world), str(port), folder],
+        stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def finish(processes):
+    for process in processes:
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+
+
+def observed(step, rank, names, first_group):
+    tokens = TokenBatch.of(**worker.batch(step, rank))
+    labels = label(tokens, names)
+    return {pair: Observation.of(tokens, pair, labels, first_group) for pair in tokens.pairs}
+
+
+@pytest.mark.slow
+def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
+    finish([start("all_reduce", rank, 2, free_port, tmp_path) for rank in range(2)])
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first["table"] == second["table"]
+    assert first["state"]["windows"] == second["state"]["windows"]
+
+    names, windows = Names(), {}
+    for step in range(worker.STEPS):
+        parts = [observed(step, rank, names, step + 1) for rank in range(2) if (step, rank) != (6, 1)]
+        for pair in ("policy", "reference"):
+            window = windows.setdefault(pair, PairWindow(pair, worker.STEPS, 15, 50))
+            window.push(reduce(add, (part[pair] for part in parts if pair in part)))
+    for pair, window in windows.items():
+        restored = PairWindow(pair, worker.STEPS, 15, 50)
+        restored.load_state_dict(first["state"]["windows"][pair])
+        for dimension, counts in window.total.items():
+            np.testing.assert_array_equal(restored.total[dimension], counts, err_msg=f"{pair} {dimension}")
+    rows = {(row["pair"], row["slice"]): row for row in first["table"]}
+    assert {"tool:search", "tool:python", "tool:browser"} <= {name for _, name in rows}
+    expected = windows["policy"].slices(names)["all"]
+    assert rows["policy", "all"]["ess_sequence"] == pytest.approx(expected.sequences.ess, rel=1e-12)
+    assert rows["policy", "all"]["k1"] == pytest.approx(expected.k1, rel=1e-9)
+    assert second["health"]["rejected_batches"] == 1
+    assert max(filter(None, first["times"])) > 1.1  # the straggler shows, though all waited for it
+
+
+@pytest.mark.slow
+def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, free_port):
+    ranks = [start("through_store", rank, 3, free_port, tmp_path) for rank in range(3)]
+    while not (tmp_path / "1.at").exists() or int((tmp_path / "1.at").read_text() or 0) < 12:
+        time.sleep(0.02)
+    ranks[1].send_signal(signal.SIGKILL)
+    ranks[1].communicate()
+    finish([ranks[0], ranks[2]])
+    report = json.loads((tmp_path / "0.json").read_text())
+    (finding,) = [finding for finding in report["findings"] if finding["rule"] == "RES007"]
+    assert finding["state"] == "firing"
+    assert finding["summary"].startswith("rank 1 on host-1 was last heard of ")
+    assert 10 <= finding["onset"] <= 20
+    assert report["health"].get("internal_errors", 0) == 0
+    # While they live, all three are in the counts: 400 tokens of each before its tool results, a step.
+    counts = [found["diag/policy/text_only/count"] for found in report["counts"].values() if found]
+    assert max(counts) > 2 * worker.STEPS * 400
+
+
+def test_rank_0_takes_what_is_there_and_asks_for_no_more(tmp_path):
+    """In one process, on a file: a rank that is late, ahead, or has another set of slices."""
+    store = dist.FileStore(str(tmp_path / "store"), 2)
+    first, second = ThroughStore(store, 0, 2, "a"), ThroughStore(store, 1, 2, "b")
+    names, theirs = Names(), Names()
+
+    def send(step):
+        second.merge(step, observed(step, 1, theirs, 0), theirs)
+        while second._writer._calls:
+            time.sleep(0.01)
+
+    def take(step):
+        return first.merge(step, observed(step, 0, names, 0), names)
+
+    alone = take(0)
+    assert alone.missing == {"rank 1 on b": 1}
+    send(0), send(1), send(5)
+    both = take(1)
+    assert not both.missing
+    assert both.observed["policy"].tokens.n.sum() == sum(
+        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
+    )
+    assert not take(2).missing  # it is ahead, not silent
+    send(6)
+    merged = take(6)
+    assert set(first.names.rows["tool"]) == {"search", "python", "browser"}
+    tool = merged.observed["policy"].sketches["tool"].counts
+    for name, row in first.names.slices("tool").items():
+        mine = sum(
+            (batch["tool"][batch["model_mask"]] == name.removeprefix("tool:")).sum()
+            for batch in (worker.batch(6, 0), worker.batch(6, 1), worker.batch(5, 1))
+        )
+        assert tool[row].sum() == mine
+    for step in range(7, 7 + 70):
+        send(step)
+    late = take(80)
+    assert late.lost == 70 - 64
+    second.close()
+
+
+def test_a_rank_that_is_none_is_told():
+    with pytest.raises(ValueError, match="rank: 2 given, expected 0 … 1"):
+        ThroughStore(None, 2, 2)
+
+
+@given(st.lists(st.sampled_from([f"tool{i}" for i in range(30)]), min_size=1, max_size=40), st.randoms())
+def test_renaming_loses_no_count(used, random):
+    from tracker_diag.reduce import _renamed
+
+    agreed, mine = Names(), Names()
+    for name in random.sample(sorted(set(used)), len(set(used))):
+        agreed.row("tool", name)
+    zero, model = np.zeros((1, len(used)), np.float32), np.ones((1, len(used)), bool)
+    tokens = TokenBatch.of(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
+    one = Observation.of(tokens, "policy", label(tokens, mine))
+    moved = _renamed(one, mine, agreed).sketches["tool"].counts.sum(axis=(1, 2))
+    assert moved.sum() == len(used)
+    known = agreed.rows["tool"]
+    if len(set(used)) < NAMED_ROWS:
+        assert {name: moved[i] for i, name in enumerate(known)} == {name: used.count(name) for name in known}

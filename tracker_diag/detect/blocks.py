@@ -1,0 +1,194 @@
+"""What detectors on block means share: a burn-in, a baseline that is frozen, blocks, a state that can be saved."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import numpy as np
+
+from tracker_diag.arrays import Float64Array
+from tracker_diag.errors import StateError
+
+Scale: TypeAlias = Literal["log", "linear"]
+Direction: TypeAlias = Literal["rising", "falling"]
+
+LEAST = 1e-6
+"""A value on the log scale, and a noise on either, counts as at least this."""
+MOST = 1e100
+"""Values and errors count as at most this in size, so that their squares can be added up."""
+
+
+@dataclass(frozen=True)
+class BlockSettings:
+    """Counted in valid steps: those on which the series had a value."""
+
+    burn_in: int
+    """Steps before the baseline: a pair that starts at zero by construction is still rising."""
+    baseline: int
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.burn_in < 0 or self.block < 1:
+            raise ValueError(f"{self}: expected a burn_in of 0 or more and a block of 1 or more")
+        if self.baseline < 2 * self.block or self.baseline % self.block:
+            raise ValueError(f"baseline: {self.baseline} given, expected two or more blocks of {self.block}")
+
+
+Settings = TypeVar("Settings", bound=BlockSettings)
+
+
+@dataclass
+class BlockDetector(ABC, Generic[Settings]):
+    """One series against its own frozen baseline, judged at the end of each block of valid steps."""
+
+    settings: Settings
+    scale: Scale = "log"
+    """`log` for series that are positive; on `linear` floors are relative to the baseline mean."""
+    direction: Direction = "rising"
+    matters: float = 0.0
+    """On `linear`: the least change that is counted, in the series' unit."""
+
+    score: float = 0.0
+    value: float | None = None
+    """Mean of the last full block, in the series' own unit."""
+    baseline: float | None = None
+    """Mean of the baseline, in the series' own unit; None until it is frozen."""
+    onset: int | None = None
+    """First step of the block in which the growth began, as far as the detector can tell."""
+    seen: int = 0
+    """Valid steps so far; after `rebaseline` those of the burn-in and the new baseline."""
+
+    _baseline_values: list[float] = field(default_factory=list[float])
+    _errors: int = 0
+    _error_squares: float = 0.0
+    _mean: float = 0.0
+    _reference: float = 0.0
+    """Growth of a block over `_mean`, on the detector's scale, below which nothing is counted."""
+    _block: list[float] = field(default_factory=list[float])
+    _block_start: int = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.baseline is not None
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the series has grown; None without a baseline that could tell."""
+        return self._grown if self.ready and not self._too_noisy else None
+
+    @property
+    def needs(self) -> str:
+        """Why `holds` is None, for a reader."""
+        if self._too_noisy:
+            growth = math.exp(min(self._reference, math.log(1e6)))
+            return f"its baseline swings so much that growth below ×{growth:.0f} cannot be told"
+        return f"baseline has {self.seen} of {self.settings.burn_in + self.settings.baseline} steps with a value"
+
+    def update(self, step: int, x: float, error: float | None = None) -> None:
+        """Take the value of the series at `step`.
+
+        Args:
+            step: Training step, as `onset` reports it.
+            x: Value in the series' own unit; on the log scale values below 1e-6 count as 1e-6.
+            error: Standard deviation of `x` through sampling, on the detector's scale (on the log scale that
+                of the logarithm); None where it is not known.
+        """
+        y = math.log(max(x, LEAST)) if self.scale == "log" else min(max(float(x), -MOST), MOST)
+        y = y if self.direction == "rising" else -y
+        self.seen += 1
+        if self.seen <= self.settings.burn_in:
+            return
+        if self.baseline is None:
+            self._learn(y, error)
+            return
+        if not self._block:
+            self._block_start = step
+        self._block.append(y)
+        if len(self._block) == self.settings.block:
+            mean = sum(self._block) / len(self._block)
+            self._block = []
+            self.value = self._unscale(mean)
+            self._judge(mean)
+
+    def rebaseline(self) -> None:
+        """Begin anew with the baseline, without a burn-in: the series is not at zero any more."""
+        seen = min(self.seen, self.settings.burn_in)
+        anew = type(self)(self.settings, self.scale, self.direction, self.matters, seen=seen)
+        for name in self._state_names:
+            setattr(self, name, getattr(anew, name))
+
+    def state_dict(self) -> dict[str, object]:
+        """All that `load_state_dict` needs, in JSON values."""
+        state: dict[str, object] = {"settings": asdict(self.settings)}
+        for name in self._state_names:
+            value = getattr(self, name)
+            state[name] = list(value) if isinstance(value, list) else value
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken, bit for bit: JSON in Python keeps floats exactly.
+
+        Raises:
+            StateError: if `state` is not of this kind of detector, or of one with other settings.
+        """
+        if given := sorted({"settings", *self._state_names} ^ set(state)):
+            raise StateError(f"{type(self).__name__}: {', '.join(given)} missing or unknown in the saved state")
+        if state["settings"] != asdict(self.settings):
+            raise StateError(f"{type(self).__name__}: saved with {state['settings']}, expected {self.settings}")
+        for name in self._state_names:
+            value = state[name]
+            setattr(self, name, list(value) if isinstance(value, list) else value)
+
+    @property
+    def _state_names(self) -> list[str]:
+        return [name for name in vars(self) if name not in ("settings", "scale", "direction", "matters")]
+
+    @property
+    def _too_noisy(self) -> bool:
+        # A series that was exploding during its baseline has none; to call it calm would be a lie.
+        return self.scale == "log" and self._reference > math.log(10)
+
+    def _learn(self, y: float, error: float | None) -> None:
+        self._baseline_values.append(y)
+        if error is not None:
+            self._errors += 1
+            self._error_squares += min(error, MOST) ** 2
+        if len(self._baseline_values) == self.settings.baseline:
+            values = np.array(self._baseline_values)
+            means = values.reshape(-1, self.settings.block).mean(axis=1)
+            self._mean = float(means.mean())
+            self.baseline = self._unscale(self._mean)
+            # Successive values come from overlapping windows, so a block mean is hardly less noisy than one
+            # value: no division by the square root of the block.
+            error = math.sqrt(self._error_squares / self._errors) if self._errors else 0.0
+            self._freeze(values, means, error)
+            self._baseline_values = []
+
+    def _least_change(self, growth: float) -> float:
+        """A growth by `growth`, in log units, on the detector's scale."""
+        return growth if self.scale == "log" else max(math.expm1(growth) * abs(self._mean), self.matters)
+
+    def _unscale(self, y: float) -> float:
+        y = y if self.direction == "rising" else -y
+        return math.exp(min(y, 709.0)) if self.scale == "log" else y  # e^710 is no float any more
+
+    @property
+    @abstractmethod
+    def _grown(self) -> bool:
+        """Whether growth holds, given a baseline."""
+
+    @abstractmethod
+    def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
+        """Set `_reference`, and whatever else is learnt from the baseline.
+
+        Args:
+            values: Every value of the baseline, on the detector's scale.
+            means: Its block means; `_mean` is theirs.
+            error: Known standard deviation of a value through sampling; 0 where it is not known.
+        """
+
+    @abstractmethod
+    def _judge(self, mean: float) -> None:
+        """Take the mean of a block that began at `_block_start`; set `score` and `onset`."""

@@ -1,0 +1,116 @@
+"""The detector that the rules use: a quick one for short runs, a near silent one for long runs, side by side."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracker_diag.detect.blocks import Direction, Scale
+from tracker_diag.detect.cusum import BlockCusum, CusumSettings
+from tracker_diag.detect.esr import BlockEsr, EsrSettings
+
+LONG_RUN = 2000
+"""Valid steps beyond which a run is a long one."""
+
+
+@dataclass(frozen=True)
+class GrowthSettings:
+    """Settings of both detectors."""
+
+    short: CusumSettings = field(default_factory=CusumSettings)
+    long: EsrSettings = field(default_factory=EsrSettings)
+    expected_steps: int | None = None
+    """How long the run is meant to be, in steps; None where nobody knows."""
+
+    def __post_init__(self) -> None:
+        if self.expected_steps is not None and self.expected_steps < 1:
+            raise ValueError(f"expected_steps: {self.expected_steps} given, expected 1 or more, or None")
+
+
+class GrowthDetector:
+    """Growth of one series; what is read is that of the detector that decides.
+
+    That is the short one until the run is a long one, by what is expected of it or by the steps it has had, and
+    the long one has a baseline that can tell growth. Growth that holds is never handed over: it ends first.
+    """
+
+    def __init__(
+        self,
+        settings: GrowthSettings | None = None,
+        scale: Scale = "log",
+        direction: Direction = "rising",
+        matters: float = 0.0,
+    ) -> None:
+        self.settings = settings or GrowthSettings()
+        self._short = BlockCusum(self.settings.short, scale, direction, matters)
+        self._long = BlockEsr(self.settings.long, scale, direction, matters)
+        self._steps = 0
+        """Valid steps ever, also those before `rebaseline`: a long run remains one."""
+        self._handed_over = False
+
+    def update(self, step: int, x: float, error: float | None = None) -> None:
+        """Take the value of the series at `step`; see `BlockDetector.update`."""
+        self._steps += 1
+        self._long.update(step, x, error)
+        if not self._handed_over:
+            self._short.update(step, x, error)
+            is_long = max(self._steps, self.settings.expected_steps or 0) > LONG_RUN
+            self._handed_over = is_long and self._long.holds is not None and not self._short.holds
+
+    def rebaseline(self) -> None:
+        """Begin anew with the baselines, without a burn-in."""
+        self._short.rebaseline()
+        self._long.rebaseline()
+        self._handed_over = False
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the series has grown; None without a baseline that could tell."""
+        return self._decides.holds
+
+    @property
+    def needs(self) -> str:
+        """Why `holds` is None, for a reader."""
+        return self._decides.needs
+
+    @property
+    def ready(self) -> bool:
+        return self._decides.ready
+
+    @property
+    def value(self) -> float | None:
+        """Mean of the last full block, in the series' own unit."""
+        return self._decides.value
+
+    @property
+    def baseline(self) -> float | None:
+        """Mean of the baseline, in the series' own unit; None until it is frozen."""
+        return self._decides.baseline
+
+    @property
+    def onset(self) -> int | None:
+        """First step of the block in which the growth began."""
+        return self._decides.onset
+
+    @property
+    def seen(self) -> int:
+        """Valid steps; after `rebaseline` those of the burn-in and the new baseline."""
+        return self._decides.seen
+
+    def state_dict(self) -> dict[str, object]:
+        """All that `load_state_dict` needs, in JSON values."""
+        return {
+            "short": self._short.state_dict(),
+            "long": self._long.state_dict(),
+            "steps": self._steps,
+            "handed_over": int(self._handed_over),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken, bit for bit; the run may be expected to be longer or shorter than then."""
+        self._short.load_state_dict(state["short"])
+        self._long.load_state_dict(state["long"])
+        self._steps, self._handed_over = state["steps"], bool(state["handed_over"])
+
+    @property
+    def _decides(self) -> BlockCusum | BlockEsr:
+        return self._long if self._handed_over else self._short

@@ -1,0 +1,83 @@
+"""Step: what has come so far of the step that is underway."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.arrays import on_device
+from tracker_diag.batch import PAIRS, Pair
+from tracker_diag.state import pack, unpack
+from tracker_diag.windows import Arrival, Observation
+
+
+@dataclass
+class Step:
+    """The metrics and observations of one training step."""
+
+    step: int
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    asked: bool = False
+    """Whether `observe` was called for it, also in vain: then the other ranks wait for this one's part."""
+    _host: dict[Pair, Observation] = field(default_factory=dict[Pair, Observation])
+    _arriving: list[Arrival] = field(default_factory=list[Arrival])
+
+    def take(self, incoming: Mapping[Pair, Observation]) -> None:
+        """Add what was observed; what is on a device sets out for the host."""
+        if any(on_device(one.tokens.first) for one in incoming.values()):
+            self._arriving.append(Arrival(incoming))
+        else:
+            for pair, one in incoming.items():
+                add_observation(self._host, pair, one)
+
+    def observed(self) -> dict[Pair, Observation]:
+        """All that was observed, in numpy arrays; waits for what is still on its way."""
+        while self._arriving:
+            for pair, one in self._arriving.pop(0).wait().items():
+                add_observation(self._host, pair, one)
+        return self._host
+
+    def state_dict(self) -> dict[str, Any]:
+        observed = {pair: one.state_dict() for pair, one in self.observed().items()}
+        values = pack(np.array(list(self.metrics.values()), np.float64))  # NaN and infinity are no JSON
+        return {
+            "step": self.step,
+            "asked": self.asked,
+            "names": list(self.metrics),
+            "values": values,
+            "observed": observed,
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "Step":
+        packed: dict[str, Any] = state["observed"]
+        observed: dict[Pair, Observation] = {
+            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
+        }
+        metrics = dict(zip(state["names"], unpack(state["values"]).tolist(), strict=True))
+        return cls(state["step"], metrics, state["asked"], observed)
+
+    @property
+    def has_tensors(self) -> bool:
+        return bool(self._host or self._arriving)
+
+
+def add_observation(into: dict[Pair, Observation], pair: Pair, observed: Observation) -> None:
+    """Add `observed` to what is there of `pair`."""
+    into[pair] = into[pair] + observed if pair in into else observed
+
+
+def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
+    """The metrics that are single numbers, of whatever library, as floats; taken now, before they change."""
+    found: dict[str, float] = {}
+    for key, value in metrics.items():
+        single = hasattr(value, "item") and getattr(value, "ndim", 1) == 0  # a scalar of numpy or torch
+        number = value.item() if single else value  # type: ignore[attr-defined]
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            try:
+                found[key] = float(number)
+            except OverflowError:  # an integer beyond floats
+                found[key] = math.inf if number > 0 else -math.inf
+    return found
