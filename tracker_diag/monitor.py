@@ -11,7 +11,7 @@ import atexit
 import logging
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
 from statistics import median
@@ -25,10 +25,10 @@ from tracker_diag.backends.base import Backend
 from tracker_diag.batch import PAIRS, Pair, Tensor, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
-from tracker_diag.metrics.registry import PREFIX, canonical
+from tracker_diag.metrics.registry import canonical
 from tracker_diag.records import Scalar, Table
 from tracker_diag.reduce import Ranks
-from tracker_diag.rules.engine import STATE_VALUES, Engine
+from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.signals import Observed
@@ -321,7 +321,7 @@ class Monitor:
 
         records = [
             *readout.scalars(statistics),
-            *self._states(),
+            *readout.states(self._engine, self.health),
             *readout.histograms(self._windows, observed),
         ]
         for backend in self.backends:
@@ -382,13 +382,6 @@ class Monitor:
             self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
             bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]
         return Observed(step, series, tuple(bad), readout.absent(self._windows), bool(own or pending), self._missing)
-
-    def _states(self) -> Iterator[Scalar]:
-        for rule, state in self._engine.states().items():
-            yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
-        for kind, count in self.health.items():
-            if count:
-                yield Scalar(f"{PREFIX}health/{kind}", count)
 
     @contextmanager
     def _guard(self, kind: str) -> Generator[None, None, None]:

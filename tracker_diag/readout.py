@@ -8,6 +8,7 @@ import numpy as np
 from tracker_diag.batch import PAIRS, Pair
 from tracker_diag.metrics.registry import PREFIX, STATS
 from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.slices import ALL, CONTEXT, OTHER, Names
 from tracker_diag.stats.histogram import rebin
@@ -78,6 +79,15 @@ def scalars(found: Mapping[str, Estimate]) -> Iterator[Scalar]:
             yield Scalar(PREFIX + key, estimate.value, estimate.n)
 
 
+def states(engine: Engine, health: Mapping[str, int]) -> Iterator[Scalar]:
+    """The state of each rule, and what has gone wrong so far in the diagnostics themselves."""
+    for rule, state in engine.states().items():
+        yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
+    for kind, count in health.items():
+        if count:
+            yield Scalar(f"{PREFIX}health/{kind}", count)
+
+
 def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Iterator[Record]:
     """|log-ratio| of each slice of `context`, now and in the reference period."""
     for pair in pairs:
@@ -99,7 +109,10 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
     for pair, window in windows.items():
         for name, of in window.slices(names).items():
             now = slice_statistics(of) if window.signal else {"count": Estimate(of.n, of.n)}
-            cells = [now[metric.name].value if metric.name in now else None for metric in STATS]
+            cells: list[float | int | None] = [
+                None if metric.name not in now else of.n if metric.name == "count" else now[metric.name].value
+                for metric in STATS
+            ]
             then = _p95(of)
             rows.append((pair, name, *cells, then, _note(name, names) or reasons.get(pair, "")))
     return Table(PREFIX + "slices", columns, tuple(rows))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tracker_diag.errors import require
 from tracker_diag.records import Table
-from tracker_diag.report.tables import describe
+from tracker_diag.report.tables import brief, describe
 from tracker_diag.rules.triage import Summary
 
 
@@ -20,12 +20,12 @@ def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str,
     )
     environment.filters |= {"describe": describe, "cell": _cell}
     text: str = environment.get_template("report.html.j2").render(
-        summary=summary, first=summary.first_break, tables=tables, figures=figures
+        summary=summary, first=summary.first_break, tables=[brief(table) for table in tables], figures=figures
     )
     return text
 
 
 def _cell(value: str | float | None) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1g}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value

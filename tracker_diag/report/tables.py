@@ -54,3 +54,22 @@ def describe(reading: Reading) -> str:
 def events_table(events: Sequence[tuple[int, str]]) -> Table:
     """What was done on purpose, one row each: the step, and what."""
     return Table(PREFIX + "events", ("step", "event"), tuple(events))
+
+
+BRIEF = (
+    "pair", "slice", "count", "p50", "p95", "p95 baseline", "p99", "ess", "ess_sequence", "ess_applied",
+    "pareto_k", "k3", "clip_fraction", "note",
+)  # fmt: skip
+"""Columns of the slices' table that a page has room for; the tracker's own table has all of them."""
+
+
+def brief(table: Table) -> Table:
+    """`table` as a page shows it: of the slices' columns those of `BRIEF`, and none that is empty throughout."""
+    shown = [
+        i
+        for i, column in enumerate(table.columns)
+        if (table.name != PREFIX + "slices" or column in BRIEF) and any(row[i] not in (None, "") for row in table.rows)
+    ]
+    shown.sort(key=lambda i: BRIEF.index(table.columns[i]) if table.columns[i] in BRIEF else i)
+    rows = tuple(tuple(row[i] for i in shown) for row in table.rows)
+    return Table(table.name, tuple(table.columns[i] for i in shown), rows)

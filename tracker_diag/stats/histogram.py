@@ -9,6 +9,7 @@ VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever co
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -97,7 +98,6 @@ def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tu
     nonfinite = np.zeros(starts[-1], np.int64)
     # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
-    ones = np.ones(len(keys), np.int64)
     for begin in range(0, values.size, _CHUNK):
         part = slice(begin, begin + _CHUNK)
         with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
@@ -119,17 +119,22 @@ def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tu
                 where = np.where(bad, end - start - 1, where)
             np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
             np.add(key, cell, out=cell)
-            _scatter(cell, ones[: cell.size], counts[start * 2 * BINS : end * 2 * BINS])
+            _scatter(cell, counts[start * 2 * BINS : end * 2 * BINS])
     return counts, nonfinite
 
 
-def _scatter(cell: RowArray, ones: IntArray, counts: IntArray) -> None:
+@cache
+def _ones() -> IntArray:
+    return np.ones(_CHUNK, np.int64)
+
+
+def _scatter(cell: RowArray, counts: IntArray) -> None:
     """Add one to `counts` at each of `cell`, by torch where it is in use: it needs no wider copy of the cells."""
     torch = sys.modules.get("torch")
     if torch is None:
         counts += np.bincount(cell, minlength=counts.size)
     else:
-        torch.from_numpy(counts).index_add_(0, torch.from_numpy(cell), torch.from_numpy(ones))
+        torch.from_numpy(counts).index_add_(0, torch.from_numpy(cell), torch.from_numpy(_ones()[: cell.size]))
 
 
 def _count_device(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tuple[Any, Any]:
