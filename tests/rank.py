@@ -53,6 +53,9 @@ def all_reduce(rank, world, port, folder):
 
 def through_store(rank, world, port, folder):
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=20), wait_for_workers=False)
+    (folder / f"{rank}.ready").touch()
+    while len(list(folder.glob("*.ready"))) < world:  # or the first would miss those that are slow to start
+        time.sleep(0.01)
     monitor = Monitor([CapturingBackend()], ranks=ThroughStore(store, rank, world, f"host-{rank}"), window=STEPS)
     for step in range(40):
         monitor.observe(**batch(step, rank))

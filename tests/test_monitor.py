@@ -528,3 +528,13 @@ def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, m
     assert monitor.failures == []
     for step in expected.records:
         assert found.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_one_token_is_counted_and_nothing_is_concluded(tokens):
+    values = np.full((1, tokens), -0.5)
+    seen, monitor = watch([{"logprobs": values, "old_logprobs": values - 0.1, "model_mask": np.ones((1, tokens))}] * 80)
+    assert seen.scalars(79)["diag/policy/text_only/count"] == 8 * tokens
+    assert not any("p95" in name or "ess" in name for name in seen.scalars(79))
+    assert fired(monitor) == []
+    assert monitor.failures == []

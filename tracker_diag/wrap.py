@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracker_diag.backends.base import Backend
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
+from tracker_diag.reduce import Ranks
 from tracker_diag.rules.model import Rule
 
 
@@ -36,6 +38,9 @@ def wrap(
     also: Sequence[Backend] = (),
     rules: Sequence[Rule] | None = None,
     window: int = 8,
+    settings: GrowthSettings | None = None,
+    clip: tuple[float, float] = (0.2, 0.2),
+    ranks: Ranks | None = None,
 ) -> Any:
     """Wrap the tracker that the training loop logs to.
 
@@ -43,7 +48,7 @@ def wrap(
         target: a `wandb.Run`, the `mlflow` module or an `mlflow.ActiveRun`, or an `MlflowClient`
             together with `run_id`. The run must be underway; it is never started or ended here.
         also: further backends that get the same records.
-        rules, window: see `Monitor`.
+        rules, window, settings, clip, ranks: see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of
@@ -54,7 +59,7 @@ def wrap(
     """
 
     def monitor(backend: Backend) -> Monitor:
-        return Monitor((backend, *also), rules=rules, window=window)
+        return Monitor((backend, *also), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks)
 
     kind = type(target)
     home = kind.__module__.partition(".")[0]
