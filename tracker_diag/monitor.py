@@ -31,7 +31,7 @@ from tracker_diag.reduce import Ranks
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.signals import Observed
+from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.slices import CONTEXT, Names, label
 from tracker_diag.stats.tails import Estimate

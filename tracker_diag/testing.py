@@ -12,7 +12,8 @@ from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.signals import Observed
+from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import Summary
 
 _TOKEN = re.compile(
@@ -54,6 +55,11 @@ class RuleCase(BaseModel):
     """Series that are NaN or infinite, by step."""
     missing: dict[str, str] = {}
     """Steps since a rank was last heard of, by rank, in the notation of `series`."""
+    config: dict[int, dict[str, str | float | bool]] = {}
+    """Settings of the run, by the step from which on they are so."""
+    fired: dict[str, int] = {}
+    """Steps at which other rules fired."""
+    algorithm: Algorithm | None = None
     firing: int | Literal["never"]
     resolved: int | None = None
     onset: int | None = None
@@ -63,7 +69,7 @@ class RuleCase(BaseModel):
 
 def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = None) -> list[str]:
     """What `rule` does other than `case` expects, one sentence each; empty if it does it all."""
-    engine = Engine([rule], settings)
+    engine = Engine([rule], settings, case.algorithm)
     columns = {name: series(notation) for name, notation in case.series.items()}
     missing = {name: series(notation) for name, notation in case.missing.items()}
     fired: list[Finding] = []
@@ -77,7 +83,10 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
         }
         bad = (case.non_finite[step],) if step in case.non_finite else ()
         silent = {name: int(values[step]) for name, values in missing.items() if step < len(values) and values[step]}
-        for finding in engine.evaluate(Observed(step, now, bad, missing=silent if missing else None)):
+        config = {key: value for since, part in case.config.items() if since <= step for key, value in part.items()}
+        past = {name: at for name, at in case.fired.items() if at <= step}
+        observed = Observed(step, now, bad, missing=silent if missing else None, config=config, fired=past)
+        for finding in engine.evaluate(observed):
             if finding.state == "firing":
                 fired.append(finding)
             elif finding.state == "resolved":

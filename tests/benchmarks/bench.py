@@ -29,7 +29,7 @@ from tracker_diag import Monitor
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.signals import Observed
+from tracker_diag.rules.readers.base import Observed
 from tracker_diag.stats.histogram import Sketch, quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums

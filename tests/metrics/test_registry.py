@@ -19,7 +19,7 @@ def test_names_stand_once_and_are_explained():
         ("losses/clip_fraction", "clip_fraction"),
         ("eval/reward", None),
         ("diag/policy/all/kl", None),
-        ("reward_std", None),
+        ("reward_spread", None),
         ("my reward", None),
     ],
 )

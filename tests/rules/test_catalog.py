@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import names
+from tracker_diag.rules.nodes import names
 from tracker_diag.testing import RuleCase, check_rule
 
 HERE = Path(__file__).parent

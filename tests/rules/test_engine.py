@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Reading
-from tracker_diag.rules.model import All, AnyOf, Not, Rule
-from tracker_diag.rules.signals import Observed, holds
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import All, AnyOf, Not
+from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.signals import holds
 from tracker_diag.rules.triage import Summary, first_break
 
 LOW = {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.5}

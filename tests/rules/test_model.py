@@ -2,7 +2,8 @@ import pytest
 from pydantic import ValidationError
 
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Rule, names
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import names
 
 GOOD = next(rule for rule in catalog() if rule.id == "POL002").model_dump(by_alias=True, mode="json")
 
@@ -53,10 +54,15 @@ def test_what_a_rule_may_not_say(fields, message):
         ({"kind": "threshold", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
         ({"kind": "threshold", "series": {"stat": "p95"}, "above": 1, "below": 2}, "expected exactly one of above and"),
         ({"kind": "baseline_ratio", "series": {"stat": "p95"}}, "expected exactly one of above and below"),
-        ({"kind": "trend", "series": {"stat": "p95"}, "steps": 3, "factor": 2}, "greater than or equal to 4"),
+        ({"kind": "trend", "series": {"stat": "p95"}, "steps": 40}, "expected exactly one of factor and change"),
+        (
+            {"kind": "threshold", "series": {"stat": "p95"}, "above": {"ppo": 1}},
+            "expected a limit for `other` beside those of algorithms",
+        ),
+        ({"kind": "trend", "series": {"stat": "p95"}, "steps": 3, "factor": 2}, "greater than or equal to 8"),
         (
             {"kind": "grwth", "series": {"stat": "p95"}},
-            "'growth', 'threshold', 'trend', 'baseline_ratio',",
+            "Input tag 'grwth' found using 'kind' does not match any of the expected tags",
         ),
     ],
 )

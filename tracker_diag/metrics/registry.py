@@ -20,6 +20,8 @@ class Metric:
     """The scale on which growth is judged: `log` for what is positive and spans decades."""
     matters: float = 0.0
     """On the linear scale: a change below this, in the metric's unit, is never growth."""
+    per: str = ""
+    """What it may also be logged for one at a time: of `tool`, the tool search stands as `<name>:search`."""
 
 
 STATS = (
@@ -73,12 +75,220 @@ HEALTH = (
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""
 
 TRAINING = (
-    Metric("reward", "reward", "mean training reward", "lower", matters=0.02),
-    Metric("kl", "nat", "mean KL to the reference policy", "higher", "log"),
+    # What is optimised.
+    Metric("reward", "reward", "mean training reward; of an episode, its return", "lower", matters=0.02),
+    Metric("kl", "nat", "mean KL to the reference policy, whatever its estimator", "higher", "log"),
     Metric("entropy", "nat", "mean token entropy of the policy", "lower", "log"),
-    Metric("loss", "loss", "policy loss", "higher", matters=0.01),
+    Metric(
+        "loss", "loss", "training loss: the policy's in RL, that of labels or pairs elsewhere", "higher", matters=0.01
+    ),
     Metric("grad_norm", "norm", "gradient norm before clipping", "higher", "log"),
     Metric("clip_fraction", "share", "share of ratios outside the clip range", "higher", matters=0.01),
+    Metric("approx_kl", "nat", "mean KL between the policy before and after its update", "higher", "log"),
+    Metric("kl_target", "nat", "the KL that a controller or an early stop aims at", "neither"),
+    Metric("kl_coefficient", "weight", "weight of the KL to the reference in loss or reward", "neither"),
+    Metric("learning_rate", "rate", "learning rate of the policy", "neither", "log"),
+    # Reward: its distribution over a batch, its parts, and what it should agree with.
+    Metric("reward_std", "reward", "standard deviation of the rewards of a batch", "lower"),
+    Metric("group_reward_std", "reward", "standard deviation within a prompt's samples, mean over prompts", "lower"),
+    Metric("reward_min", "reward", "smallest reward of a batch", "neither"),
+    Metric("reward_max", "reward", "largest reward of a batch", "neither"),
+    Metric("reward_p50", "reward", "median reward of a batch", "lower"),
+    Metric("reward_p99", "reward", "99th percentile of the rewards of a batch", "neither"),
+    Metric("reward_skew", "ratio", "skewness of the rewards of a batch", "higher", matters=0.5),
+    Metric("reward_zero_share", "share", "samples whose reward is exactly 0", "higher", matters=0.02),
+    Metric("reward_max_share", "share", "samples whose reward is the highest that there is", "neither", matters=0.02),
+    Metric(
+        "reward_top_share",
+        "share",
+        "largest absolute reward over the sum of all absolute rewards",
+        "higher",
+        matters=0.02,
+    ),
+    Metric("reward_component", "reward", "mean of one part of the reward", "neither", matters=0.02, per="component"),
+    Metric("reward_component_std", "reward", "standard deviation of one part of the reward", "lower", per="component"),
+    Metric(
+        "component_variance_share",
+        "share",
+        "largest part's variance over the sum of all parts'",
+        "higher",
+        matters=0.02,
+    ),
+    Metric(
+        "dead_component_share",
+        "share",
+        "parts of the reward whose standard deviation is exactly 0",
+        "higher",
+        matters=0.02,
+    ),
+    Metric("format_reward", "reward", "the part of the reward that is paid for format", "neither", matters=0.02),
+    Metric("success_rate", "share", "training episodes that solved their task", "lower", matters=0.02),
+    Metric("claimed_success", "share", "episodes whose text claims success", "neither", matters=0.02),
+    Metric("verified_success", "share", "episodes whose final state was verified to be right", "lower", matters=0.02),
+    Metric("human_score", "score", "mean score that people gave", "lower", matters=0.02),
+    Metric("judge_score", "score", "mean score that a judge model gave", "lower", matters=0.02),
+    Metric("verifier_score", "score", "mean score that a program's check gave", "lower", matters=0.02),
+    Metric(
+        "judge_style_correlation",
+        "correlation",
+        "strongest correlation of the judge's score with style",
+        "higher",
+        matters=0.05,
+    ),
+    Metric(
+        "expert_reward", "reward", "mean reward of a known good policy, under the same reward", "lower", matters=0.02
+    ),
+    Metric("random_reward", "reward", "mean reward of a random policy, under the same reward", "neither", matters=0.02),
+    # Evaluation: never the training metric of the same name.
+    Metric("eval_score", "score", "mean score or return of the evaluation", "lower", matters=0.02),
+    Metric("public_score", "score", "score on the evaluation set that choices are made by", "lower", matters=0.02),
+    Metric("private_score", "score", "score on an evaluation set that nothing was chosen by", "lower", matters=0.02),
+    Metric("eval_loss", "loss", "loss on held-out data", "higher", matters=0.01),
+    Metric("eval_truncated_share", "share", "evaluation responses that were cut at a limit", "higher", matters=0.02),
+    Metric("eval_tool_failure_rate", "share", "tool calls of the evaluation that failed", "higher", matters=0.02),
+    Metric("eval_turns", "turns", "mean turns of an evaluation episode", "neither", "log"),
+    # What the policy does.
+    Metric("response_length", "tokens", "mean tokens of a response", "neither", "log"),
+    Metric("response_length_max", "tokens", "longest response of a batch", "neither", "log"),
+    Metric("length_limit", "tokens", "where a response is cut", "neither", "log"),
+    Metric("truncated_share", "share", "responses or episodes that were cut at a limit", "higher", matters=0.02),
+    Metric("terminated_share", "share", "episodes that reached a terminal state", "lower", matters=0.02),
+    Metric("episode_length", "steps", "mean environment steps of an episode", "neither", "log"),
+    Metric("turns", "turns", "mean turns of an episode", "neither", "log"),
+    Metric("repeat_ratio", "share", "text that repeats itself; of what, the source says", "higher", matters=0.02),
+    Metric("refusal_rate", "share", "responses that refuse", "higher", matters=0.02),
+    Metric("diversity", "share", "distinct behaviours among the samples of a batch", "lower", matters=0.02),
+    # Tools and the environment.
+    Metric("tool_calls", "calls", "mean tool calls of an episode", "neither", "log", per="tool"),
+    Metric("tool_failure_rate", "share", "tool calls that failed", "higher", matters=0.02, per="tool"),
+    Metric("tool_entropy", "nat", "entropy of the choice among tools", "lower", matters=0.02),
+    Metric(
+        "essential_tool_share",
+        "share",
+        "least share of all calls among the tools declared essential",
+        "lower",
+        matters=0.02,
+    ),
+    Metric("malformed_call_rate", "share", "tool calls that could not be parsed", "higher", matters=0.02),
+    Metric(
+        "void_turn_rate",
+        "share",
+        "turns, or episodes with one, that neither call a tool nor answer",
+        "higher",
+        matters=0.02,
+    ),
+    Metric("tool_seconds", "s", "mean time in tools or the environment", "higher", "log", per="tool"),
+    Metric("tool_timeouts", "share", "tool calls that ran out of time", "higher", matters=0.02, per="tool"),
+    Metric("concurrency", "episodes", "episodes under way at once", "neither", "log"),
+    Metric(
+        "reward_after_tool_failure",
+        "reward",
+        "mean reward of episodes whose last tool call failed",
+        "higher",
+        matters=0.02,
+    ),
+    Metric(
+        "reward_after_tool_success",
+        "reward",
+        "mean reward of episodes whose last tool call worked",
+        "lower",
+        matters=0.02,
+    ),
+    # Advantages and groups.
+    Metric("zero_std_share", "share", "groups of samples whose rewards are all the same", "higher", matters=0.02),
+    Metric("advantage_std", "advantage", "standard deviation of the advantages", "neither", "log"),
+    Metric("advantage_max", "advantage", "largest advantage of a batch", "higher", "log"),
+    Metric(
+        "advantage_ess",
+        "share",
+        "effective sample size of |advantage × weight| over trajectories, over n",
+        "lower",
+        matters=0.02,
+    ),
+    Metric(
+        "advantage_success_correlation",
+        "correlation",
+        "correlation of advantage and success over trajectories",
+        "lower",
+        matters=0.05,
+    ),
+    Metric("positive_logprob", "nat", "mean log-prob of tokens whose advantage is positive", "lower", matters=0.02),
+    # Preference pairs.
+    Metric("chosen_reward", "reward", "mean (implicit) reward of the chosen answers", "lower", matters=0.02),
+    Metric("rejected_reward", "reward", "mean (implicit) reward of the rejected answers", "neither", matters=0.02),
+    Metric("reward_margin", "reward", "mean of chosen less rejected reward", "lower", matters=0.02),
+    Metric("preference_accuracy", "share", "pairs whose chosen answer has the higher reward", "lower", matters=0.02),
+    Metric(
+        "chosen_logprob",
+        "nat",
+        "mean log-prob of the chosen answers, each summed over its tokens",
+        "lower",
+        matters=1.0,
+    ),
+    Metric(
+        "rejected_logprob",
+        "nat",
+        "mean log-prob of the rejected answers, each summed over its tokens",
+        "neither",
+        matters=1.0,
+    ),
+    # Trainer against sampler, as a trainer reports it.
+    Metric("mismatch_kl", "nat", "KL(sampler ‖ trainer), k3 where there is a choice", "higher", "log"),
+    Metric(
+        "mismatch_chi2", "ratio", "χ² divergence from raw token weights; log-ratios clamped at ±20", "higher", "log"
+    ),
+    Metric(
+        "logprob_difference", "nat", "mean absolute difference of sampler's and trainer's log-probs", "higher", "log"
+    ),
+    Metric(
+        "logprob_difference_max",
+        "nat",
+        "largest absolute difference of sampler's and trainer's log-probs",
+        "higher",
+        "log",
+    ),
+    Metric(
+        "applied_ess",
+        "share",
+        "effective sample size of the weights after truncation: hides the tail",
+        "lower",
+        matters=0.02,
+    ),
+    # Freshness.
+    Metric(
+        "policy_lag", "updates", "mean updates between sampling a trajectory and training on it", "higher", matters=0.5
+    ),
+    Metric(
+        "version_span",
+        "updates",
+        "mean difference of newest and oldest policy version in a trajectory",
+        "higher",
+        matters=0.5,
+    ),
+    Metric(
+        "unversioned_share", "share", "trajectories that do not say which policy sampled them", "higher", matters=0.02
+    ),
+    # Critic.
+    Metric("value_loss", "loss", "loss of the value function", "higher", "log"),
+    Metric("explained_variance", "share", "1 − Var(return − value) / Var(return)", "lower", matters=0.02),
+    Metric("value_mean", "reward", "mean predicted value", "neither", matters=0.02),
+    Metric("value_std", "reward", "standard deviation of the predicted values", "neither", "log"),
+    Metric("return_mean", "reward", "mean of the value function's targets", "neither", matters=0.02),
+    Metric("return_std", "reward", "standard deviation of the value function's targets", "neither", "log"),
+    Metric("return_max", "reward", "largest of the value function's targets", "neither", "log"),
+    # Numbers and machines.
+    Metric("loss_scale", "factor", "loss scale of mixed precision", "lower", "log"),
+    Metric("skipped_steps", "updates", "optimiser steps that were skipped because of overflow", "higher", matters=0.5),
+    Metric(
+        "throughput", "1/s", "tokens, samples or environment steps a second; compare only with itself", "lower", "log"
+    ),
+    Metric("step_seconds", "s", "time of a training step, all parts", "higher", "log"),
+    Metric("rollout_seconds", "s", "time of a step in sampling", "higher", "log"),
+    Metric("reward_seconds", "s", "time of a step in scoring", "higher", "log"),
+    Metric("wait_share", "share", "part of a step in which the trainer waits for rollouts", "higher", matters=0.02),
+    Metric("memory_reserved", "GiB", "accelerator memory that is reserved, at its peak", "higher", "log"),
+    Metric("memory_limit", "GiB", "accelerator memory that there is", "neither", "log"),
+    Metric("utilisation", "share", "share of time in which the accelerator computes", "lower", matters=0.02),
     Metric("rank_time_ratio", "ratio", "slowest rank's own seconds a step, over the median rank's", "higher", "log"),
 )
 """Metrics that a trainer logs itself; read by the rules under these names, with any prefix."""
@@ -90,6 +300,11 @@ OWN = (
 
 NOT_THE_POLICYS = ("eval/", "val/", "validation/", "test/", "critic/", "value/", PREFIX)
 """Prefixes under which a familiar name means something else."""
+
+THE_CRITICS = frozenset(
+    {"value_loss", "explained_variance", "value_mean", "value_std", "return_mean", "return_std", "return_max"}
+)
+"""Names that mean the same below a critic's prefix."""
 
 _STATS = {metric.name: metric for metric in STATS}
 _TRAINING = {metric.name: metric for metric in TRAINING}
@@ -103,10 +318,11 @@ def stat(name: str) -> Metric:
 
 
 def training(name: str) -> Metric:
-    """The trainer's metric with the canonical `name`; UnknownName if there is none."""
-    if name not in _TRAINING:
+    """The trainer's metric with the canonical `name`, also of one member (`tool_calls:search`); else UnknownName."""
+    found = _find(name)
+    if found is None:
         raise UnknownName("metric", name, tuple(_TRAINING))
-    return _TRAINING[name]
+    return found
 
 
 def canonical(key: str) -> str | None:
@@ -116,4 +332,19 @@ def canonical(key: str) -> str | None:
     'reward'
     """
     last = key.rsplit("/", 1)[-1]
-    return last if last in _TRAINING and not key.startswith(NOT_THE_POLICYS) else None
+    if _find(last) is None or key.startswith(PREFIX):
+        return None
+    return None if key.startswith(NOT_THE_POLICYS) and not _means_the_same(key, last) else last
+
+
+def _means_the_same(key: str, last: str) -> bool:
+    """Whether `last` says itself that it is of the evaluation, or of the critic, whose prefix `key` has."""
+    return last in THE_CRITICS if key.startswith(("critic/", "value/")) else last.startswith("eval_")
+
+
+def _find(name: str) -> Metric | None:
+    if name in _TRAINING:
+        return _TRAINING[name]
+    family, _, member = name.partition(":")
+    metric = _TRAINING.get(family)
+    return metric if metric and metric.per and member else None

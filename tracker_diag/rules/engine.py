@@ -7,13 +7,16 @@ What cannot be seen is unknown, never healthy; it neither starts nor ends a find
 
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.batch import Pair
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.findings import Finding, Reading
-from tracker_diag.rules.model import Rule, SliceName, names
-from tracker_diag.rules.signals import LOST_AFTER, Observed, holds, reader
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import Algorithm, Signal, SliceName, names
+from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader
+from tracker_diag.rules.signals import holds, reader
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1, "firing": 2}
@@ -22,18 +25,31 @@ STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1,
 class Engine:
     """Evaluates `rules` step by step. Cost and memory do not depend on the number of steps seen."""
 
-    def __init__(self, rules: Sequence[Rule], settings: GrowthSettings | None = None) -> None:
-        self.rules = tuple(rules)
-        self._watches = [
-            _Watch(rule, pair, slice, settings or GrowthSettings())
-            for rule in rules
-            for pair in _pairs(rule)
-            for slice in rule.slices
-        ]
+    def __init__(
+        self, rules: Sequence[Rule], settings: GrowthSettings | None = None, algorithm: Algorithm | None = None
+    ) -> None:
+        self.rules = tuple(
+            rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
+        )
+        self._readers: dict[str, Reader] = {}
+        """What several rules ask of the same series is read once."""
+        self._watches: list[_Watch] = []
+        for rule in self.rules:
+            for pair in _pairs(rule):
+                for slice in rule.slices:
+                    keys: dict[str, str] = {}
+                    for name, signal in rule.signals.items():
+                        keys[name] = _key(signal, pair, slice)
+                        if keys[name] not in self._readers:
+                            at = Place(pair, slice, settings or GrowthSettings(), algorithm)
+                            self._readers[keys[name]] = reader(signal, at)
+                    self._watches.append(_Watch(rule, pair, slice, keys))
 
     def evaluate(self, observed: Observed) -> list[Finding]:
         """Take in one step; the findings whose state changed at it, inhibitions already marked."""
-        changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
+        observed = replace(observed, fired={**observed.fired, **self._fired()})
+        readings = {key: one.read(observed) for key, one in self._readers.items()}
+        changed = [watch.step(observed, readings) for watch in self._watches]  # a list: each watch is to step
         if any(changed):
             firing = [w.finding for w in self._watches if w.finding and w.finding.state == "firing"]
             # Whose explanation came or went has changed too: it may be an alert now, or none any more.
@@ -71,28 +87,44 @@ class Engine:
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: findings that are open end at `step`, and every baseline begins anew."""
+        for one in self._readers.values():
+            one.rebaseline()
         ended = [watch.finding for watch in self._watches if watch.rebaseline(step)]
         return [finding for finding in ended if finding]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs, in JSON values, by rule, pair and slice."""
-        return {watch.key: watch.state_dict() for watch in self._watches}
+        """All that `load_state_dict` needs, in JSON values."""
+        return {
+            "readers": {key: one.state_dict() for key, one in self._readers.items()},
+            "watches": {watch.key: watch.state_dict() for watch in self._watches},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. Rules that are new since then begin anew, those gone are left out."""
+        for key, one in self._readers.items():
+            if key in state["readers"]:
+                one.load_state_dict(state["readers"][key])
         for watch in self._watches:
-            if watch.key in state:
-                watch.load_state_dict(state[watch.key])
+            if watch.key in state["watches"]:
+                watch.load_state_dict(state["watches"][watch.key])
+
+    def _fired(self) -> dict[str, int]:
+        """The step at which each rule last fired."""
+        found: dict[str, int] = {}
+        for watch in self._watches:
+            if watch.finding and watch.finding.fired is not None:
+                found[watch.rule.id] = max(found.get(watch.rule.id, watch.finding.fired), watch.finding.fired)
+        return found
 
 
 class _Watch:
     """One rule on one pair and slice."""
 
-    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, settings: GrowthSettings) -> None:
+    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, keys: Mapping[str, str]) -> None:
         self.rule = rule
         self.pair: Pair | None = pair
         self.slice = slice
-        self._readers = {name: reader(name, signal, pair, slice, settings) for name, signal in rule.signals.items()}
+        self._keys = keys
         self._required = tuple(dict.fromkeys(names(rule.condition)))
         self._held, self._failed, self._since = 0, 0, 0
         self.state: RuleState = "unknown"
@@ -112,9 +144,9 @@ class _Watch:
         """Whether the rule could decide, at some step and not too long ago."""
         return self._has_seen and self._missed <= LOST_AFTER
 
-    def step(self, observed: Observed) -> bool:
-        """Take in one step; whether a finding began, fired or was resolved."""
-        readings = {name: read.read(observed) for name, read in self._readers.items()}
+    def step(self, observed: Observed, read: Mapping[str, Reading]) -> bool:
+        """Take in one step, `read` by the engine's readers; whether a finding began, fired or was resolved."""
+        readings = {name: read[key] for name, key in self._keys.items()}
         verdict = holds(self.rule.condition, readings)
         self.given |= self.pair is None or self.pair not in (observed.absent or {})
         if verdict is None:
@@ -137,8 +169,6 @@ class _Watch:
 
     def rebaseline(self, step: int) -> bool:
         """Begin anew; whether a firing finding ended by it."""
-        for read in self._readers.values():
-            read.rebaseline()
         fired = self.finding is not None and self.state == "firing"
         if self.finding and fired:
             self.finding = self.finding.moved(state="resolved", resolved=step)
@@ -149,7 +179,6 @@ class _Watch:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "readers": {name: read.state_dict() for name, read in self._readers.items()},
             "counts": [self._held, self._failed, self._since, self._missed],
             "state": self.state,
             "finding": self.finding.state_dict() if self.finding else None,
@@ -160,9 +189,6 @@ class _Watch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, read in self._readers.items():
-            if name in state["readers"]:
-                read.load_state_dict(state["readers"][name])
         self._held, self._failed, self._since, self._missed = state["counts"]
         self.state, self.given = state["state"], state["given"]
         self._has_seen, self.blindness = state["has_seen"], state["blindness"]
@@ -209,7 +235,7 @@ class _Watch:
             fired=step if fires else None,
             resolved=None,
             summary=_render(self.rule.summary, readings, self.pair, self.slice),
-            evidence=(*required, *(readings[name] for name in self.rule.support)),
+            evidence=tuple(replace(readings[name], signal=name) for name in (*self._required, *self.rule.support)),
         )
         return True
 
@@ -230,6 +256,13 @@ class _Watch:
         self._held = 0
         if self.finding and self.finding.state == "pending":
             self.finding = self.past.pop() if self.past else None
+
+
+def _key(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
+    """What tells readers apart: the signal, and where it depends on them pair and slice."""
+    refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
+    place = f"{pair}/{slice}: " if any(ref.stat for ref in refs if ref) else ""
+    return place + signal.model_dump_json(exclude_none=True)
 
 
 def _pairs(rule: Rule) -> tuple[Pair | None, ...]:

@@ -1,0 +1,243 @@
+"""The parts of a rule: series, signals on them, conditions over signals. Data only: nothing is evaluated as code."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tracker_diag.batch import Pair
+from tracker_diag.metrics import registry
+from tracker_diag.slices import Slice
+
+SliceName: TypeAlias = Slice | Literal["all"]
+
+Direction: TypeAlias = Literal["rising", "falling"]
+
+Algorithm: TypeAlias = Literal["ppo", "grpo", "gspo", "dpo", "sft"]
+"""What a limit may depend on. gspo: any ratio per sequence; dpo: any loss on pairs; sft: any loss on given text."""
+
+Limit: TypeAlias = float | dict[Algorithm | Literal["other"], float]
+"""One limit, or one for each algorithm; without an entry for the run's, or if that is unknown, `other`."""
+
+
+class Node(BaseModel):
+    """Frozen, and closed to unknown fields, so that a typo is an error and not a blind rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SeriesRef(Node):
+    """One series: a statistic of a slice, or a metric that the trainer logs.
+
+    Where `pair` or `slice` is left out, the rule's own is meant.
+    """
+
+    stat: str | None = None
+    slice: SliceName | None = None
+    pair: Pair | None = None
+    metric: str | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "SeriesRef":
+        if (self.stat is None) == (self.metric is None):
+            raise ValueError("expected exactly one of stat and metric")
+        if self.stat is not None:
+            registry.stat(self.stat)
+        elif self.metric is not None:
+            registry.training(self.metric)
+            if self.slice or self.pair:
+                raise ValueError("slice and pair go with stat, not with metric")
+        return self
+
+    def key(self, pair: Pair | None, slice: SliceName) -> str:
+        """Name of the series, with the rule's `pair` and `slice` where it leaves them out."""
+        if self.metric is not None:
+            return self.metric
+        return f"{self.pair or pair}/{self.slice or slice}/{self.stat}"
+
+    @property
+    def definition(self) -> registry.Metric:
+        return registry.training(self.metric) if self.metric else registry.stat(str(self.stat))
+
+
+class Growth(Node):
+    """Sustained change for the worse against the series' own frozen baseline."""
+
+    kind: Literal["growth"] = "growth"
+    series: SeriesRef
+    relative_to: SeriesRef | None = None
+    """Look at series over this one instead, so that what moves both does not count."""
+    direction: Direction = "rising"
+
+
+class Limited(Node):
+    """What lies above or below one limit."""
+
+    above: Limit | None = None
+    below: Limit | None = None
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "Limited":
+        if (self.above is None) == (self.below is None):
+            raise ValueError("expected exactly one of above and below")
+        limit = self.above if self.above is not None else self.below
+        if isinstance(limit, dict) and "other" not in limit:
+            raise ValueError("expected a limit for `other` beside those of algorithms")
+        return self
+
+
+class Threshold(Limited):
+    """The series, or its ratio to another one, lies above or below a fixed limit."""
+
+    kind: Literal["threshold"] = "threshold"
+    series: SeriesRef
+    relative_to: SeriesRef | None = None
+
+
+class BaselineRatio(Limited):
+    """The series over the mean of its own frozen baseline lies above or below a limit."""
+
+    kind: Literal["baseline_ratio"] = "baseline_ratio"
+    series: SeriesRef
+
+
+class Correlation(Limited):
+    """Spearman's correlation of two series over the last `steps` at which both had a value."""
+
+    kind: Literal["correlation"] = "correlation"
+    series: SeriesRef
+    other: SeriesRef
+    steps: int = Field(ge=10)
+
+
+class Material(Node):
+    """A change that is large enough to matter, whatever the noise."""
+
+    factor: float | None = Field(default=None, gt=1)
+    """For series that are positive."""
+    change: float | None = Field(default=None, gt=0)
+    """In the series' own unit."""
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "Material":
+        if (self.factor is None) == (self.change is None):
+            raise ValueError("expected exactly one of factor and change")
+        return self
+
+
+class Trend(Material):
+    """A steady change over the last `steps` values: Mann–Kendall and Theil–Sen on the means of eight blocks.
+
+    Needs no baseline, so it also sees a series that has been rising since it began.
+    """
+
+    kind: Literal["trend"] = "trend"
+    series: SeriesRef
+    relative_to: SeriesRef | None = None
+    steps: int = Field(ge=8)
+    direction: Direction = "rising"
+
+
+class Spike(Material):
+    """A value far outside the last `steps` values before it, by their median and MAD, and materially so."""
+
+    kind: Literal["spike"] = "spike"
+    series: SeriesRef
+    steps: int = Field(default=50, ge=10)
+    direction: Direction = "rising"
+    z: float = Field(default=6.0, gt=0)
+
+
+class Stuck(Node):
+    """The series has not changed by more than `within` over the last `steps` values."""
+
+    kind: Literal["stuck"] = "stuck"
+    series: SeriesRef
+    steps: int = Field(ge=5)
+    within: float = Field(default=0.0, ge=0)
+
+
+class Absent(Node):
+    """The series has not come once in the first `steps` steps of the run, or since."""
+
+    kind: Literal["absent"] = "absent"
+    series: SeriesRef
+    steps: int = Field(default=20, ge=1)
+
+
+class NonFinite(Node):
+    """Any metric is NaN or infinite, or any model token has such a log-ratio."""
+
+    kind: Literal["non_finite"] = "non_finite"
+
+
+class MissingRank(Node):
+    """A rank has not been heard of for `steps` steps; only known where ranks report through a store."""
+
+    kind: Literal["missing_rank"] = "missing_rank"
+    steps: int = Field(ge=1)
+
+
+class ConfigChanged(Node):
+    """A setting of the run is another than at its start; `keys` are shell patterns over dotted names."""
+
+    kind: Literal["config_changed"] = "config_changed"
+    keys: tuple[str, ...] = Field(min_length=1)
+
+
+class ConfigIs(Node):
+    """A setting of the run has one of `values`; `keys` are shell patterns, the first that matches counts."""
+
+    kind: Literal["config_is"] = "config_is"
+    keys: tuple[str, ...] = Field(min_length=1)
+    values: tuple[str | float | bool, ...] = Field(min_length=1)
+
+
+class Fired(Node):
+    """At least `count` of other `rules` have fired within the last `steps` steps."""
+
+    kind: Literal["fired"] = "fired"
+    rules: tuple[str, ...] = Field(min_length=1)
+    count: int = Field(ge=1)
+    steps: int = Field(ge=1)
+
+
+Signal: TypeAlias = Annotated[
+    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Stuck | Absent | NonFinite | MissingRank
+    | ConfigChanged | ConfigIs | Fired,
+    Field(discriminator="kind"),
+]  # fmt: skip
+
+
+class All(Node):
+    """False if any part is false, else unknown if any part is, else true."""
+
+    all: tuple["Condition", ...] = Field(min_length=1)
+
+
+class AnyOf(Node):
+    """True if any part is true, else unknown if any part is, else false."""
+
+    any: tuple["Condition", ...] = Field(min_length=1)
+
+
+class Not(Node):
+    """The opposite; what is unknown stays unknown."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    not_: "Condition" = Field(alias="not")
+
+
+Condition: TypeAlias = str | All | AnyOf | Not
+
+
+def names(condition: Condition) -> Iterator[str]:
+    """The signals that `condition` decides by."""
+    match condition:
+        case str():
+            yield condition
+        case All(all=parts) | AnyOf(any=parts):
+            for part in parts:
+                yield from names(part)
+        case Not(not_=part):
+            yield from names(part)

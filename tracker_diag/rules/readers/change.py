@@ -1,0 +1,182 @@
+"""How a series changes: growth against its baseline, a trend, a spike."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from tracker_diag.detect.blocks import Scale
+from tracker_diag.detect.growth import GrowthDetector
+from tracker_diag.detect.robust import mann_kendall, theil_sen
+from tracker_diag.rules.findings import Reading
+from tracker_diag.rules.nodes import Growth, Material, Spike, Trend
+from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader
+
+BLOCKS = 8
+STEADY = 2.0
+"""Mann–Kendall's z of eight block means from which on a change counts as steady; one in forty by chance."""
+
+
+class GrowthReader(Reader):
+    """Growth against a frozen baseline; between two values it says what it last said."""
+
+    def __init__(self, signal: Growth, at: Place) -> None:
+        self._series = at.series(signal.series, signal.relative_to)
+        # A ratio of two positive series is positive, and halving it is as much as doubling it.
+        metric = self._series.definition
+        self._scale: Scale = "log" if signal.relative_to else metric.scale
+        self._detector = GrowthDetector(at.settings, self._scale, signal.direction, metric.matters)
+        self._last: tuple[float, int] | None = None
+        self._last_step, self._missed = 0, 0
+
+    def read(self, observed: Observed) -> Reading:
+        now = self._series.read(observed)
+        self._missed += 1
+        if now is not None:
+            self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None)
+            self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
+        if self._last is None:
+            return self._series.unknown()
+        if self._missed > LOST_AFTER:
+            return self._series.unknown(f"no value since step {self._last_step}")
+        (value, n), detector = self._last, self._detector
+        holds = detector.holds
+        note = detector.needs if holds is None else ""
+        return Reading("", self._series.name, holds, value, detector.baseline, n or None, detector.onset, note)
+
+    def rebaseline(self) -> None:
+        self._detector.rebaseline()
+
+    def state_dict(self) -> dict[str, Any]:
+        last = list(self._last) if self._last else None
+        return {"detector": self._detector.state_dict(), "last": last, "step": self._last_step, "missed": self._missed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._detector.load_state_dict(state["detector"])
+        self._last = (state["last"][0], state["last"][1]) if state["last"] else None
+        self._last_step, self._missed = state["step"], state["missed"]
+
+
+class TrendReader(Reader):
+    """The last eight blocks of values, judged whenever one is full."""
+
+    def __init__(self, signal: Trend, at: Place) -> None:
+        self._series, self._signal = at.series(signal.series, signal.relative_to), signal
+        self._size = signal.steps // BLOCKS
+        self._means: deque[float] = deque(maxlen=BLOCKS)
+        self._starts: deque[int] = deque(maxlen=BLOCKS)
+        self._block: list[float] = []
+        self._block_start = 0
+        self._holds: bool | None = None
+        self._missed = 0
+
+    def read(self, observed: Observed) -> Reading:
+        now = self._series.read(observed)
+        self._missed += 1
+        if now is not None:
+            self._take(observed.step, now.value)
+            self._missed = 0
+        if not self._means and not self._block:
+            return self._series.unknown()
+        if self._missed > LOST_AFTER:
+            return self._series.unknown(f"no value in {self._missed} steps")
+        if self._holds is None:
+            have = len(self._means) * self._size + len(self._block)
+            return self._series.unknown(f"{have} of {BLOCKS * self._size} steps with a value")
+        onset = self._starts[0] if self._holds else None
+        n = (now.n or None) if now else None
+        return Reading("", self._series.name, self._holds, self._means[-1], self._means[0], n, onset)
+
+    def _take(self, step: int, value: float) -> None:
+        if not self._block:
+            self._block_start = step
+        self._block.append(value)
+        if len(self._block) == self._size:
+            self._means.append(sum(self._block) / self._size)
+            self._starts.append(self._block_start)
+            self._block = []
+            if len(self._means) == BLOCKS:
+                self._holds = self._changes()
+
+    def _changes(self) -> bool:
+        sign = 1 if self._signal.direction == "rising" else -1
+        y = [math.log(max(mean, 1e-12)) for mean in self._means] if self._signal.factor else list(self._means)
+        least = math.log(self._signal.factor) if self._signal.factor else self._signal.change or 0.0
+        # First what is cheap: most series have not moved at all.
+        if sign * (max(y[-3:], key=lambda v: sign * v) - min(y[:3], key=lambda v: sign * v)) < least:
+            return False
+        return sign * theil_sen(y) * (BLOCKS - 1) >= least and sign * mann_kendall(y) >= STEADY
+
+    def rebaseline(self) -> None:
+        self._means.clear()
+        self._starts.clear()
+        self._block, self._holds = [], None
+
+    def state_dict(self) -> dict[str, Any]:
+        blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}
+        return blocks | {"start": self._block_start, "holds": self._holds, "missed": self._missed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rebaseline()
+        self._means.extend(state["means"])
+        self._starts.extend(state["starts"])
+        self._block, self._block_start = list(state["block"]), state["start"]
+        self._holds, self._missed = state["holds"], state["missed"]
+
+
+class SpikeReader(Reader):
+    """A value against those before it; it holds at that step alone, and says nothing between two values."""
+
+    def __init__(self, signal: Spike, at: Place) -> None:
+        self._series, self._signal = at.series(signal.series), signal
+        self._recent: deque[float] = deque(maxlen=signal.steps)
+        self._last: Reading | None = None
+
+    def read(self, observed: Observed) -> Reading:
+        now = self._series.read(observed)
+        if now is None:
+            if self._last is None:
+                return self._series.unknown()
+            return Reading("", self._series.name, False, self._last.value, self._last.baseline)
+        needed, before = (self._signal.steps + 1) // 2, len(self._recent)
+        if before < needed:
+            self._recent.append(now.value)
+            return self._series.unknown(f"{before + 1} of {needed} steps with a value")
+        values = list(self._recent)
+        middle = median(values)
+        holds = far_off(self._signal, now.value, middle) and self._unlikely(now.value, middle, values)
+        self._recent.append(now.value)
+        onset = observed.step if holds else None
+        self._last = Reading("", self._series.name, holds, now.value, middle, now.n or None, onset)
+        return self._last
+
+    def _unlikely(self, value: float, middle: float, values: list[float]) -> bool:
+        spread = 1.4826 * median([abs(v - middle) for v in values])
+        return abs(value - middle) > self._signal.z * spread
+
+    def rebaseline(self) -> None:
+        self._recent.clear()
+        self._last = None
+
+    def state_dict(self) -> dict[str, Any]:
+        last = [self._last.value, self._last.baseline] if self._last else None
+        return {"recent": list(self._recent), "last": last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+        last = state["last"]
+        self._last = Reading("", self._series.name, False, last[0], last[1]) if last else None
+
+
+def far_off(signal: Spike, value: float, middle: float) -> bool:
+    """Whether `value` is materially off `middle`, whatever the noise."""
+    rising = signal.direction == "rising"
+    return _beyond(signal, value, middle) if rising else _beyond(signal, middle, value)
+
+
+def _beyond(size: Material, high: float, low: float) -> bool:
+    if size.factor is not None:
+        return high > 0 and high >= size.factor * low
+    return high - low >= (size.change or 0.0)

@@ -1,0 +1,142 @@
+"""Where a series lies: against a limit, against its own baseline, against another series, or nowhere new."""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.rules.findings import Reading
+from tracker_diag.rules.nodes import BaselineRatio, Correlation, Stuck, Threshold
+from tracker_diag.rules.readers.base import Observed, Place, Reader, limits, outside
+
+
+class ThresholdReader(Reader):
+    """A value against a fixed limit; it says nothing between two values."""
+
+    def __init__(self, signal: Threshold, at: Place) -> None:
+        self._series = at.series(signal.series, signal.relative_to)
+        self._bounds = limits(signal, at.algorithm)
+
+    def read(self, observed: Observed) -> Reading:
+        now = self._series.read(observed)
+        if now is None:
+            return self._series.unknown()
+        return Reading("", self._series.name, outside(now.value, *self._bounds), now.value, None, now.n or None)
+
+
+class BaselineRatioReader(Reader):
+    """A value over the mean of the series' own baseline, against a limit."""
+
+    def __init__(self, signal: BaselineRatio, at: Place) -> None:
+        self._series, self._bounds = at.series(signal.series), limits(signal, at.algorithm)
+        self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
+        self._seen, self._total = 0, 0.0
+
+    def read(self, observed: Observed) -> Reading:
+        now = self._series.read(observed)
+        if now is None:
+            return self._series.unknown()
+        self._seen += 1
+        needed = self._burn_in + self._steps
+        if self._seen <= needed:
+            self._total += now.value if self._seen > self._burn_in else 0.0
+            return self._series.unknown(f"baseline has {self._seen} of {needed} steps with a value")
+        baseline = self._total / self._steps
+        if baseline == 0:
+            return self._series.unknown("the baseline is 0")
+        beyond = outside(now.value / baseline, *self._bounds)
+        return Reading("", self._series.name, beyond, now.value, baseline, now.n or None)
+
+    def rebaseline(self) -> None:
+        self._seen, self._total = min(self._seen, self._burn_in), 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self._seen, "total": self._total}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seen, self._total = state["seen"], state["total"]
+
+
+class CorrelationReader(Reader):
+    """Spearman's ρ, looked at anew after every fifth pair of values: it changes slowly and costs a sort."""
+
+    EVERY = 5
+
+    def __init__(self, signal: Correlation, at: Place) -> None:
+        self._series, self._other = at.series(signal.series), at.series(signal.other)
+        self._bounds = limits(signal, at.algorithm)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=signal.steps)
+        self._since = 0
+        self._last: float | None = None
+
+    def read(self, observed: Observed) -> Reading:
+        one, two = self._series.read(observed), self._other.read(observed)
+        if one is not None and two is not None:
+            self._recent.append((one.value, two.value))
+            self._since += 1
+        name, needed = f"{self._series.name} ~ {self._other.name}", self._recent.maxlen
+        if not self._recent:
+            return (self._series if one is None else self._other).unknown()
+        if len(self._recent) < (needed or 0):
+            return Reading("", name, None, note=f"{len(self._recent)} of {needed} steps with both values")
+        if self._last is None or self._since >= self.EVERY:
+            self._since, self._last = 0, _spearman(np.array(self._recent))
+        if self._last is None:
+            return Reading("", name, None, note="one of the two does not move")
+        return Reading("", name, outside(self._last, *self._bounds), self._last, n=len(self._recent))
+
+    def rebaseline(self) -> None:
+        self._recent.clear()
+        self._last = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recent": [list(pair) for pair in self._recent], "since": self._since, "last": self._last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend((one, two) for one, two in state["recent"])
+        self._since, self._last = state["since"], state["last"]
+
+
+class StuckReader(Reader):
+    """The spread of the last values."""
+
+    def __init__(self, signal: Stuck, at: Place) -> None:
+        self._series, self._within = at.series(signal.series), signal.within
+        self._recent: deque[float] = deque(maxlen=signal.steps)
+
+    def read(self, observed: Observed) -> Reading:
+        now = self._series.read(observed)
+        if now is not None:
+            self._recent.append(now.value)
+        if not self._recent:
+            return self._series.unknown()
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return self._series.unknown(f"{len(self._recent)} of {self._recent.maxlen} steps with a value")
+        spread = max(self._recent) - min(self._recent)
+        return Reading("", self._series.name, spread <= self._within, self._recent[-1])
+
+    def rebaseline(self) -> None:
+        self._recent.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recent": list(self._recent)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+
+
+def _spearman(values: Any) -> float | None:
+    """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None where one column is constant."""
+    ranks = np.stack([_ranks(column) for column in values.T])
+    centred = ranks - ranks.mean(axis=1, keepdims=True)
+    scale = float(np.sqrt((centred**2).sum(axis=1).prod()))
+    return float(centred[0] @ centred[1] / scale) if scale > 0 else None
+
+
+def _ranks(values: Any) -> Any:
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[group]

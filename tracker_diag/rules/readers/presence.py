@@ -1,0 +1,127 @@
+"""What is there and what is not: broken values, series, ranks, settings, other findings."""
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from tracker_diag.rules.findings import Reading
+from tracker_diag.rules.nodes import Absent, ConfigChanged, ConfigIs, Fired, MissingRank, NonFinite
+from tracker_diag.rules.readers.base import Observed, Place, Reader
+
+
+class NonFiniteReader(Reader):
+    """Whether anything was NaN or infinite at this step, and what."""
+
+    def __init__(self, signal: NonFinite, at: Place) -> None:
+        """Nothing is to be remembered."""
+
+    def read(self, observed: Observed) -> Reading:
+        if observed.non_finite:
+            bad = observed.non_finite
+            return Reading("", bad[0], True, n=len(bad), onset=observed.step)
+        if not observed.checked:
+            return Reading("", "any", None, note="no metric and no tensor yet")
+        return Reading("", "any", False, n=0)
+
+
+class MissingRankReader(Reader):
+    """The rank that has been silent longest."""
+
+    def __init__(self, signal: MissingRank, at: Place) -> None:
+        self._steps = signal.steps
+
+    def read(self, observed: Observed) -> Reading:
+        if observed.missing is None:
+            return Reading("", "ranks", None, note="no ranks that report through a store")
+        longest = max(observed.missing, key=observed.missing.__getitem__, default=None)
+        if longest is None:
+            return Reading("", "ranks", False, 0)
+        steps, missing = observed.missing[longest], sum(n >= self._steps for n in observed.missing.values())
+        return Reading("", longest, steps >= self._steps, steps, n=missing, onset=observed.step - steps + 1)
+
+
+class AbsentReader(Reader):
+    """Whether a series has ever come."""
+
+    def __init__(self, signal: Absent, at: Place) -> None:
+        self._series, self._needed = at.series(signal.series), signal.steps
+        self._steps, self._came = 0, False
+
+    def read(self, observed: Observed) -> Reading:
+        self._came |= self._series.read(observed) is not None
+        self._steps += observed.checked
+        if not self._came and self._steps < self._needed:
+            return self._series.unknown(f"{self._steps} of {self._needed} steps")
+        return Reading("", self._series.name, not self._came)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps, "came": self._came}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._steps, self._came = state["steps"], state["came"]
+
+
+class ConfigChangedReader(Reader):
+    """Compares texts, so that what JSON makes of a setting is no change."""
+
+    def __init__(self, signal: ConfigChanged, at: Place) -> None:
+        self._keys = signal.keys
+        self._first: dict[str, str] = {}
+        self._changed: list[Any] | None = None
+
+    def read(self, observed: Observed) -> Reading:
+        found = {key: str(value) for key, value in _matching(observed.config, self._keys)}
+        for key, value in found.items():
+            if self._first.setdefault(key, value) != value and self._changed is None:
+                self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
+        if not self._first:
+            return Reading("", "config", None, note=f"no setting {', '.join(self._keys)}")
+        if self._changed is None:
+            return Reading("", "config", False)
+        return Reading("", self._changed[0], True, onset=self._changed[1])
+
+    def rebaseline(self) -> None:
+        self._first, self._changed = {}, None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first": dict(self._first), "changed": self._changed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._first, self._changed = dict(state["first"]), state["changed"]
+
+
+class ConfigIsReader(Reader):
+    """Whether a setting has one of some values; case does not matter."""
+
+    def __init__(self, signal: ConfigIs, at: Place) -> None:
+        self._signal = signal
+
+    def read(self, observed: Observed) -> Reading:
+        for key, value in _matching(observed.config, self._signal.keys):
+            wanted = [str(one).lower() for one in self._signal.values]
+            return Reading("", f"{key}: {value}", str(value).lower() in wanted)
+        return Reading("", "config", None, note=f"no setting {', '.join(self._signal.keys)}")
+
+
+class FiredReader(Reader):
+    """Which of some rules have fired lately."""
+
+    def __init__(self, signal: Fired, at: Place) -> None:
+        self._signal = signal
+
+    def read(self, observed: Observed) -> Reading:
+        recent = [
+            rule
+            for rule in self._signal.rules
+            if observed.step - observed.fired.get(rule, -(10**9)) <= self._signal.steps
+        ]
+        holds = len(recent) >= self._signal.count
+        onset = min((observed.fired[rule] for rule in recent), default=None) if holds else None
+        return Reading("", ", ".join(recent) or "none", holds, len(recent), onset=onset)
+
+
+def _matching(config: Mapping[str, object], patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
+    for pattern in patterns:
+        for key, value in config.items():
+            if fnmatchcase(key, pattern) or fnmatchcase(key.rsplit(".", 1)[-1], pattern):
+                yield key, value
