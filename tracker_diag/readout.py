@@ -10,7 +10,7 @@ from tracker_diag.metrics.registry import PREFIX, STATS
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
-from tracker_diag.slices import ALL, CONTEXT, OTHER, Names
+from tracker_diag.slices import ALL, CONTEXT, OTHER, Names, dimension_of
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import MIN_SEQUENCES, Estimate, SliceWindow, slice_statistics, tokens_needed
 from tracker_diag.stats.weights import WeightSums
@@ -29,23 +29,27 @@ HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1
 
 
 def wanted(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
-    """By slice of `context` and `all` the statistics that are logged, or that one of `rules` reads."""
-    read = {ref.stat for rule in rules for ref in rule.series() if ref.stat}
-    return {
-        name: tuple(metric.name for metric in STATS if metric.name in {*read, *logged})
-        for name, logged in LOGGED.items()
-    }
+    """By slice the statistics that are logged, or that one of `rules` reads."""
+    stats: dict[str, set[str]] = {name: set(logged) for name, logged in LOGGED.items()}
+    for rule in rules:
+        for ref in rule.series():
+            if ref.stat:
+                for name in (ref.slice,) if ref.slice else rule.slices:
+                    stats.setdefault(name, set()).add(ref.stat)
+    return {name: tuple(metric.name for metric in STATS if metric.name in chosen) for name, chosen in stats.items()}
 
 
 def statistics(
     windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair], names: Names, stats: Mapping[str, Collection[str]]
 ) -> dict[str, Estimate]:
-    """`stats` of each slice of `context` of those of `pairs` that have a signal, by name of the series."""
+    """`stats` of each slice that they name, of those of `pairs` that have a signal, by name of the series."""
     found: dict[str, Estimate] = {}
+    dimensions = {dimension_of(name) for name in stats}
     for pair in pairs:
         if windows[pair].signal:
-            for name, of in windows[pair].slices(names, ("context",)).items():
-                found |= {f"{pair}/{name}/{stat}": value for stat, value in slice_statistics(of, stats[name]).items()}
+            for name, of in windows[pair].slices(names, dimensions).items():
+                chosen = slice_statistics(of, stats.get(name, ()))
+                found |= {f"{pair}/{name}/{stat}": value for stat, value in chosen.items()}
     return found
 
 
@@ -75,7 +79,7 @@ def scalars(found: Mapping[str, Estimate]) -> Iterator[Scalar]:
     """Those of `found` that are logged."""
     for key, estimate in found.items():
         _, name, stat = key.split("/")
-        if stat in LOGGED[name] and math.isfinite(estimate.value):
+        if stat in LOGGED.get(name, ()) and math.isfinite(estimate.value):
             yield Scalar(PREFIX + key, estimate.value, estimate.n)
 
 

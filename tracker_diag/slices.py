@@ -47,6 +47,20 @@ def size(dimension: Dimension) -> int:
     return len(FIXED[dimension]) if dimension in FIXED else NAMED_ROWS
 
 
+def dimension_of(name: str) -> Dimension:
+    """The dimension of the slice `name`, `context` for `all` as well."""
+    prefix, colon, _ = name.partition(":")
+    return next((dimension for dimension in DIMENSIONS if colon and dimension == prefix), "context")
+
+
+KNOWN: tuple[str, ...] = (
+    *CONTEXT,
+    ALL,
+    *(f"{name}:{value}" for name, values in FIXED.items() if name != "context" for value in values),
+)
+"""Slices whose names are known beforehand, so that a rule may ask for them."""
+
+
 class Names:
     """Which row of `tool` and of `env` a name has. Names beyond the rows share the last, and are kept apart here."""
 

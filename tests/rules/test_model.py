@@ -34,7 +34,7 @@ def test_a_rule_survives_the_way_out_and_back():
         ({"summary": "{post_tool_tail_grows.value.real}"}, "expected {signal.field}"),
         ({"summary": "{nobody.value}"}, "expected a signal of this rule"),
         ({"summary": "{0}"}, "expected {signal.field}"),
-        ({"slices": ["tool"]}, "Input should be 'text_only'"),
+        ({"slices": ["tool"]}, "slice: 'tool' given, expected one of text_only, post_tool, all, "),
     ],
 )
 def test_what_a_rule_may_not_say(fields, message):

@@ -3,13 +3,21 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from tracker_diag.batch import Pair
+from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
-from tracker_diag.slices import Slice
+from tracker_diag.slices import KNOWN
 
-SliceName: TypeAlias = Slice | Literal["all"]
+
+def _known_slice(name: str) -> str:
+    if name not in KNOWN:
+        raise UnknownName("slice", name, KNOWN)
+    return name
+
+
+SliceName: TypeAlias = Annotated[str, AfterValidator(_known_slice)]
 
 Direction: TypeAlias = Literal["rising", "falling"]
 
