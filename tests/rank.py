@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import torch
 import torch.distributed as dist
 
 from tracker_diag import Monitor
@@ -39,13 +40,33 @@ def all_reduce(rank, world, port, folder):
     )
     monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
-        if rank == 1:
-            time.sleep(0.02)  # a straggler
         given = batch(step, rank)
         if (step, rank) == (6, 1):
             given["logprobs"] = given["logprobs"][:, :5]  # rejected here, and the other rank must not wait for ever
-        monitor.observe(**given)
+        monitor.observe(**given, seconds=1.0 if rank == 0 else 10.0)
+        monitor.log({"reward": 0.5}, step, last=rank == 0 and step % 3 == 0)
+        if rank == 0:
+            monitor.log({"eval/score": 0.5}, step + 1)  # a row of its own, that the other rank does not have
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+    dist.destroy_process_group()
+
+
+def out_of_step(rank, world, port, folder):
+    """Rank 1 leaves out one step; the trainer's own collective of every step is to go on."""
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
+    for step in range(STEPS):
+        if (step, rank) != (3, 1):
+            monitor.observe(**batch(step, rank))
         monitor.log({"reward": 0.5}, step)
+        if step == 3:
+            continue  # here rank 1 is one step behind in the diagnostics
+        gradient = torch.ones(3)
+        dist.all_reduce(gradient)
+        assert gradient.tolist() == [2, 2, 2]
     monitor.close()
     (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
     dist.destroy_process_group()
@@ -74,7 +95,11 @@ def report(monitor):
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
         "findings": [finding.to_json() for finding in monitor.summary().findings],
         "health": dict(monitor.health),
-        "times": [monitor.backends[0].own[step].get("rank_time_ratio") for step in monitor.backends[0].own],
+        "times": [
+            found["diag/health/rank_time_ratio"]
+            for step in monitor.backends[0].records
+            if "diag/health/rank_time_ratio" in (found := monitor.backends[0].scalars(step))
+        ],
         "counts": {
             step: {k: v for k, v in monitor.backends[0].scalars(step).items() if k.endswith("count")}
             for step in monitor.backends[0].records
@@ -84,4 +109,6 @@ def report(monitor):
 
 if __name__ == "__main__":
     mode, rank, world, port, folder = sys.argv[1:]
-    {"all_reduce": all_reduce, "through_store": through_store}[mode](int(rank), int(world), int(port), Path(folder))
+    {"all_reduce": all_reduce, "out_of_step": out_of_step, "through_store": through_store}[mode](
+        int(rank), int(world), int(port), Path(folder)
+    )

@@ -115,7 +115,7 @@ BAD = {
     ),
     "three dimensions": (
         {"logprobs": NEW[None]},
-        "logprobs: shape (1, 2, 3) given, expected (B, T) padded or (N,) packed",
+        "logprobs: shape (1, 2, 3) given, expected (B, T) padded or (N,) packed, with one token or more",
     ),
     "ids for padded": (
         {"sequence_ids": np.zeros((2, 3), int)},
@@ -202,3 +202,8 @@ def test_sums_and_values_by_sequence_of_padded_and_packed():
     np.testing.assert_array_equal(packed.by_sequence(values), [6, 9])
     np.testing.assert_array_equal(packed.per_token(np.array([7, 8])), [7, 7, 7, 7, 8, 8])
     np.testing.assert_array_equal(packed.running_max(np.array([3, 1, 4, 0, 1, 0])), [3, 3, 4, 4, 1, 1])
+
+
+def test_a_misspelt_argument_is_told():
+    with pytest.raises(BatchError, match="logprob: no such argument given, expected one of logprobs, old_logprobs"):
+        TokenBatch.of(logprob=NEW, old_logprobs=OLD, model_mask=MASK)

@@ -440,7 +440,7 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, cut, mid_st
     ("state", "message"),
     [
         ({}, "state: version None given, expected 1"),
-        ({"version": 1}, "state: KeyError: 'names'; expected what state_dict gave"),
+        ({"version": 1}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):
@@ -538,3 +538,89 @@ def test_one_token_is_counted_and_nothing_is_concluded(tokens):
     assert not any("p95" in name or "ess" in name for name in seen.scalars(79))
     assert fired(monitor) == []
     assert monitor.failures == []
+
+
+def test_what_was_observed_and_not_logged_yet_is_saved(rng, make_batch):
+    batches = [make_batch(rng) for _ in range(6)]
+    unbroken, _ = watch(batches)
+    first = Monitor()
+    for step, tensors in enumerate(batches[:4]):
+        first.observe(**tensors)
+        if step < 3:
+            first.log({"reward": 0.5}, step)
+    seen = CapturingBackend()
+    resumed = Monitor([seen])
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    atexit.unregister(first.close)
+    resumed.log({"reward": 0.5}, 3)
+    for step in (4, 5):
+        resumed.observe(**batches[step])
+        resumed.log({"reward": 0.5}, step)
+    resumed.close()
+    assert seen.scalars(5) == unbroken.scalars(5)
+
+
+def test_a_new_baseline_is_of_the_new_regime_alone(rng, make_batch):
+    """Taken while the window still holds the old one, so that a later doubling would hide in it."""
+    _, monitor = watch(make_batch(rng, post=0.02) for _ in range(0))
+    for step in range(260):
+        if step == 100:
+            monitor.rebaseline("narrower tools")
+        post = 0.16 if step < 100 else 0.02 if step < 190 else 0.06
+        monitor.observe(**make_batch(rng, post=post))
+        monitor.log({}, step)
+    late = [f for f in monitor.summary().findings if f.rule.id == "POL001" and f.onset > 150]
+    assert late
+    assert late[0].fired < 215
+
+
+def test_reasons_for_a_new_baseline_add_up_and_none_is_lost_at_the_end(rng, make_batch):
+    monitor = Monitor()
+    monitor.observe(**make_batch(rng))
+    monitor.log({}, 3)
+    monitor.rebaseline("one")
+    monitor.rebaseline("two")
+    monitor.close()
+    assert monitor.events == [(3, "new baseline: one"), (3, "new baseline: two")]
+
+
+def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for step in range(6):
+        if step == 3:
+            monitor.rebaseline("tools")
+        monitor.observe(**make_batch(rng))
+        monitor.log({"loss": math.nan}, step)
+    monitor.close()
+    assert [(step, finding.state) for step, finding in seen.findings if finding.rule.id == "NUM004"] == [(0, "firing")]
+
+
+def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    whole = monitor._engine.evaluate
+    fails = iter([False, True, False, False])
+    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
+    for step in range(4):
+        monitor.observe(**make_batch(rng))
+        monitor.log({"reward": step / 4}, step)
+    monitor.close()
+    assert {step: own["reward"] for step, own in seen.own.items()} == {0: 0, 1: 0.25, 2: 0.5, 3: 0.75}
+    assert seen.scalars(1)["diag/health/internal_errors"] == 1
+
+
+def test_broken_weights_of_the_optimiser_are_a_finding(rng, make_batch):
+    given = make_batch(rng)
+    _, monitor = watch([given | {"applied_weights": np.full(given["logprobs"].shape, np.nan)}])
+    assert fired(monitor)[0][0] == "NUM004"
+    assert monitor.health["nonfinite_tokens"] == given["model_mask"].sum()
+
+
+def test_a_weight_beyond_floats_is_a_finding_and_no_cell(rng, make_batch):
+    given = make_batch(rng)
+    given["logprobs"][5, 5] = 900.0
+    _, monitor = watch([given])
+    assert fired(monitor)[0][0] == "NUM004"
+    table = monitor.slices_table()
+    assert all(math.isfinite(cell) for row in table.rows for cell in row if isinstance(cell, float))

@@ -138,10 +138,10 @@ def test_too_many_names_share_other_and_are_told():
 
 
 def test_the_rows_of_a_name_survive_a_save():
-    names, restored = Names(), Names()
+    names = Names()
     for i in range(20):
         names.row("tool", f"tool{i}")
-    restored.load_state_dict(names.state_dict())
+    restored = Names.of_state(names.state_dict())
     assert (restored.rows, restored.folded) == (names.rows, names.folded)
 
 

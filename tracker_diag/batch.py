@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tracker_diag.arrays import Array, IntArray, namespace, on_device
 from tracker_diag.errors import BatchError, UnknownName
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Tensor: TypeAlias = Any
 """A numpy array or a torch tensor, as a caller gives it."""
@@ -27,8 +30,51 @@ MASKS = ("response_mask", "model_mask", "after_tool")
 LABELS = {"tool": "named", "env": "named", "turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf"}
 """What else may be known of each token, and the kinds of dtype that say it."""
 
+APPLIED = "applied_weights"
+
 UNNAMED = tuple(str(code) for code in range(15))
 """Names of integer tools and environments for which none were given."""
+
+
+class Tensors(TypedDict, total=False):
+    """What a trainer knows of the tokens of a batch: numpy arrays or torch tensors, (B, T) padded or (N,) packed."""
+
+    logprobs: Tensor
+    """Natural log-probabilities of the sampled tokens under the current policy. Float16, bfloat16, float32 or
+    float64, like the three below; at least two of them that form a pair of `PAIRS`."""
+    old_logprobs: Tensor
+    """Under the proximal policy, that of the batch's start."""
+    rollout_logprobs: Tensor
+    """Under the policy that sampled, as the inference engine tells."""
+    ref_logprobs: Tensor
+    """Under the reference policy."""
+    response_mask: Tensor
+    """Bool or 0/1: model and tool tokens. Without it every token from a sequence's first model token on is taken
+    for response. At least one of the two masks is needed."""
+    model_mask: Tensor
+    """Bool or 0/1: tokens that the policy sampled. Without it every response token is one."""
+    after_tool: Tensor
+    """Bool or 0/1: tokens that follow a tool result, if you know better than the masks do; otherwise a gap in
+    `model_mask` counts as one."""
+    sequence_ids: Tensor
+    """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
+    tool: Tensor
+    """Which tool answered last: strings, or codes from 0 on that `tool_names` may name; empty, None or negative for
+    none. Like the five below of the same shape, or one value per sequence."""
+    tool_names: "Sequence[str] | None"
+    env: Tensor
+    """Which environment a sequence is from: strings, or codes from 0 on."""
+    turn: Tensor
+    """Integers: turns of the sequence before the token's own."""
+    policy_lag: Tensor
+    """Integers: updates of the policy since the token was sampled."""
+    advantages: Tensor
+    """Floats; only their sign is used."""
+    control: Tensor
+    """Bool or 0/1: delimiters of the chat template and of tool calls."""
+    applied_weights: Tensor
+    """Importance weights as the optimiser used them, after truncation, clipping or masking: of mismatch if
+    rollout_logprobs are given, else of policy."""
 
 
 @dataclass(frozen=True)
@@ -62,73 +108,25 @@ class TokenBatch:
     def of(
         cls,
         *,
-        logprobs: Tensor = None,
-        old_logprobs: Tensor = None,
-        rollout_logprobs: Tensor = None,
-        ref_logprobs: Tensor = None,
-        response_mask: Tensor = None,
-        model_mask: Tensor = None,
-        after_tool: Tensor = None,
-        sequence_ids: Tensor = None,
-        tool: Tensor = None,
-        tool_names: Sequence[str] | None = None,
-        env: Tensor = None,
-        turn: Tensor = None,
-        policy_lag: Tensor = None,
-        advantages: Tensor = None,
-        control: Tensor = None,
-        applied_weights: Tensor = None,
         check: bool = True,
+        **given: "Unpack[Tensors]",
     ) -> "TokenBatch":
         """Validate the arrays of one observation and bring them into one shape.
 
         Args:
-            logprobs, old_logprobs, rollout_logprobs, ref_logprobs: log-probabilities in nats of the
-                sampled tokens under the current, the proximal, the sampling and the reference policy.
-                (B, T) padded, or (N,) packed; float16, bfloat16, float32 or float64. At least two
-                that form a pair of `PAIRS`.
-            response_mask: same shape, bool or 0/1: model and tool tokens. Without it every token from
-                a sequence's first model token on is taken for response.
-            model_mask: same shape, bool or 0/1: tokens that the policy sampled. Without it every
-                response token is one. At least one of the two masks is needed.
-            after_tool: same shape, bool or 0/1: tokens that follow a tool result, if you know better
-                than the masks do; otherwise a gap in `model_mask` counts as one.
-            sequence_ids: (N,) integers, for packed arrays only; the tokens of a sequence are adjacent.
-            tool, env: which tool answered last, which environment a sequence is from: strings, or codes
-                from 0 on that `tool_names` may name; empty, None or negative for none. Like the four
-                below: of the same shape, or one value per sequence.
-            turn, policy_lag: integers from 0 on: turns before the token's own, updates since it was sampled.
-            advantages: floats; only their sign is used.
-            control: bool or 0/1: delimiters of the chat template and of tool calls.
-            applied_weights: same shape as the log-probabilities: importance weights as the optimiser used
-                them, after truncation, clipping or masking, of mismatch if rollout_logprobs are given,
-                else of policy.
+            given: see `Tensors`.
             check: whether to look at the values of masks and ids on a device too, which waits for it.
 
         Raises:
             BatchError: with the offending field, what was given, what is expected.
         """
-        given = {
-            "logprobs": logprobs,
-            "old_logprobs": old_logprobs,
-            "rollout_logprobs": rollout_logprobs,
-            "ref_logprobs": ref_logprobs,
-            "response_mask": response_mask,
-            "model_mask": model_mask,
-            "after_tool": after_tool,
-            "applied_weights": applied_weights,
-        }
-        about = {
-            "tool": tool,
-            "env": env,
-            "turn": turn,
-            "policy_lag": policy_lag,
-            "advantages": advantages,
-            "control": control,
-        }
-        present = {name: value for name, value in given.items() if value is not None}
-        _same_device({**present, "sequence_ids": sequence_ids})
-        arrays = {name: _array(name, value) for name, value in present.items()}
+        if unknown := sorted(given.keys() - Tensors.__annotations__.keys()):
+            raise BatchError(unknown[0], "no such argument", f"one of {', '.join(Tensors.__annotations__)}")
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        about = {name: values.pop(name) for name in LABELS if name in values}
+        tool_names, sequence_ids = values.pop("tool_names", None), values.pop("sequence_ids", None)
+        _same_device({**values, "sequence_ids": sequence_ids})
+        arrays = {name: _array(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED) if name in values}
         shape, anchor = _same_shape(arrays)
         _forms_a_pair(arrays)
         check = check or not on_device(arrays[anchor])
@@ -153,18 +151,15 @@ class TokenBatch:
             response_mask=response,
             model_mask=model,
             after_tool=masks.get("after_tool"),
-            applied_weights=_floats("applied_weights", arrays["applied_weights"])
-            if "applied_weights" in arrays
-            else None,
+            applied_weights=_floats(APPLIED, arrays[APPLIED]) if APPLIED in arrays else None,
             width=width,
             ids=ids,
         )
         for name, value in about.items():
-            if value is not None:
-                values, names = _label(name, value, tool_names if name == "tool" else None, check)
-                batch.labels[name] = batch.spread(name, batch.beside(values), shape)
-                if names is not None:
-                    batch.names[name] = names
+            label, names = _label(name, value, tool_names if name == "tool" else None, check)
+            batch.labels[name] = batch.spread(name, batch.beside(label), shape)
+            if names is not None:
+                batch.names[name] = names
         return batch
 
     @property
@@ -175,7 +170,7 @@ class TokenBatch:
     @cached_property
     def sequence(self) -> Array:
         """(N,) index of each token's sequence: 0, 0, …, 1, 1 and so on."""
-        return self.ids if self.ids is not None else self.per_token(self.beside(np.arange(self.sequences)))
+        return self.ids if self.ids is not None else self.per_token(self.arange(self.sequences))
 
     @cached_property
     def sequences(self) -> int:
@@ -223,6 +218,13 @@ class TokenBatch:
             return np.add.reduceat(values.astype(np.float64), starts)
         sums = xp.zeros(self.sequences, dtype=xp.float64, device=values.device)
         return sums.index_add_(0, self.ids, values.double())
+
+    def arange(self, n: int) -> Array:
+        """(n,) int32 0, 1, 2 and so on, where the batch is."""
+        xp = namespace(self.model_mask)
+        if xp is np:
+            return np.arange(n, dtype=np.int32)
+        return xp.arange(n, dtype=xp.int32, device=self.model_mask.device)
 
     def beside(self, values: Array) -> Array:
         """`values` where the batch is: as they are, or on its device."""
@@ -297,8 +299,8 @@ def _same_shape(arrays: dict[str, Array]) -> tuple[tuple[int, ...], str]:
         raise BatchError("logprobs", "nothing", "at least two of " + ", ".join(LOGPROBS))
     anchor, first = next(iter(arrays.items()))
     shape = tuple(first.shape)
-    if len(shape) not in (1, 2):
-        raise BatchError(anchor, f"shape {shape}", "(B, T) padded or (N,) packed")
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise BatchError(anchor, f"shape {shape}", "(B, T) padded or (N,) packed, with one token or more")
     for name, value in arrays.items():
         if tuple(value.shape) != shape:
             raise BatchError(name, f"shape {tuple(value.shape)}", f"{shape}, as {anchor} has")
@@ -368,7 +370,10 @@ def _label(name: str, value: Tensor, names: Sequence[str] | None, check: bool) -
         raise BatchError(name, f"dtype {array.dtype}", wanted + (", or strings" if named else ""))
     if kinds == "biuf":
         return _mask(name, array, check).reshape(array.shape), None
-    return array, (tuple(names) if names is not None else UNNAMED) if named else None
+    if not named:
+        return array, None
+    codes = array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()  # uint8 would index as a mask
+    return codes, tuple(names) if names is not None else UNNAMED
 
 
 def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:

@@ -14,29 +14,32 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
-from statistics import median
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tracker_diag import readout
 from tracker_diag.backends.base import Backend
-from tracker_diag.batch import PAIRS, Pair, Tensor, TokenBatch
+from tracker_diag.batch import PAIRS, Pair, Tensors, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.metrics.registry import canonical
-from tracker_diag.records import Scalar, Table
+from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.reduce import Ranks
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.slices import CONTEXT, Names, label
 from tracker_diag.stats.tails import Estimate
-from tracker_diag.step import Step, add_observation, numbers
+from tracker_diag.step import Step, add_observation, numbers, on_host, packed, unpacked
 from tracker_diag.windows import Observation, PairWindow
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 STATE_VERSION = 1
 
@@ -85,8 +88,12 @@ class Monitor:
         self._windows: dict[Pair, PairWindow] = {}
         self._incoming: dict[Pair, Observation] = {}
         """Tensors that came since the last `log`; they belong to the step of the next one."""
+        self._waiting: dict[Pair, Observation] = {}
+        """The same, of all ranks, if their step could not be begun."""
         self._observations, self._asked = 0, False
-        self._rebaseline: str | None = None
+        self._rebaseline: list[str] = []
+        self._seconds: float | None = None
+        self._time_ratio: float | None = None
         self._missing: Mapping[str, int] | None = None
         self._open: Step | None = None
         self._steps = 0
@@ -106,58 +113,23 @@ class Monitor:
     @property
     def observed(self) -> bool:
         """Whether tensors have come since the last `log`."""
-        return bool(self._incoming)
+        return bool(self._incoming or self._waiting)
 
-    def observe(
-        self,
-        *,
-        logprobs: Tensor = None,
-        old_logprobs: Tensor = None,
-        rollout_logprobs: Tensor = None,
-        ref_logprobs: Tensor = None,
-        response_mask: Tensor = None,
-        model_mask: Tensor = None,
-        after_tool: Tensor = None,
-        sequence_ids: Tensor = None,
-        tool: Tensor = None,
-        tool_names: Sequence[str] | None = None,
-        env: Tensor = None,
-        turn: Tensor = None,
-        policy_lag: Tensor = None,
-        advantages: Tensor = None,
-        control: Tensor = None,
-        applied_weights: Tensor = None,
-    ) -> None:
+    def observe(self, *, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`.
 
-        Several calls before a `log`, for micro-batches say, add up. See `TokenBatch.of` for shapes,
-        units and dtypes. Tensors on a device stay there, and from the second call on nothing waits for it.
+        Several calls before a `log`, for micro-batches say, add up. See `Tensors` for shapes,
+        units and dtypes. `seconds` is this rank's own time for the step, without what it waited for others; where
+        ranks come together, a straggler is told by it. Tensors on a device stay there, and from the second call
+        on nothing waits for it.
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
-        self._observations, self._asked = self._observations + 1, True
+        self._observations, self._asked, self._seconds = self._observations + 1, True, seconds
         with self._guard("rejected_batches"):
-            batch = TokenBatch.of(
-                logprobs=logprobs,
-                old_logprobs=old_logprobs,
-                rollout_logprobs=rollout_logprobs,
-                ref_logprobs=ref_logprobs,
-                response_mask=response_mask,
-                model_mask=model_mask,
-                after_tool=after_tool,
-                sequence_ids=sequence_ids,
-                tool=tool,
-                tool_names=tool_names,
-                env=env,
-                turn=turn,
-                policy_lag=policy_lag,
-                advantages=advantages,
-                control=control,
-                applied_weights=applied_weights,
-                check=self._strict,
-            )
+            batch = TokenBatch.of(check=self._strict, **tensors)
             if self._strict:
                 batch.require_finite()
             labels = label(batch, self._names)
@@ -178,13 +150,13 @@ class Monitor:
             if step is None:
                 last, step = True, 0 if self.step is None else self.step + 1
             step = index(step)
+            self._gather(step)
             if self._open is None or step != self._open.step:
                 self._begin(step)
             if self._open:
                 self._open.metrics.update(own)
-                self._open.take(self._incoming)
-                self._open.asked |= self._asked
-                self._incoming, self._asked = {}, False
+                self._open.take(self._waiting)
+                self._waiting = {}
                 if last:
                     self._evaluate_open()
 
@@ -193,8 +165,9 @@ class Monitor:
         if self._summary is None:
             with self._guard("internal_errors"):
                 self._evaluate_open()
-                if self._incoming:  # observed, but no `log` came any more
+                if self._asked or self.observed:  # but no `log` came any more
                     self.log({})
+                self._record_baselines(self._last or 0)
             self._summary = self.summary()
             tables: tuple[Table, ...] = ()
             with self._guard("internal_errors"):
@@ -215,7 +188,7 @@ class Monitor:
         Windows and detectors begin a new baseline, findings that are firing end, and `reason` is written into
         the tracker.
         """
-        self._rebaseline = reason
+        self._rebaseline.append(reason)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs to raise the same alerts as an unbroken one.
@@ -224,40 +197,51 @@ class Monitor:
         """
         return {
             "version": STATE_VERSION,
-            "names": self._shown.state_dict(),
+            "names": [self._shown.state_dict(), self._names.state_dict()],
             "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
             "engine": self._engine.state_dict(),
             "open": self._open.state_dict() if self._open else None,
+            "incoming": [packed(self._incoming), packed(self._waiting)],
+            "asked": self._asked,
+            "strict": self._strict,
             "health": dict(self.health),
             "failures": list(self.failures),
             "events": [list(event) for event in self.events],
             "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
-            "rebaseline": self._rebaseline,
+            "rebaseline": list(self._rebaseline),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. Rules that are new since then begin anew.
 
         Raises:
-            StateError: if `state` is of another version, or is damaged.
+            StateError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
         """
         if state.get("version") != STATE_VERSION:
             raise StateError(f"state: version {state.get('version')} given, expected {STATE_VERSION}")
         try:
-            self._names.load_state_dict(state["names"])
-            self._shown.load_state_dict(state["names"])
-            self._windows = {pair: self._window(pair) for pair in PAIRS if pair in state["windows"]}
-            for pair, window in self._windows.items():
+            windows: dict[Pair, PairWindow] = {p: self._window(p) for p in PAIRS if p in state["windows"]}
+            for pair, window in windows.items():
                 window.load_state_dict(state["windows"][pair])
+            self._windows = windows
+            shown, local = (Names.of_state(part) for part in state["names"])
+            self._incoming, self._waiting = (unpacked(part) for part in state["incoming"])
+            if self._ranks:
+                self._ranks.names, self._names = shown, local
+            else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
+                self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
+                self._names = shown
+            self._asked, self._strict = state["asked"], state["strict"]
             self._engine.load_state_dict(state["engine"])
             self._open = Step.of_state(state["open"]) if state["open"] else None
             self.health, self.failures = Counter(state["health"]), list(state["failures"])
             self.events = [(step, event) for step, event in state["events"]]
             self._steps, self._first, self._last, self._last_with_tensors, self._observations = state["steps"]
-            self._rebaseline = state["rebaseline"]
-        except (KeyError, TypeError, ValueError) as error:
+            self._rebaseline = list(state["rebaseline"])
+        except StateError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
-        self._strict = not self._windows
 
     def __enter__(self) -> "Monitor":
         return self
@@ -276,26 +260,29 @@ class Monitor:
     def _begin(self, step: int) -> None:
         """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
         # The axis is that of the tensors: metrics alone, on an axis of their own, do not push it on.
-        limit = self._last_with_tensors if self._incoming else self.step
-        if self._incoming and self._open and self._open.has_tensors:
+        limit = self._last_with_tensors if self._waiting else self.step
+        if self._waiting and self._open and self._open.has_tensors:
             limit = self._open.step
         if limit is not None and step <= limit:
             raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
-        self._evaluate_open()
+        with self._guard("internal_errors"):
+            self._evaluate_open()
         self._open = Step(step)
-        if self._rebaseline is not None:
-            self._take_new_baseline(step, self._rebaseline)
-            self._rebaseline = None
+        self._record_baselines(step)
 
-    def _take_new_baseline(self, step: int, reason: str) -> None:
+    def _record_baselines(self, step: int) -> None:
+        """Take the new baselines that were asked for, and say so."""
+        if not self._rebaseline:
+            return
+        events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
         for window in self._windows.values():
             window.rebaseline()
         ended = self._engine.rebaseline(step)
-        event = f"new baseline: {reason}"
-        self.events.append((step, event))
+        self.events += [(step, event) for event in events]
         for backend in self.backends:
-            with self._guard("backend_errors"):
-                backend.event(step, event)
+            for event in events:
+                with self._guard("backend_errors"):
+                    backend.event(step, event)
             for finding in ended:
                 with self._guard("backend_errors"):
                     backend.finding(step, finding)
@@ -306,24 +293,24 @@ class Monitor:
             return
         done, self._open = self._open, None
         step, own = done.step, done.metrics
-        observed = self._of_all_ranks(done)
         self._first, self._last = step if self._first is None else self._first, step
         self._steps += 1
-        if observed:
-            self._last_with_tensors = step
-
-        for pair, one in observed.items():
-            if pair not in self._windows:
-                self._windows[pair] = self._window(pair)
-            self._windows[pair].push(one)
-        statistics = readout.statistics(self._windows, observed, self._shown, self._wanted)
-        changed = self._engine.evaluate(self._observed(step, statistics, own, observed))
-
-        records = [
-            *readout.scalars(statistics),
-            *readout.states(self._engine, self.health),
-            *readout.histograms(self._windows, observed),
-        ]
+        records: list[Record] = []
+        changed: list[Finding] = []
+        with self._guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
+            observed = done.observed()
+            if observed:
+                self._last_with_tensors = step
+            for pair, one in observed.items():
+                if pair not in self._windows:
+                    self._windows[pair] = self._window(pair)
+                self._windows[pair].push(one)
+            statistics = readout.statistics(self._windows, observed, self._shown, self._wanted)
+            changed = self._engine.evaluate(self._observed(step, statistics, own, observed))
+            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
+        records += readout.states(self._engine, self.health)
+        if self._time_ratio is not None:
+            records.append(Scalar("diag/health/rank_time_ratio", self._time_ratio))
         for backend in self.backends:
             with self._guard("backend_errors"):
                 backend.metrics(step, own)
@@ -338,20 +325,24 @@ class Monitor:
         """The names that the windows' rows go by."""
         return self._ranks.names if self._ranks else self._names
 
-    def _of_all_ranks(self, done: Step) -> dict[Pair, Observation]:
-        """What was observed at the step that is `done`, on every rank."""
-        observed = done.observed()
-        if self._ranks is None or not done.asked:
-            return observed
-        merged = self._ranks.merge(done.step, observed, self._names)
-        for error in self._ranks.errors():
+    def _gather(self, step: int) -> None:
+        """Move what was observed on to `_waiting`, that of all ranks where there are several.
+
+        Every rank comes here with its first `log` after an `observe`, whatever else it logs.
+        """
+        asked, self._asked = self._asked, False
+        observed, self._incoming = self._incoming, {}
+        if self._ranks is not None and asked:
             with self._guard("rank_errors"):
-                raise error
-        self.health["lost_rank_steps"] += merged.lost
-        self._missing = merged.missing
-        if len(merged.seconds) > 1:
-            done.metrics["rank_time_ratio"] = max(merged.seconds.values()) / max(median(merged.seconds.values()), 1e-9)
-        return merged.observed
+                merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
+                observed, self._missing = merged.observed, merged.missing
+                self.health["lost_rank_steps"] += merged.lost
+                self._time_ratio = merged.time_ratio
+            for error in self._ranks.errors():
+                with self._guard("rank_errors"):
+                    raise error
+        for pair, one in observed.items():
+            add_observation(self._waiting, pair, one)
 
     def _window(self, pair: Pair) -> PairWindow:
         short = self._settings.short
@@ -370,8 +361,15 @@ class Monitor:
         pending: Mapping[Pair, Observation],
     ) -> Observed:
         """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
-        series = {key: Scalar(key, found.value, found.n, found.error) for key, found in statistics.items()}
-        bad = []
+        series: dict[str, Scalar] = {}
+        bad: list[str] = []
+        for key, found in statistics.items():
+            if math.isfinite(found.value):
+                series[key] = Scalar(key, found.value, found.n, found.error)
+            else:
+                bad.append(key)  # a weight beyond float64
+        if self._time_ratio is not None:
+            series["rank_time_ratio"] = Scalar("rank_time_ratio", self._time_ratio)
         for key, value in own.items():
             if not math.isfinite(value):
                 bad.append(key)

@@ -12,7 +12,7 @@ from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.slices import ALL, CONTEXT, OTHER, Names, dimension_of
 from tracker_diag.stats.histogram import rebin
-from tracker_diag.stats.tails import MIN_SEQUENCES, Estimate, SliceWindow, slice_statistics, tokens_needed
+from tracker_diag.stats.tails import MIN_SEQUENCES, MIN_TOKENS, Estimate, SliceWindow, slice_statistics, tokens_needed
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.windows import PairWindow, by_group
 
@@ -66,7 +66,9 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[str, str]:
                 n, key = int(groups.sum()), f"{pair}/{name}"
                 reasons[f"{key}/ess_sequence"] = f"fewer than {MIN_SEQUENCES} sequences in the window"
                 reasons[f"{key}/pareto_k"] = "the weights do not spread enough for a tail to be fitted"
-                reasons[f"{key}/ess_applied"] = reasons[f"{key}/modified_fraction"] = "no applied_weights observed"
+                reasons[f"{key}/ess_applied"] = reasons[f"{key}/modified_fraction"] = (
+                    f"fewer than {MIN_TOKENS} finite applied_weights observed"
+                )
                 for stat in ("tail_stretch", "qq_slope", "wasserstein", "ks"):
                     reasons[f"{key}/{stat}"] = "no reference period yet, or too few tokens in it or in the window"
                 for stat in (metric.name for metric in STATS):
@@ -114,7 +116,11 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
         for name, of in window.slices(names).items():
             now = slice_statistics(of) if window.signal else {"count": Estimate(of.n, of.n)}
             cells: list[float | int | None] = [
-                None if metric.name not in now else of.n if metric.name == "count" else now[metric.name].value
+                None
+                if metric.name not in now or not math.isfinite(now[metric.name].value)
+                else of.n
+                if metric.name == "count"
+                else now[metric.name].value
                 for metric in STATS
             ]
             then = _p95(of)

@@ -4,16 +4,19 @@
 `ThroughStore` takes none: each rank leaves its part in a store, and rank 0 takes what is there, so that a late,
 dead or absent rank delays nobody; it is reported instead. Both need the extra `torch`.
 
-Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others without, and call `observe` and
-`log` on each at the same steps.
+Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others without, and on each of them call
+`observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
 """
 
 import json
 import socket
-import time
+import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from statistics import median_low
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,11 +27,15 @@ from tracker_diag.batch import PAIRS, Pair
 from tracker_diag.slices import DIMENSIONS, NAMED_ROWS, Dimension, Names
 from tracker_diag.stats.histogram import BINS, Sketch
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.windows import Observation, rows_of
+from tracker_diag.windows import FLOAT_SHAPES, Observation, rows_of
 
 INT32_MAX = 2**31 - 1
+WAIT = timedelta(seconds=60)
+"""How long a rank waits for the others; then it goes on alone, for good."""
 LATE_STEPS = 64
 """Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
+UNSENT_STEPS = 16
+"""Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +44,35 @@ class Merged:
 
     observed: dict[Pair, Observation]
     seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """Each rank's own seconds since its last step, waiting for others left out, by rank and host."""
+    """The time that each rank says it took for itself, by rank and host; of those that say."""
     missing: dict[str, int] | None = None
     """Steps since a rank was last heard of, by rank and host, without those that are up to date; None where
     nobody can be missing."""
     lost: int = 0
     """Steps of other ranks that were overwritten before they could be read."""
 
+    @property
+    def time_ratio(self) -> float | None:
+        """Slowest rank's seconds over the median rank's, of two ranks the quicker's; None if fewer than two say."""
+        if len(self.seconds) < 2:
+            return None
+        return max(self.seconds.values()) / max(median_low(self.seconds.values()), 1e-9)
+
 
 class Ranks(Protocol):
-    """How the observations of several ranks come together."""
+    """How the observations of several ranks come together. What fails is told by `errors`, never raised."""
 
     names: Names
     """Names of tools and environments that the ranks agree on."""
 
-    def merge(self, step: int, observed: Mapping[Pair, Observation], names: Names) -> Merged:
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
         """The step of all ranks, from what this one `observed` with rows of its own `names`."""
         ...
 
     def errors(self) -> Sequence[Exception]:
-        """What has failed in a thread since the last time of asking."""
+        """What has failed since the last time of asking."""
         ...
 
     def close(self) -> None:
@@ -67,66 +83,85 @@ class Ranks(Protocol):
 class AllReduce:
     """One all_gather of float64 sums and one all_reduce of integer counts a step, over `torch.distributed`.
 
-    A name of a tool or environment that is new to a rank costs one more exchange, once.
+    They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or
+    environment that is new to a rank costs one more exchange, once. If a rank falls out of step, or does not come
+    for a minute, the ranks part for good: that is told, and each goes on with its own data.
+
+    Made on every rank at the same time, as a collective itself.
 
     Args:
-        group: the process group; the default one if None. gloo works on the host, nccl on the device.
+        backend: of the group; gloo works on the host, nccl on the device.
     """
 
-    def __init__(self, group: Any = None) -> None:
+    def __init__(self, backend: str = "gloo") -> None:
         import torch
         import torch.distributed as dist
 
-        self._torch, self._dist, self._group = torch, dist, group
-        self._device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
-        self._world = dist.get_world_size(group)
+        self._torch, self._dist = torch, dist
+        self._group: Any = dist.new_group(backend=backend, timeout=WAIT)
+        self._device = torch.device("cuda" if backend == "nccl" else "cpu")
+        self._world = dist.get_world_size(self._group)
         self._hosts: list[str] = [""] * self._world
-        dist.all_gather_object(self._hosts, socket.gethostname(), group=group)
+        dist.all_gather_object(self._hosts, socket.gethostname(), group=self._group)
         self.names = Names()
-        self._resumed = time.perf_counter()
+        self._together, self._errors = True, list[Exception]()
 
-    def merge(self, step: int, observed: Mapping[Pair, Observation], names: Names) -> Merged:
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
         """The step of all ranks, the same on each of them, to the bit in its counts."""
-        seconds = time.perf_counter() - self._resumed  # before the collective, which waits for the slowest
-        dimensions = _dimensions(observed)
-        known = _all_known(names, self.names)
-        header = [step, seconds, float(known), *(float(d in dimensions) for d in DIMENSIONS)]
-        sent = np.concatenate([header, *(_floats(observed.get(pair)) for pair in PAIRS)])
-        gathered = self._gather(sent)
-        if (gathered[:, 0] != step).any():
-            steps = ", ".join(f"{step:.0f}" for step in gathered[:, 0])
-            raise RuntimeError(f"ranks: steps {steps} given, expected the same on every rank")
-        if not gathered[:, 2].all():
-            self._agree(names)
-        together: list[Dimension] = [d for i, d in enumerate(DIMENSIONS) if gathered[:, 3 + i].any()]
-        sums = gathered[:, 3 + len(DIMENSIONS) :].reshape(self._world, len(PAIRS), -1)
-        pairs: list[Pair] = [pair for i, pair in enumerate(PAIRS) if sums[:, i, 0].any()]
-
-        taken = {f"rank {i} on {host}": float(gathered[i, 1]) for i, host in enumerate(self._hosts)}
-        if not pairs:
-            self._resumed = time.perf_counter()
-            return Merged({}, taken)
-        local = np.concatenate([_integers(_renamed(observed.get(p), names, self.names), together) for p in pairs])
-        total = self._sum(local, small=float(sums[:, :, 1].sum()) <= INT32_MAX)
-        merged: dict[Pair, Observation] = {
-            pair: _observation(part, sums[:, list(PAIRS).index(pair)], together)
-            for pair, part in zip(pairs, np.split(total, len(pairs)), strict=True)
-        }
-        self._resumed = time.perf_counter()
-        return Merged(merged, taken)
+        if self._together:
+            try:
+                return self._merge(step, observed, names, seconds)
+            except Exception as error:  # noqa: BLE001  # whatever it was, the next call would not fit the others'
+                self._together = False
+                what = f"the ranks part at step {step}, each goes on with its own data: {type(error).__name__}: {error}"
+                self._errors.append(RuntimeError(what))
+        _adopt(self.names, names.rows)
+        return Merged({pair: one.renamed(names, self.names) for pair, one in observed.items()})
 
     def errors(self) -> Sequence[Exception]:
-        """None: what fails here fails in `merge`."""
-        return ()
+        """That the ranks have parted, once."""
+        found, self._errors = self._errors, []
+        return found
 
     def close(self) -> None:
         """Nothing is ever underway."""
 
+    def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
+        dimensions = {dimension for one in observed.values() for dimension in one.sketches}
+        own = float("nan") if seconds is None else seconds
+        header = [step, own, float(_known(names, self.names)), *(float(d in dimensions) for d in DIMENSIONS)]
+        gathered = self._gather(np.concatenate([header, *(_floats(observed.get(pair)) for pair in PAIRS)]))
+        if (gathered[:, 0] != step).any():
+            steps = ", ".join(f"{step:.0f}" for step in gathered[:, 0])
+            raise ValueError(f"steps {steps} given, expected the same on every rank")
+        if not gathered[:, 2].all():
+            self._agree(names)
+        taken = {
+            f"rank {i} on {host}": float(gathered[i, 1])
+            for i, host in enumerate(self._hosts)
+            if np.isfinite(gathered[i, 1])
+        }
+        together: list[Dimension] = [d for i, d in enumerate(DIMENSIONS) if gathered[:, 3 + i].any()]
+        sums = gathered[:, 3 + len(DIMENSIONS) :].reshape(self._world, len(PAIRS), -1)
+        pairs: list[Pair] = [pair for i, pair in enumerate(PAIRS) if sums[:, i, 0].any()]
+        if not pairs:
+            return Merged({}, taken)
+        mine = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+        counts = np.concatenate([_integers(mine.get(pair), together) for pair in pairs])
+        total = self._sum(counts, small=float(sums[:, :, 1].sum()) <= INT32_MAX)
+        merged: dict[Pair, Observation] = {
+            pair: _observation(part, sums[:, list(PAIRS).index(pair)], together)
+            for pair, part in zip(pairs, np.split(total, len(pairs)), strict=True)
+        }
+        return Merged(merged, taken)
+
     def _gather(self, sent: Float64Array) -> Float64Array:
         mine = self._torch.from_numpy(sent).to(self._device)
-        all_of_them = self._torch.empty(self._world * len(sent), dtype=mine.dtype, device=self._device)
-        self._dist.all_gather_into_tensor(all_of_them, mine, group=self._group)
-        gathered: Float64Array = all_of_them.cpu().numpy().reshape(self._world, -1)
+        everyones = [self._torch.empty_like(mine) for _ in range(self._world)]
+        self._dist.all_gather(everyones, mine, group=self._group)
+        gathered: Float64Array = self._torch.stack(everyones).cpu().numpy()
         return gathered
 
     def _sum(self, counts: IntArray, small: bool) -> IntArray:
@@ -141,18 +176,17 @@ class AllReduce:
         mine = {dimension: [*names.rows[dimension], *names.folded[dimension]] for dimension in names.rows}
         self._dist.all_gather_object(everyones, mine, group=self._group)
         for theirs in everyones:
-            for dimension, known in theirs.items():
-                for name in known:
-                    self.names.row(dimension, name)
+            _adopt(self.names, theirs)
 
 
 class ThroughStore:
     """No collective: each rank leaves its part of a step in `store`, and rank 0 takes what is there.
 
-    What comes late is merged into the step at which it comes. On other ranks than 0 nothing is evaluated.
+    A thread sends, and on rank 0 a thread takes and adds up, so that training waits for neither. What comes late
+    is merged into the step at which it comes. On other ranks than 0 nothing is evaluated.
 
     Args:
-        store: a `torch.distributed` store, a `TCPStore` or `FileStore` say, whose server is rank 0's.
+        store: a `torch.distributed.TCPStore` or `HashStore`, whose server is rank 0's.
         rank, world_size: this process, and how many there are.
         host: the name under which this rank is reported.
     """
@@ -163,92 +197,107 @@ class ThroughStore:
         self.names = Names()
         self._store, self._rank = store, rank
         self._host = host or socket.gethostname()
-        self._sent = 0
-        self._writer = Writer(f"tracker_diag-rank-{rank}") if rank else None
-        self._others = {other: _Other(other) for other in range(1, world_size)} if rank == 0 else {}
-        if self._writer:
-            self._set(f"{rank}/host", self._host.encode())
-        self._resumed = time.perf_counter()
+        self._id, self._sent = uuid.uuid4().hex[:8], 0
+        self._thread = Writer(f"tracker_diag-rank-{rank}", UNSENT_STEPS)
+        self._lock = Lock()
+        self._others = [_Other(other) for other in range(1, world_size)] if rank == 0 else []
+        for other in self._others:  # what an earlier process of ours has taken, or has missed, is past
+            other.id, other.taken = self._count(other.rank)
+        if rank:
+            self._thread.put(lambda: self._set(f"{rank}/host", self._host.encode()))
 
-    def merge(self, step: int, observed: Mapping[Pair, Observation], names: Names) -> Merged:
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
         """On rank 0 the step with all that has come of the others; on these nothing, since they only send."""
-        seconds = time.perf_counter() - self._resumed
-        if self._writer:
+        if self._rank:
             rows: dict[Dimension, list[str]] = {dimension: list(known) for dimension, known in names.rows.items()}
-            self._send(step, seconds, rows, dict(observed))
-            merged = Merged({})
-        else:
-            merged = self._collect(step, seconds, observed, names)
-        self._resumed = time.perf_counter()
-        return merged
+            kept = dict(observed)
+            self._thread.put(lambda: self._send(step, seconds, rows, kept), droppable=True)
+            return Merged({})
+        with self._lock:
+            _adopt(self.names, names.rows)
+            merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+            taken = {} if seconds is None else {f"rank 0 on {self._host}": seconds}
+            missing: dict[str, int] = {}
+            lost = 0
+            for other in self._others:
+                due = [at for at in other.ready if at <= step]
+                for at in due:
+                    for pair, one in other.ready.pop(at).items():
+                        merged[pair] = merged[pair] + one if pair in merged else one
+                if due and other.seconds is not None:
+                    taken[other.label] = other.seconds
+                lost, other.lost = lost + other.lost, 0
+                other.silent = 0 if due or 0 < len(other.ready) < LATE_STEPS else other.silent + 1
+                if other.silent:
+                    missing[other.label] = other.silent
+        self._thread.put(self._take, droppable=True)
+        return Merged(merged, taken, missing, lost)
 
     def errors(self) -> Sequence[Exception]:
-        """What could not be sent."""
-        return self._writer.errors() if self._writer else ()
+        """What could not be sent or read."""
+        return self._thread.errors()
 
     def close(self) -> None:
         """Send what is still to be sent."""
-        if self._writer:
-            self._writer.close(5.0)
+        self._thread.close(5.0)
 
     def _send(
-        self, step: int, seconds: float, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
+        self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
     ) -> None:
-        slot, self._sent = self._sent, self._sent + 1
-        writer = self._writer
-        if writer is None:
-            return
+        state = {pair: one.state_dict() for pair, one in observed.items()}
+        message = {"slot": self._sent, "step": step, "seconds": seconds, "names": rows, "observed": state}
+        sent = zlib.compress(json.dumps(message | {"id": self._id}).encode(), 1)
+        self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
+        self._sent += 1
+        self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
 
-        def send() -> None:
-            state = {pair: one.state_dict() for pair, one in observed.items()}
-            message = {"step": step, "seconds": seconds, "host": self._host, "names": rows, "observed": state}
-            self._set(f"{self._rank}/{slot % LATE_STEPS}", zlib.compress(json.dumps(message).encode(), 1))
-            self._set(f"{self._rank}/sent", str(slot + 1).encode())
+    def _take(self) -> None:
+        for other in self._others:
+            self._take_from(other)
 
-        writer.put(send, droppable=True)
-
-    def _collect(self, step: int, seconds: float, observed: Mapping[Pair, Observation], names: Names) -> Merged:
-        _adopt(self.names, names.rows)
-        merged: dict[Pair, Observation] = {
-            pair: _renamed(one, names, self.names) or one for pair, one in observed.items()
-        }
-        taken = {f"rank 0 on {self._host}": seconds}
-        missing: dict[str, int] = {}
-        lost = 0
-        for other in self._others.values():
-            lost += self._take(other)
-            due = [message for message in other.waiting if message["step"] <= step]
-            other.waiting = [message for message in other.waiting if message["step"] > step]
-            for message in due:
-                self._add(merged, message)
-                taken[other.label] = float(message["seconds"])
-            other.silent = 0 if due or other.waiting else other.silent + 1
-            if other.silent:
-                missing[other.label] = other.silent
-        return Merged(merged, taken, missing, lost)
-
-    def _add(self, merged: dict[Pair, Observation], message: Mapping[str, Any]) -> None:
-        theirs = Names()
-        _adopt(theirs, message["names"])
-        _adopt(self.names, theirs.rows)
-        for pair in PAIRS:
-            if pair in message["observed"]:
-                one = _renamed(Observation.of_state(message["observed"][pair]), theirs, self.names)
-                if one is not None:
-                    merged[pair] = merged[pair] + one if pair in merged else one
-
-    def _take(self, other: "_Other") -> int:
-        """Read what `other` has left since the last time; how many steps were overwritten meanwhile."""
+    def _take_from(self, other: "_Other") -> None:
+        """Read and add up what `other` has left since the last time."""
         if not other.host and (host := self._get(f"{other.rank}/host")) is not None:
             other.host = host.decode()
-        sent = int(self._get(f"{other.rank}/sent") or b"0")
+        process, sent = self._count(other.rank)
+        if process != other.id:  # it was started anew
+            other.id, other.taken = process, 0
         first = max(other.taken, sent - LATE_STEPS)
         lost, other.taken = first - other.taken, sent
         for slot in range(first, sent):
             raw = self._get(f"{other.rank}/{slot % LATE_STEPS}")
-            if raw is not None:
-                other.waiting.append(json.loads(zlib.decompress(raw)))
-        return lost
+            message = json.loads(zlib.decompress(raw)) if raw is not None else {}
+            if (message.get("id"), message.get("slot")) == (process, slot):
+                self._add(other, message)
+            else:  # overwritten meanwhile
+                lost += 1
+        with self._lock:
+            other.lost += lost
+
+    def _add(self, other: "_Other", message: Mapping[str, Any]) -> None:
+        theirs = Names()
+        _adopt(theirs, message["names"])
+        packed: dict[str, Any] = message["observed"]
+        unpacked: dict[Pair, Observation] = {
+            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
+        }
+        with self._lock:
+            _adopt(self.names, theirs.rows)
+            at = other.ready.setdefault(int(message["step"]), {})
+            for pair, one in unpacked.items():
+                moved = one.renamed(theirs, self.names)
+                at[pair] = at[pair] + moved if pair in at else moved
+            other.seconds = message["seconds"]
+            while len(other.ready) > LATE_STEPS:  # far ahead of us, or on another count of steps
+                other.ready.pop(min(other.ready))
+                other.lost += 1
+
+    def _count(self, rank: int) -> tuple[str, int]:
+        """Which process of `rank` has sent how many steps."""
+        process, _, sent = (self._get(f"{rank}/sent") or b":0").decode().partition(":")
+        return process, int(sent)
 
     def _set(self, key: str, value: bytes) -> None:
         self._store.set(f"tracker_diag/{key}", value)
@@ -265,23 +314,22 @@ class _Other:
 
     rank: int
     host: str = ""
+    id: str = ""
     taken: int = 0
     silent: int = 0
-    waiting: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    lost: int = 0
+    seconds: float | None = None
+    ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
+    """What has come and is not merged yet, by step."""
 
     @property
     def label(self) -> str:
         return f"rank {self.rank} on {self.host or 'an unknown host'}"
 
 
-def _dimensions(observed: Mapping[Pair, Observation]) -> set[Dimension]:
-    return {dimension for one in observed.values() for dimension in one.sketches}
-
-
-def _all_known(names: Names, agreed: Names) -> bool:
-    return all(
-        set(names.rows[d]) | set(names.folded[d]) <= set(agreed.rows[d]) | set(agreed.folded[d]) for d in names.rows
-    )
+def _known(names: Names, agreed: Names) -> bool:
+    """Whether `agreed` has all that could still get a row there."""
+    return all(len(agreed.rows[d]) == NAMED_ROWS - 1 or set(names.rows[d]) <= set(agreed.rows[d]) for d in names.rows)
 
 
 def _adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
@@ -290,30 +338,10 @@ def _adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
             into.row(dimension, name)
 
 
-def _renamed(observed: Observation | None, names: Names, agreed: Names) -> Observation | None:
-    """`observed` with the rows of its named dimensions where `agreed` has them."""
-    if observed is None:
-        return None
-    sketches = dict(observed.sketches)
-    for dimension, known in names.rows.items():
-        if dimension in sketches:
-            row = [agreed.row(dimension, name) for name in known]
-            row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
-            moved, given = Sketch.empty(NAMED_ROWS), sketches[dimension]
-            np.add.at(moved.counts, row, given.counts)
-            np.add.at(moved.nonfinite, row, given.nonfinite)
-            sketches[dimension] = moved
-    return Observation(sketches, observed.tokens, observed.sequences, observed.sequence_sketch, observed.applied)
-
-
-_SHAPES = ((8, 2), (8, 3), (2, 4))
-"""Of `Observation.floats`."""
-
-
 def _floats(observed: Observation | None) -> Float64Array:
     """Whether there is an observation, how many values it has, and its sums, in fixed places."""
     if observed is None:
-        return np.zeros(2 + sum(a * b for a, b in _SHAPES))
+        return np.zeros(2 + sum(a * b for a, b in FLOAT_SHAPES))
     n = max(float(one.counts.sum() + one.nonfinite.sum()) for one in observed.sketches.values())
     return np.concatenate([[1.0, n], *(part.reshape(-1) for part in observed.floats())])
 
@@ -338,10 +366,10 @@ def _observation(integers: IntArray, sums: Float64Array, dimensions: Sequence[Di
         middle, end = start + n * 2 * BINS, start + n * 2 * BINS + n
         sketches.append(Sketch(integers[start:middle].reshape(n, 2, BINS), integers[middle:end]))
         start = end
-    tokens, sequences, applied = WeightSums.none((2,)), WeightSums.none((3,)), np.zeros((2, 4))
-    cuts = np.cumsum([a * b for a, b in _SHAPES])[:-1]
+    tokens, sequences, applied = WeightSums.none((2,)), WeightSums.none((3,)), np.zeros((2, 5))
+    cuts = np.cumsum([a * b for a, b in FLOAT_SHAPES])[:-1]
     for one in sums[sums[:, 0] > 0]:
-        parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), _SHAPES, strict=True)]
+        parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), FLOAT_SHAPES, strict=True)]
         tokens, sequences = tokens + WeightSums.of_array(parts[0]), sequences + WeightSums.of_array(parts[1])
         applied = applied + parts[2]
     return Observation(dict(zip(dimensions, sketches[:-1], strict=True)), tokens, sequences, sketches[-1], applied)

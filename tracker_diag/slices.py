@@ -49,8 +49,10 @@ def size(dimension: Dimension) -> int:
 
 def dimension_of(name: str) -> Dimension:
     """The dimension of the slice `name`, `context` for `all` as well."""
-    prefix, colon, _ = name.partition(":")
-    return next((dimension for dimension in DIMENSIONS if colon and dimension == prefix), "context")
+    for dimension in DIMENSIONS:
+        if name.startswith(f"{dimension}:"):
+            return dimension
+    return "context"
 
 
 KNOWN: tuple[str, ...] = (
@@ -90,12 +92,19 @@ class Names:
         return rows if dimension == "context" else {f"{dimension}:{value}": row for value, row in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows, "folded": self.folded}
+        return {
+            "rows": {dimension: list(names) for dimension, names in self.rows.items()},
+            "folded": {dimension: list(names) for dimension, names in self.folded.items()},
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for dimension in self.rows:
-            self.rows[dimension] = [str(name) for name in state["rows"][dimension]]
-            self.folded[dimension] = [str(name) for name in state["folded"][dimension]]
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "Names":
+        """The names that `state_dict` was taken of."""
+        names = cls()
+        for dimension in names.rows:
+            names.rows[dimension] = [str(name) for name in state["rows"][dimension]]
+            names.folded[dimension] = [str(name) for name in state["folded"][dimension]]
+        return names
 
     def table(self, dimension: Dimension, names: tuple[str, ...]) -> RowArray:
         """(len(names) + 2,) int32: the row of each code; then of codes without a name, then of −1, none."""
@@ -135,7 +144,9 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     if "control" in given:
         rows["control"] = ~given["control"] * np.int32(1)
     if "advantages" in given:
-        rows["advantage"] = xp.where(given["advantages"] > 0, 0, xp.where(given["advantages"] < 0, 1, 2))
+        advantage = given["advantages"]  # NaN compares as none of the three, and has no row
+        below = xp.where(advantage < 0, 1, xp.where(advantage == 0, 2, size("advantage")))
+        rows["advantage"] = xp.where(advantage > 0, 0, below)
     if "tool" in given:
         rows["tool"] = _named(batch, "tool", names)
     if "env" in given:

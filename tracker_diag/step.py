@@ -19,8 +19,6 @@ class Step:
 
     step: int
     metrics: dict[str, float] = field(default_factory=dict[str, float])
-    asked: bool = False
-    """Whether `observe` was called for it, also in vain: then the other ranks wait for this one's part."""
     _host: dict[Pair, Observation] = field(default_factory=dict[Pair, Observation])
     _arriving: list[Arrival] = field(default_factory=list[Arrival])
 
@@ -40,24 +38,18 @@ class Step:
         return self._host
 
     def state_dict(self) -> dict[str, Any]:
-        observed = {pair: one.state_dict() for pair, one in self.observed().items()}
         values = pack(np.array(list(self.metrics.values()), np.float64))  # NaN and infinity are no JSON
         return {
             "step": self.step,
-            "asked": self.asked,
             "names": list(self.metrics),
             "values": values,
-            "observed": observed,
+            "observed": packed(self.observed()),
         }
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Step":
-        packed: dict[str, Any] = state["observed"]
-        observed: dict[Pair, Observation] = {
-            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
-        }
         metrics = dict(zip(state["names"], unpack(state["values"]).tolist(), strict=True))
-        return cls(state["step"], metrics, state["asked"], observed)
+        return cls(state["step"], metrics, unpacked(state["observed"]))
 
     @property
     def has_tensors(self) -> bool:
@@ -81,3 +73,18 @@ def numbers(metrics: Mapping[str, object]) -> dict[str, float]:
             except OverflowError:  # an integer beyond floats
                 found[key] = math.inf if number > 0 else -math.inf
     return found
+
+
+def on_host(observed: dict[Pair, Observation]) -> dict[Pair, Observation]:
+    """`observed` in numpy arrays; waits for a device if it is on one."""
+    return Arrival(observed).wait() if any(on_device(one.tokens.first) for one in observed.values()) else observed
+
+
+def packed(observed: dict[Pair, Observation]) -> dict[str, Any]:
+    """`observed` in JSON values."""
+    return {pair: one.state_dict() for pair, one in on_host(observed).items()}
+
+
+def unpacked(state: Mapping[str, Any]) -> dict[Pair, Observation]:
+    """What `packed` was given."""
+    return {pair: Observation.of_state(state[pair]) for pair in PAIRS if pair in state}

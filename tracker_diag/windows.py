@@ -11,7 +11,8 @@ import numpy as np
 
 from tracker_diag.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.batch import Pair, TokenBatch
-from tracker_diag.slices import ALL, CONTEXT, DIMENSIONS, Dimension, Names, size
+from tracker_diag.errors import StateError
+from tracker_diag.slices import ALL, CONTEXT, DIMENSIONS, NAMED_ROWS, Dimension, Names, size
 from tracker_diag.state import add_sparse, pack, sparse, unpack
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import SliceWindow, has_signal, tokens_needed
@@ -21,6 +22,9 @@ GROUPS = 8
 """Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
 
 _SEQUENCE_ROWS = (*CONTEXT, ALL)
+
+FLOAT_SHAPES = ((8, 2), (8, 3), (2, 5))
+"""Of `Observation.floats`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Observation:
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
     applied: Array
-    """(2, 4) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
+    """(2, 5) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
 
     @classmethod
     def of(
@@ -54,7 +58,7 @@ class Observation:
         drift = pair == "reference"  # its tokens come from the newer of the two policies
         member = [context == row for row in range(len(CONTEXT))]
 
-        group = batch.per_token(batch.beside((np.arange(batch.sequences, dtype=np.int32) + first_group) % GROUPS))
+        group = batch.per_token((batch.arange(batch.sequences) + first_group) % GROUPS)
         rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(CONTEXT))}
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
@@ -67,7 +71,7 @@ class Observation:
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
 
-        applied = xp.zeros_like(tokens.array()[:4, :].T)
+        applied = xp.zeros_like(tokens.array()[:5, :].T)
         if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
         return cls(sketches, tokens, sequences, of_sequences, applied)
@@ -84,11 +88,25 @@ class Observation:
             self.applied + other.applied,
         )
 
+    def renamed(self, names: Names, agreed: Names) -> "Observation":
+        """The same with the rows of `tool` and `env`, which are those of `names`, where `agreed` has them."""
+        sketches: dict[Dimension, Sketch] = dict(self.sketches)
+        for dimension, known in names.rows.items():
+            if dimension in sketches:
+                row = [agreed.row(dimension, name) for name in known]
+                row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
+                moved, given = Sketch.empty(NAMED_ROWS), sketches[dimension]
+                np.add.at(moved.counts, row, given.counts)
+                np.add.at(moved.nonfinite, row, given.nonfinite)
+                sketches[dimension] = moved
+        return Observation(sketches, self.tokens, self.sequences, self.sequence_sketch, self.applied)
+
     @property
     def nonfinite(self) -> IntArray:
-        """(2,) NaN and infinite log-ratios by slice of `context`."""
+        """(2,) NaN and infinite log-ratios and applied weights, by slice of `context`."""
         by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(CONTEXT), GROUPS).sum(1)
-        return by_slice
+        of_weights: IntArray = self.applied[:, 4].astype(np.int64)
+        return by_slice + of_weights
 
     @property
     def signal(self) -> bool:
@@ -149,10 +167,14 @@ class Arrival:
         device = self._arrays[0].device
         # float64 bits travel as int64, so that one buffer holds both.
         packed = torch.cat([a.contiguous().view(torch.int64).reshape(-1) for a in self._arrays])
-        self._host = torch.empty(packed.shape, dtype=torch.int64, pin_memory=device.type == "cuda")
-        self._host.copy_(packed, non_blocking=True)
-        self._done: Any = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        if self._done is not None:
+        self._done: Any = None
+        if device.type != "cuda":
+            self._host = packed.cpu()
+            return
+        with torch.cuda.device(device):  # the event goes into the stream of the tensors' own device
+            self._host = torch.empty(packed.shape, dtype=torch.int64, pin_memory=True)
+            self._host.copy_(packed, non_blocking=True)
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._done.record()
 
     def wait(self) -> dict[Pair, Observation]:
@@ -243,7 +265,10 @@ class PairWindow:
         return self._reference_steps >= self._steps and tokens >= tokens_needed("p99")
 
     def rebaseline(self) -> None:
-        """Begin the reference period anew, with the next step that has a signal."""
+        """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
+        self._recent.clear()
+        self.total, self.signal = {}, False
+        self._of_sequences[:] = 0
         self.baseline, self._reference_steps = {}, 0
         self._with_signal = max(self._with_signal, self._burn_in)
 
@@ -307,7 +332,7 @@ class PairWindow:
         for step in self._recent:
             _add(self.total, step.cells)
             add_sparse(self._of_sequences, step.of_sequences)
-        _add(self.baseline, {dimension: _cells(packed) for dimension, packed in state["baseline"].items()})
+        _add(self.baseline, _by_dimension(state["baseline"]))
         self.signal = bool(self.total) and has_signal(self.total["context"])
         self._with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
 
@@ -328,10 +353,18 @@ def _step_state(step: _Step) -> dict[str, Any]:
 
 
 def _step_of(state: Mapping[str, Any]) -> _Step:
-    cells = {dimension: _cells(packed) for dimension, packed in state["cells"].items()}
-    return _Step(cells, _cells(state["of_sequences"]), [unpack(part) for part in state["floats"]])
+    floats = [unpack(part).reshape(shape) for part, shape in zip(state["floats"], FLOAT_SHAPES, strict=True)]
+    return _Step(_by_dimension(state["cells"]), _cells(state["of_sequences"], len(_SEQUENCE_ROWS)), floats)
 
 
-def _cells(packed: Sequence[object]) -> tuple[IntArray, IntArray]:
+def _by_dimension(packed: Mapping[str, Sequence[object]]) -> dict[Dimension, tuple[IntArray, IntArray]]:
+    if unknown := sorted(set(packed) - set(DIMENSIONS)):
+        raise StateError(f"dimension: {unknown[0]!r} given, expected one of {', '.join(DIMENSIONS)}")
+    return {name: _cells(packed[name], rows_of(name)) for name in DIMENSIONS if name in packed}
+
+
+def _cells(packed: Sequence[object], rows: int) -> tuple[IntArray, IntArray]:
     index, count = (unpack(part) for part in packed)
+    if index.shape != count.shape or (len(index) and (index.min() < 0 or index.max() >= rows * 2 * BINS)):
+        raise StateError(f"cells: {len(index)} of {rows} rows given, expected indices within them")
     return index, count

@@ -33,7 +33,7 @@ def test_a_slow_tracker_costs_droppable_calls_only_and_nobody_waits():
     assert done[-1] == "finding"
     assert len(done) == LIMIT  # the first call waits in the queue too
     (error,) = writer.errors()
-    assert str(error) == "101 calls dropped: the tracker is slower than the run"
+    assert str(error) == "101 calls dropped: what they were for is slower than the run"
 
 
 def test_closing_waits_no_longer_than_it_is_told():

@@ -1,7 +1,7 @@
 import pytest
 
 from tracker_diag import UnknownName
-from tracker_diag.metrics import registry
+from tracker_diag.metrics import aliases, registry
 
 
 def test_names_stand_once_and_are_explained():
@@ -11,6 +11,62 @@ def test_names_stand_once_and_are_explained():
         assert all(metric.meaning and metric.unit for metric in family)
 
 
+def test_names_of_training_are_plain_words():
+    assert all(metric.name.isidentifier() and metric.name.islower() for metric in registry.TRAINING)
+
+
+# What no trainer logs under a name of its own: the user does, or the monitor, or it follows from other metrics.
+BY_CANONICAL_NAME = {
+    "advantage_ess",
+    "advantage_std",
+    "advantage_success_correlation",
+    "claimed_success",
+    "component_variance_share",
+    "concurrency",
+    "dead_component_share",
+    "diversity",
+    "essential_tool_share",
+    "expert_reward",
+    "format_reward",
+    "human_score",
+    "judge_score",
+    "judge_style_correlation",
+    "kl_target",
+    "length_limit",
+    "loss_scale",
+    "memory_limit",
+    "positive_logprob",
+    "private_score",
+    "public_score",
+    "random_reward",
+    "rank_time_ratio",
+    "refusal_rate",
+    "return_std",
+    "reward_after_tool_failure",
+    "reward_after_tool_success",
+    "reward_max_share",
+    "reward_p50",
+    "reward_p99",
+    "reward_skew",
+    "reward_top_share",
+    "reward_zero_share",
+    "skipped_steps",
+    "tool_entropy",
+    "tool_timeouts",
+    "unversioned_share",
+    "utilisation",
+    "value_std",
+    "verified_success",
+    "verifier_score",
+}
+
+
+def test_every_name_is_some_trainers_or_the_users():
+    mapped = {name for file in aliases.FOLDER.glob("*.yaml") for name in aliases.load(file).metrics}
+    assert mapped | BY_CANONICAL_NAME == {metric.name for metric in registry.TRAINING}
+    assert not mapped & BY_CANONICAL_NAME
+
+
 @pytest.mark.parametrize(
     ("key", "name"),
     [
@@ -18,6 +74,15 @@ def test_names_stand_once_and_are_explained():
         ("train/reward", "reward"),
         ("losses/clip_fraction", "clip_fraction"),
         ("eval/reward", None),
+        ("val-core/gsm8k/reward", None),
+        ("eval-rollout/reward", None),
+        ("critic/grad_norm", None),
+        ("critic/value_loss", "value_loss"),
+        ("eval/eval_score", "eval_score"),
+        ("value_loss", "value_loss"),
+        ("tools/tool_calls:search", "tool_calls:search"),
+        ("tool_calls:", None),
+        ("kl:search", None),
         ("diag/policy/all/kl", None),
         ("reward_spread", None),
         ("my reward", None),
@@ -25,6 +90,12 @@ def test_names_stand_once_and_are_explained():
 )
 def test_a_trainers_key_is_known_by_its_last_part(key, name):
     assert registry.canonical(key) == name
+
+
+def test_a_member_has_its_familys_definition():
+    assert registry.training("tool_failure_rate:search") is registry.training("tool_failure_rate")
+    with pytest.raises(UnknownName):
+        registry.training("kl:search")
 
 
 def test_unknown_names_list_the_known_ones():

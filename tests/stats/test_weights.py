@@ -152,12 +152,12 @@ def test_what_truncation_hides_is_shown_beside_it():
     """Weights clamped to [0.5, 2] look healthy; the raw ones, of which one in two was changed, do not."""
     r = np.random.default_rng(0).normal(0, 8, 4096)
     applied = np.exp(r).clip(0.5, 2)
-    n, total, squares, modified = applied_sums(applied, r, np.ones(4096, bool))
+    n, total, squares, modified, _ = applied_sums(applied, r, np.ones(4096, bool))
     assert total**2 / squares / n > 0.7
     assert WeightSums.of(r).ess < 0.01
     assert modified / n == pytest.approx(np.mean(abs(r) > np.log(2)), abs=0.01)
     on_device = applied_sums(torch.from_numpy(applied), torch.from_numpy(r), torch.ones(4096, dtype=torch.bool))
-    np.testing.assert_allclose(on_device.numpy(), [n, total, squares, modified])
+    np.testing.assert_allclose(on_device.numpy(), [n, total, squares, modified, 0])
 
 
 def test_applied_weights_that_are_the_raw_ones_are_unmodified_in_bfloat16_too():
@@ -165,4 +165,6 @@ def test_applied_weights_that_are_the_raw_ones_are_unmodified_in_bfloat16_too():
     applied = r.exp().bfloat16().float()
     assert applied_sums(applied, r, torch.ones(1000, dtype=torch.bool))[3] == 0
     masked = applied_sums(torch.zeros(1000), r, torch.ones(1000, dtype=torch.bool))
-    assert masked.tolist() == [1000, 0, 0, 1000]
+    assert masked.tolist() == [1000, 0, 0, 1000, 0]
+    broken = applied_sums(torch.full((1000,), torch.nan), r, torch.ones(1000, dtype=torch.bool))
+    assert broken.tolist() == [0, 0, 0, 0, 1000]

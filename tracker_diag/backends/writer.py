@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 LIMIT = 1000
-"""Calls that may wait. Beyond it what is droppable is dropped, and told."""
+"""Calls that may wait, unless said otherwise. Beyond it what is droppable is dropped, and told."""
 
 
 class Writer:
@@ -15,7 +15,8 @@ class Writer:
     that nobody closed is closed.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: int = LIMIT) -> None:
+        self._limit = limit
         self._calls: deque[Callable[[], None] | None] = deque()
         self._wake = threading.Condition()
         self._errors: list[Exception] = []
@@ -26,7 +27,7 @@ class Writer:
     def put(self, call: Callable[[], None], *, droppable: bool = False) -> None:
         """Have `call` run later. Never blocks and never raises."""
         with self._wake:
-            if droppable and len(self._calls) >= LIMIT:
+            if droppable and len(self._calls) >= self._limit:
                 self._dropped += 1
             else:
                 self._calls.append(call)
@@ -37,7 +38,7 @@ class Writer:
         with self._wake:
             found, self._errors = self._errors, []
             if self._dropped:
-                found.append(RuntimeError(f"{self._dropped} calls dropped: the tracker is slower than the run"))
+                found.append(RuntimeError(f"{self._dropped} calls dropped: what they were for is slower than the run"))
                 self._dropped = 0
         return found
 

@@ -1,4 +1,4 @@
-"""Trend and spike of a series, unmoved by a few wild values; trends are meant for block means.
+"""Trend of a series, unmoved by a few wild values; meant for block means.
 
 Values beyond ±1e100 count as that, so that no answer is infinite or NaN.
 """
@@ -10,17 +10,6 @@ import numpy as np
 
 from tracker_diag.arrays import Float64Array, IntArray
 from tracker_diag.detect.blocks import MOST
-
-LEAST_SPREAD = 1e-100
-"""So that a spike's z is a float, however far off the value lies."""
-
-
-def block_means(values: Sequence[float] | Float64Array, block: int) -> Float64Array:
-    """Means of consecutive blocks of `block` values; what is left over is left out at the start, so as to end now."""
-    if block < 1:
-        raise ValueError(f"block: {block} given, expected 1 or more")
-    y = _bounded(values)
-    return np.asarray(y[len(y) % block :].reshape(-1, block).mean(axis=1), np.float64)
 
 
 def theil_sen(y: Sequence[float] | Float64Array) -> float:
@@ -42,24 +31,6 @@ def mann_kendall(y: Sequence[float] | Float64Array) -> float:
     n, ties = len(bounded), np.unique(bounded, return_counts=True)[1].tolist()
     variance = (_weight(n) - sum(_weight(t) for t in ties)) / 18
     return (s - (s > 0) + (s < 0)) / math.sqrt(variance) if s else 0.0
-
-
-def spike(history: Sequence[float] | Float64Array, x: float, floor: float) -> float:
-    """How many robust standard deviations `x` lies above the median of `history`: (x − median)/(1.4826·MAD).
-
-    Args:
-        history: Values before `x`.
-        x: The value that may be a spike, in the same unit.
-        floor: Standard deviation, in that unit, that is assumed where the history's is smaller or 0.
-    """
-    if floor <= 0:
-        raise ValueError(f"floor: {floor} given, expected a positive standard deviation")
-    y = _bounded(history)
-    if not len(y):
-        raise ValueError("history: no values given, expected one or more")
-    middle = float(np.median(y))
-    spread = 1.4826 * float(np.median(np.abs(y - middle)))  # 1/Φ⁻¹(3/4): that of a normal series is its deviation
-    return (min(max(x, -MOST), MOST) - middle) / max(spread, floor, LEAST_SPREAD)
 
 
 def _bounded(values: Sequence[float] | Float64Array) -> Float64Array:

@@ -1,5 +1,6 @@
 """The registry of metric names. Nothing is logged that is not here; docs/metrics.md is made from it."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,6 +70,7 @@ HEALTH = (
     Metric("nonfinite_metrics", "values", "NaN or infinite values among the metrics that you log", "higher"),
     Metric("rank_errors", "errors", "parts of a rank that could not be sent; training went on", "higher"),
     Metric("lost_rank_steps", "steps", "steps of other ranks that were overwritten before they were read", "higher"),
+    Metric("rank_time_ratio", "ratio", "slowest rank's own seconds over the median rank's, as they say", "higher"),
     Metric("internal_errors", "errors", "failures inside the diagnostics; training went on", "higher"),
     Metric("backend_errors", "errors", "failed calls into a tracker; training went on", "higher"),
 )
@@ -298,8 +300,11 @@ OWN = (
     Metric("rule/<ID>", "state", "−1 unknown, 0 healthy, 1 pending, 2 firing", "higher"),
 )
 
-NOT_THE_POLICYS = ("eval/", "val/", "validation/", "test/", "critic/", "value/", PREFIX)
-"""Prefixes under which a familiar name means something else."""
+THE_CRITICS_PREFIXES = ("critic/", "value/")
+"""Prefixes under which a familiar name means the critic's own."""
+
+_EVALUATION = re.compile(r"(?:^|/)(?:eval|evaluation|val|validation|test)(?:[-_][^/]*)?/")
+"""A part of a key, before its last, that says that the value is of an evaluation."""
 
 THE_CRITICS = frozenset(
     {"value_loss", "explained_variance", "value_mean", "value_std", "return_mean", "return_std", "return_max"}
@@ -334,12 +339,14 @@ def canonical(key: str) -> str | None:
     last = key.rsplit("/", 1)[-1]
     if _find(last) is None or key.startswith(PREFIX):
         return None
-    return None if key.startswith(NOT_THE_POLICYS) and not _means_the_same(key, last) else last
+    if key.startswith(THE_CRITICS_PREFIXES):
+        return last if last in THE_CRITICS else None
+    return last if last.startswith("eval_") or not of_evaluation(key) else None
 
 
-def _means_the_same(key: str, last: str) -> bool:
-    """Whether `last` says itself that it is of the evaluation, or of the critic, whose prefix `key` has."""
-    return last in THE_CRITICS if key.startswith(("critic/", "value/")) else last.startswith("eval_")
+def of_evaluation(key: str) -> bool:
+    """Whether `key` itself says that it is of an evaluation: `eval/reward`, `val-core/...`, `eval_reward`."""
+    return bool(_EVALUATION.search(key)) or key.startswith("eval_")
 
 
 def _find(name: str) -> Metric | None:

@@ -14,7 +14,19 @@ from tracker_diag.batch import Pair
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Algorithm, Signal, SliceName, names
+from tracker_diag.rules.nodes import (
+    Algorithm,
+    BaselineRatio,
+    ConfigChanged,
+    Correlation,
+    Growth,
+    Signal,
+    SliceName,
+    Spike,
+    Stuck,
+    Trend,
+    names,
+)
 from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader
 from tracker_diag.rules.signals import holds, reader
 
@@ -86,7 +98,7 @@ class Engine:
         return {rule: "; ".join(texts) for rule, texts in reasons.items()}
 
     def rebaseline(self, step: int) -> list[Finding]:
-        """What is now is normal: findings that are open end at `step`, and every baseline begins anew."""
+        """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
         for one in self._readers.values():
             one.rebaseline()
         ended = [watch.finding for watch in self._watches if watch.rebaseline(step)]
@@ -115,6 +127,13 @@ class Engine:
             if watch.finding and watch.finding.fired is not None:
                 found[watch.rule.id] = max(found.get(watch.rule.id, watch.finding.fired), watch.finding.fired)
         return found
+
+
+HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Correlation, Stuck, ConfigChanged)
+"""Signals that look at what was normal before."""
+
+PAST = 100
+"""Findings that are kept of one rule, pair and slice."""
 
 
 class _Watch:
@@ -168,7 +187,9 @@ class _Watch:
         return by != before
 
     def rebaseline(self, step: int) -> bool:
-        """Begin anew; whether a firing finding ended by it."""
+        """Begin anew, if the rule looks at what was normal; whether a firing finding ended by it."""
+        if not any(isinstance(self.rule.signals[name], HISTORICAL) for name in self._required):
+            return False
         fired = self.finding is not None and self.state == "firing"
         if self.finding and fired:
             self.finding = self.finding.moved(state="resolved", resolved=step)
@@ -222,7 +243,7 @@ class _Watch:
         required = [readings[name] for name in self._required]
         dated = [r.onset for r in required if r.holds and r.onset is not None]
         if self.finding and self.finding.state == "resolved":
-            self.past.append(self.finding)
+            self.past = [*self.past[1 - PAST :], self.finding]
         # What was resolved is over: the next finding dates from then at the earliest.
         over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
         onset = max([min([self._since, *dated]), *over])

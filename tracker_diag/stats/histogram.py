@@ -49,7 +49,7 @@ BFLOAT16_VALUES = np.concatenate([[0.0], EDGES])
 
 @dataclass(frozen=True)
 class Sketch:
-    """Counts by row of a partition. `+` and `−` merge and take apart, exactly and in any order.
+    """Counts by row of a partition. `+` merges two, exactly and in any order.
 
     Arrays of numpy, or of torch where the values were on a device.
     """
@@ -65,9 +65,6 @@ class Sketch:
 
     def __add__(self, other: "Sketch") -> "Sketch":
         return Sketch(self.counts + other.counts, self.nonfinite + other.nonfinite)
-
-    def __sub__(self, other: "Sketch") -> "Sketch":
-        return Sketch(self.counts - other.counts, self.nonfinite - other.nonfinite)
 
 
 def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:

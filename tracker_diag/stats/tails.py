@@ -43,7 +43,7 @@ class SliceWindow:
     sequence_counts: IntArray | None = None
     """(2, 4098) sketch of the same sums."""
     applied: Float64Array | None = None
-    """(4,) of `applied_sums`."""
+    """(5,) of `applied_sums`."""
     reference: IntArray | None = None
     """(4098,) counts of |r| in the reference period."""
     from_numerator: bool = False

@@ -29,15 +29,27 @@ class MissingRankReader(Reader):
 
     def __init__(self, signal: MissingRank, at: Place) -> None:
         self._steps = signal.steps
+        self._since: dict[str, int] = {}
+        """The step from which on each rank, by its number, has been silent."""
 
     def read(self, observed: Observed) -> Reading:
         if observed.missing is None:
             return Reading("", "ranks", None, note="no ranks that report through a store")
+        silent = {label.partition(" on ")[0] for label in observed.missing}
+        self._since = {rank: self._since.get(rank, observed.step) for rank in silent}
         longest = max(observed.missing, key=observed.missing.__getitem__, default=None)
         if longest is None:
             return Reading("", "ranks", False, 0)
         steps, missing = observed.missing[longest], sum(n >= self._steps for n in observed.missing.values())
-        return Reading("", longest, steps >= self._steps, steps, n=missing, onset=observed.step - steps + 1)
+        return Reading(
+            "", longest, steps >= self._steps, steps, n=missing, onset=self._since[longest.partition(" on ")[0]]
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"since": dict(self._since)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._since = dict(state["since"])
 
 
 class AbsentReader(Reader):

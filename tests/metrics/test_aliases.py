@@ -1,0 +1,300 @@
+import math
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tracker_diag import UnknownName
+from tracker_diag.metrics import aliases, registry
+from tracker_diag.metrics.aliases import AliasError, Mapped, key_map, recognise
+
+FILES = sorted(aliases.FOLDER.glob("*.yaml"))
+ROWS = sorted((Path(__file__).parent / "rows").glob("*.yaml"))
+
+
+def row(name):
+    """A realistic row of a framework under its own keys, and what it stands for."""
+    found = yaml.safe_load((Path(__file__).parent / "rows" / f"{name}.yaml").read_text())
+    return found["framework"], found["logged"], found["canonical"]
+
+
+@pytest.fixture(params=[file.stem for file in ROWS])
+def known(request):
+    return row(request.param)
+
+
+def test_the_trainers_that_the_tool_is_for_are_known():
+    expected = (
+        "TRL verl OpenRLHF prime-rl SkyRL slime NeMo-RL AReaL ROLL open-instruct rLLM SB3 CleanRL RLlib Lightning"
+    )
+    assert set(aliases.frameworks()) == set(expected.split())
+    assert {row(file.stem)[0] for file in ROWS} == set(aliases.frameworks())
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_file_names_metrics_that_there_are(file):
+    loaded = aliases.load(file)
+    assert loaded.framework.lower() == file.stem
+    assert all(registry.training(name) for name in loaded.metrics)
+    assert loaded.recognise or file.stem == "generic"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_no_key_stands_for_two_metrics(file):
+    keys = [key for alias in aliases.load(file).metrics.values() for key in alias.keys]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_no_key_of_an_evaluation_is_read_as_a_metric_of_training(file):
+    loaded = aliases.load(file)
+    exempt = {"open-instruct": "val/"}.get(loaded.framework, "-")  # its val/ is training's
+    for name, alias in loaded.metrics.items():
+        for key in alias.keys:
+            if registry.of_evaluation(key) and not key.startswith(exempt):
+                assert name.startswith("eval_"), key
+
+
+def test_a_row_is_recognised(known):
+    framework, logged, _ = known
+    assert recognise(logged) == framework
+
+
+def test_a_row_gets_the_values_that_it_stands_for(known):
+    framework, logged, canonical = known
+    made = key_map(logged)
+    assert made.framework == framework
+    assert made.values(logged) == pytest.approx(canonical, rel=1e-6)
+
+
+def test_each_key_is_either_mapped_or_listed(known):
+    _, logged, _ = known
+    made = key_map(logged)
+    assert [key for key in logged if key not in made.mapped] == list(made.unmapped)
+    assert made.covers(logged)
+    assert not made.covers(["never/seen"])
+
+
+def test_a_row_is_no_other_frameworks(known):
+    framework, logged, _ = known
+    others = [other for other in aliases.frameworks() if other != framework]
+    files = {file.framework: file for file in aliases._files()}
+    own = aliases._hits(files[framework], tuple(logged))
+    assert own >= 3
+    # verl's clones share some of its names.
+    assert all(aliases._hits(files[other], tuple(logged)) <= own / 3 for other in others)
+
+
+@pytest.mark.parametrize("framework", ["TRL", "OpenRLHF"])
+def test_the_prefix_that_w_and_b_gets_makes_no_difference(framework):
+    _, logged, canonical = row(framework.lower())
+    bare = {key.removeprefix("train/"): value for key, value in logged.items()}
+    prefixed = {f"train/{key}": value for key, value in bare.items() if not key.startswith("eval")}
+    training = {name: value for name, value in canonical.items() if not name.startswith("eval_")}
+    for keys in (bare, prefixed):
+        found = key_map(keys).values(keys)
+        assert {name: found[name] for name in training} == pytest.approx(training)
+
+
+def values(framework, **metrics):
+    row = {key.replace("__", "/"): value for key, value in metrics.items()}
+    return key_map(row, framework).values(row)
+
+
+def test_the_entropy_loss_of_sb3_is_negative_entropy_and_of_others_positive():
+    assert values("SB3", train__entropy_loss=-0.6) == {"entropy": 0.6}
+    assert values("slime", train__entropy_loss=0.6) == {"entropy": 0.6}
+    assert values("OpenRLHF", train__entropy_loss=0.6) == {"entropy": 0.6}
+    assert values("verl", actor__entropy_loss=0.6) == {"entropy": 0.6}
+    assert values(None, train__entropy_loss=0.6) == {}  # whose it is, is not known
+
+
+@pytest.mark.parametrize("key", ["eval_reward", "eval/reward"])
+def test_the_reward_of_an_evaluation_is_not_the_training_reward(key):
+    assert key_map([key], "TRL").values({key: 3.0}) == {"eval_score": 3.0}
+    assert key_map([key]).values({key: 3.0}) == {"eval_score": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "name"),
+    [
+        ("critic/kl", "actor/reward_kl_penalty", "kl"),
+        ("critic/kl_coeff", "actor/reward_kl_penalty_coeff", "kl_coefficient"),
+        ("mismatch/mismatch_k3_kl", "rollout_corr/k3_kl", "mismatch_kl"),
+        ("rollout_corr/chi2_token", "actor/rollout_corr/chi2_token", "mismatch_chi2"),
+        ("perf/max_memory_reserved_gb", "actor/perf/max_memory_reserved_gb", "memory_reserved"),
+        ("val/test_score/openai/gsm8k", "val-core/openai/gsm8k/reward/mean@1", "eval_score"),
+        ("val-core/openai/gsm8k/acc/mean_at_8", "val-core/openai/gsm8k/acc/mean@8", "eval_score"),
+    ],
+)
+def test_verl_is_known_by_its_older_and_newer_names(older, newer, name):
+    for key in (older, newer):
+        assert key_map([key], "verl").values({key: 0.5}) == {name: 0.5}
+
+
+def test_what_was_taken_after_truncation_or_masking_stays_out():
+    for framework, key in [
+        ("TRL", "sampling/importance_sampling_ratio/max"),
+        ("SkyRL", "policy/loss_metrics/is_ratio_min"),
+        ("AReaL", "ppo_actor/update/behave_imp_weight/avg"),
+        ("NeMo-RL", "train/probs_ratio_max"),
+        ("verl", "training/rollout_probs_diff_mean"),
+    ]:
+        assert key_map([key], framework).unmapped == (key,)
+    note = key_map(["rollout_corr/rollout_is_eff_sample_size"], "verl").mapped.popitem()[1]
+    assert note.name == "applied_ess"
+    assert "truncated first" in note.note
+
+
+def test_percentages_and_complements_become_shares():
+    assert values("NeMo-RL", train__baseline_reward__pct_mixed=75.0) == {"zero_std_share": 0.25}
+    assert values("open-instruct", val__stop_rate=0.75) == {"truncated_share": 0.25}
+    assert values("prime-rl", train__agg__all__solver__solved_some=1.0) == {"zero_std_share": 0.0}
+
+
+def test_the_approximate_kl_of_areal_has_the_other_sign():
+    assert values("AReaL", ppo_actor__update__approx_kl__avg=-0.01) == {"approx_kl": 0.01}
+
+
+def test_open_instruct_counts_the_estimators_its_own_way():
+    assert values("open-instruct", objective__kl3_avg=3.0, objective__kl2_avg=2.0) == {"kl": 2.0}
+
+
+def test_the_first_key_wins_wherever_it_stands_in_the_row():
+    two = {"rollout_corr/kl": 1.0, "rollout_corr/k3_kl": 2.0}
+    backwards = dict(reversed(two.items()))
+    assert key_map(two, "verl").values(two) == key_map(two, "verl").values(backwards) == {"mismatch_kl": 2.0}
+
+
+def test_a_row_without_the_first_key_falls_back_on_the_next():
+    made = key_map(["rollout/reward_mean", "reward"], "OpenRLHF")
+    assert made.values({"reward": 0.2}) == {"reward": 0.2}
+    assert made.values({"reward": 0.2, "rollout/reward_mean": math.nan}) == {"reward": 0.2}
+    assert made.values({"reward": math.inf}) == {}
+
+
+def test_own_names_stand_for_themselves_in_every_framework():
+    own = [metric.name for metric in registry.TRAINING]
+    for framework in (None, *aliases.frameworks()):
+        mapped = key_map(own, framework).mapped
+        assert {key: found.name for key, found in mapped.items()} == {name: name for name in own}
+        assert {(found.scale, found.offset) for found in mapped.values()} == {(1.0, 0.0)}
+
+
+def test_a_name_that_only_looks_canonical_yields_to_the_frameworks_own():
+    two = {"mine/reward": 5.0, "critic/score/mean": 0.5}
+    assert key_map(two, "verl").values(two) == {"reward": 0.5}
+    assert key_map(["mine/reward"], "verl").values(two) == {"reward": 5.0}
+
+
+def test_what_the_diagnostics_log_is_never_read_back():
+    keys = ["diag/policy/all/kl", "diag/reward", "diag/rule/POL001"]
+    assert key_map(keys).unmapped == tuple(keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("reward", "reward"),
+        ("my/losses/clipfrac", "clip_fraction"),
+        ("train/loss", "loss"),
+        ("val/loss", "eval_loss"),
+        ("val_loss", "eval_loss"),
+        ("optimizer/lr", "learning_rate"),
+        ("critic/loss", None),
+        ("critic/lr", None),
+        ("critic/value_loss", "value_loss"),
+        ("test/mean_reward", None),
+        ("banana", None),
+    ],
+)
+def test_unknown_frameworks_go_by_well_known_names(key, name):
+    made = key_map([key])
+    assert made.framework is None
+    assert made.mapped.get(key, Mapped("")).name == (name or "")
+
+
+def test_no_framework_or_two_alike_are_not_guessed():
+    assert recognise([]) is None
+    assert recognise(["reward", "kl"]) is None
+    assert recognise(["charts/SPS", "time/fps"]) is None
+    assert key_map([]).values({}) == {}
+
+
+def test_a_framework_can_be_given():
+    assert key_map(["train/entropy_loss"], "sb3").framework == "SB3"
+    with pytest.raises(UnknownName, match="framework: 'trax' given, expected one of AReaL, "):
+        key_map(["reward"], "trax")
+
+
+def test_components_and_tools_keep_their_names():
+    made = key_map(["rewards/correct/mean", "rewards/correct"], "TRL")
+    assert {found.name for found in made.mapped.values()} == {"reward_component:correct"}
+    assert registry.training("reward_component:correct").name == "reward_component"
+
+
+@pytest.mark.parametrize(
+    ("stds", "share", "dead"),
+    [((0.3, 0.4), 0.64, 0.0), ((0.5, 0.0), 1.0, 0.5), ((0.0, 0.0), None, 1.0), ((0.5,), None, None)],
+)
+def test_components_tell_which_dominates_and_which_is_dead(stds, share, dead):
+    logged = {f"rewards/{i}/std": std for i, std in enumerate(stds)}
+    found = key_map(logged, "TRL").values(logged)
+    assert found.get("component_variance_share") == pytest.approx(share)
+    assert found.get("dead_component_share") == dead
+
+
+@pytest.mark.parametrize(("calls", "entropy"), [((1, 1), math.log(2)), ((3, 0), 0.0), ((0, 0), None), ((2,), None)])
+def test_calls_per_tool_tell_the_entropy_of_the_choice(calls, entropy):
+    logged = {f"tool_calls:{i}": float(count) for i, count in enumerate(calls)}
+    assert key_map(logged).values(logged).get("tool_entropy") == pytest.approx(entropy)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kl:", "kli:", "unknown.yaml: metric: 'kli' given, expected one of reward, kl"),
+        ("read_at:", "read_in:", "unknown.yaml: read_in: Extra inputs are not permitted"),
+        ("scale: 2.0", "times: 2.0", "unknown.yaml: metrics.entropy.transform.times: Extra inputs"),
+        ("[a/kl]", "[]", "unknown.yaml: metrics.kl.keys: Tuple should have at least 1 item"),
+        ("kl: [a/kl]", "reward: [a/kl]\n  reward: [b]", "unknown.yaml: key 'reward' stands twice"),
+        ("[a/kl]", "['{tool}/kl']", "kl: '{tool}/kl' names a member"),
+        ("metrics:", "metrics: [", "unknown.yaml: while parsing"),
+    ],
+)
+def test_a_file_with_a_fault_is_refused_by_name(tmp_path, old, new, message):
+    good = (
+        "framework: unknown\nread_at: never\nmetrics:\n  kl: [a/kl]\n"
+        "  entropy: {keys: [a/h], transform: {scale: 2.0, negate: true, one_minus: true}}\n"
+    )
+    file = tmp_path / "unknown.yaml"
+    file.write_text(good)
+    assert aliases.load(file).metrics["entropy"].transform.line == (2.0, 1.0)
+    file.write_text(good.replace(old, new, 1))
+    with pytest.raises(AliasError) as error:
+        aliases.load(file)
+    assert message in " ".join(str(error.value).split())
+
+
+def test_files_are_data_of_the_package(tmp_path):
+    assert all(file.is_relative_to(Path(aliases.__file__).parent) for file in FILES)
+    copied = shutil.copytree(aliases.FOLDER, tmp_path / "aliases")
+    assert len(list(copied.glob("*.yaml"))) == len(aliases.frameworks()) + 1
+
+
+def test_a_row_of_200_keys_costs_microseconds():
+    keys = [*row("verl")[1], *(f"mine/{i}/thing" for i in range(160))]
+    logged = dict.fromkeys(keys, 1.0)
+    made = key_map(keys)
+    best = math.inf
+    for _ in range(20):
+        start = time.perf_counter()
+        made.values(logged)
+        best = min(best, time.perf_counter() - start)
+    assert best < 200e-6  # about 15 µs on an idle core
+
+
+def test_the_map_of_the_same_keys_is_made_once():
+    assert key_map(["reward", "kl"]) is key_map(["reward", "kl", "reward"])

@@ -1,0 +1,284 @@
+"""From a trainer's own keys to canonical names: `aliases/<framework>.yaml` as data, and the map of one run's keys."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tracker_diag.errors import DiagError, UnknownName
+from tracker_diag.metrics import registry
+from tracker_diag.metrics.families import derived
+
+FOLDER = Path(__file__).parent / "aliases"
+GENERIC = "generic"
+"""The file of well-known names, for runs of no known framework."""
+
+
+class AliasError(DiagError, ValueError):
+    """A file of aliases that cannot be used; the message starts with the file."""
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Transform(_Closed):
+    """From the trainer's value to the canonical one; applied in this order."""
+
+    scale: float = 1.0
+    negate: bool = False
+    one_minus: bool = False
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Slope and intercept."""
+        slope = -self.scale if self.negate else self.scale
+        return (-slope, 1.0) if self.one_minus else (slope, 0.0)
+
+
+class Alias(_Closed):
+    """Own keys of one canonical metric, the first that a row has wins; a plain list stands for `keys` alone.
+
+    A key may be a pattern: `*` is one part of it, `**` one or more, `{tool}` one that names the member.
+    """
+
+    keys: tuple[str, ...] = Field(min_length=1)
+    transform: Transform = Transform()
+    note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        return {"keys": data} if isinstance(data, list) else data
+
+
+class Aliases(_Closed):
+    """One file: a framework's keys, and how to know it by them."""
+
+    framework: str
+    read_at: str = ""
+    """Versions whose source or documentation the keys were read in."""
+    prefixes: tuple[str, ...] = ()
+    """What trackers may put before every key."""
+    any_prefix: bool = False
+    recognise: tuple[str, ...] = ()
+    """Keys that few others have; the framework with most of them is taken."""
+    metrics: dict[str, Alias]
+    ignore: dict[str, str] = {}
+    """Keys that look like a metric and are none, and why."""
+    notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _names(self) -> "Aliases":
+        for name, alias in self.metrics.items():
+            per = registry.training(name).per
+            for key in alias.keys:
+                members = re.findall(r"\{(\w*)\}", key)
+                if members and members != [per]:
+                    raise ValueError(f"{name}: {key!r} names a member; expected {{{per}}}, once")
+        return self
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What one own key stands for."""
+
+    name: str
+    """Canonical name; of one tool or component, `name:member`."""
+    scale: float = 1.0
+    offset: float = 0.0
+    """The canonical value is scale · value + offset."""
+    rank: int = 0
+    """Among the keys of one canonical name in one row the lowest rank wins."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """What the keys of one run stand for; make it once per set of keys."""
+
+    framework: str | None
+    mapped: dict[str, Mapped]
+    unmapped: tuple[str, ...]
+    _unmapped: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def covers(self, keys: Iterable[str]) -> bool:
+        """Whether all of `keys` were there when the map was made; if not, make it anew with them."""
+        return all(key in self.mapped or key in self._unmapped for key in keys)
+
+    def values(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Canonical values of one row. A value that is not finite gives way to the next key, or is left out."""
+        found: dict[str, float] = {}
+        ranks: dict[str, int] = {}
+        for key, value in metrics.items():
+            mapped = self.mapped.get(key)
+            if mapped is None or not math.isfinite(value) or ranks.get(mapped.name, mapped.rank + 1) <= mapped.rank:
+                continue
+            found[mapped.name] = mapped.scale * value + mapped.offset
+            ranks[mapped.name] = mapped.rank
+        return derived(found) if self._has_members else found
+
+    @cached_property
+    def _has_members(self) -> bool:
+        return any(":" in mapped.name for mapped in self.mapped.values())
+
+
+def frameworks() -> tuple[str, ...]:
+    """The frameworks whose keys are known."""
+    return tuple(file.framework for file in _files() if file.framework != GENERIC)
+
+
+def recognise(keys: Iterable[str]) -> str | None:
+    """The framework that `keys` are of; None if no framework, or more than one, explains most of them."""
+    keys = tuple(keys)
+    hits = [(_hits(file, keys), file.framework) for file in _files()]
+    most = max(count for count, _ in hits)
+    best = [framework for count, framework in hits if count == most]
+    return best[0] if most and len(best) == 1 else None
+
+
+def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
+    """What `keys` stand for, in `framework` if given, else in the one that they are recognised as.
+
+    Raises:
+        UnknownName: there are no aliases for `framework`.
+
+    >>> key_map(["train/entropy_loss", "rollout/ep_rew_mean"]).values({"train/entropy_loss": -1.5})
+    {'entropy': 1.5}
+    """
+    return _key_map(tuple(dict.fromkeys(keys)), framework)
+
+
+@lru_cache(maxsize=64)
+def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
+    framework = framework or recognise(keys)
+    matcher = _matcher(framework or GENERIC)
+    mapped: dict[str, Mapped] = {}
+    for key in keys:
+        if not key.startswith(registry.PREFIX) and (found := matcher.find(key, len(mapped))):
+            mapped[key] = found
+    unmapped = tuple(key for key in keys if key not in mapped)
+    return KeyMap(framework and matcher.file.framework, mapped, unmapped, frozenset(unmapped))
+
+
+class _Matcher:
+    """One file's keys, ready to be looked up."""
+
+    def __init__(self, file: Aliases) -> None:
+        self.file = file
+        self._exact: dict[str, tuple[str, int]] = {}
+        self._patterns: list[tuple[re.Pattern[str], str, int]] = []
+        self._ignored = [_compiled(pattern) for pattern in file.ignore]
+        for name, alias in file.metrics.items():
+            for place, key in enumerate(alias.keys):
+                if "*" in key or "{" in key:
+                    self._patterns.append((_compiled(key), name, place))
+                else:
+                    self._exact.setdefault(key, (name, place))
+
+    def find(self, key: str, order: int) -> Mapped | None:
+        """What `key` stands for; `order`, its place in the run, decides between keys of one pattern."""
+        forms = tuple(_forms(key, self.file))
+        if registry.canonical(key) == key and key not in self._exact:
+            return Mapped(key, rank=-1)
+        for form in forms:
+            if form in self._exact:
+                return self._mapped(*self._exact[form], order)
+        if any(pattern.fullmatch(form) for pattern in self._ignored for form in forms):
+            return None
+        for pattern, name, place in self._patterns:
+            for form in forms:
+                if match := pattern.fullmatch(form):
+                    member = match.groupdict().get("member")
+                    return self._mapped(name, place, order, f"{name}:{member}" if member else "")
+        name_in_key = registry.canonical(key)
+        return Mapped(name_in_key, rank=_LAST + order) if name_in_key else None
+
+    def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
+        alias = self.file.metrics[name]
+        scale, offset = alias.transform.line
+        return Mapped(member or name, scale, offset, place * _STEP + order, alias.note)
+
+
+_STEP = 1_000_000
+_LAST = 1_000 * _STEP
+"""Ranks: first the place in the file, then the place in the run; last what only looks canonical."""
+
+
+def _forms(key: str, file: Aliases) -> Iterator[str]:
+    """`key` as the trainer may have named it, before a tracker put a prefix to it."""
+    yield key
+    for prefix in file.prefixes:
+        if key.startswith(prefix):
+            yield key[len(prefix) :]
+    if file.any_prefix and not registry.of_evaluation(key) and not key.startswith(registry.THE_CRITICS_PREFIXES):
+        parts = key.split("/")
+        yield from ("/".join(parts[start:]) for start in range(1, len(parts)))
+
+
+def _hits(file: Aliases, keys: tuple[str, ...]) -> int:
+    """How many of the keys by which `file`'s framework is known are among `keys`."""
+    if not file.recognise:
+        return 0
+    forms = {form for key in keys for form in _forms(key, file)}
+    patterns = [_compiled(key) for key in file.recognise if "*" in key]
+    exact = sum(key in forms for key in file.recognise)
+    return exact + sum(any(pattern.fullmatch(form) for form in forms) for pattern in patterns)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """`pattern` as a regular expression: `*` within a part, `**` across parts, `{tool}` within one, kept."""
+    wild = {"**": ".+", "*": "[^/]+"}
+    pieces = re.split(r"(\*\*|\*|\{\w+\})", pattern)
+    return re.compile("".join(wild.get(p, "(?P<member>[^/]+)" if p.startswith("{") else re.escape(p)) for p in pieces))
+
+
+@cache
+def _files() -> tuple[Aliases, ...]:
+    return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
+
+
+@cache
+def _matcher(framework: str) -> _Matcher:
+    for file in _files():
+        if file.framework.lower() == framework.lower():
+            return _Matcher(file)
+    raise UnknownName("framework", framework, frameworks())
+
+
+def load(file: Path) -> Aliases:
+    """The aliases in `file`.
+
+    Raises:
+        AliasError: "file: field: what is wrong", for whatever makes the file unusable.
+    """
+    text = file.read_text(encoding="utf-8")
+    try:
+        _no_key_twice(yaml.compose(text, Loader=yaml.SafeLoader))
+        return Aliases.model_validate(yaml.safe_load(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field_ = ".".join(str(part) for part in first["loc"])
+        raise AliasError(
+            f"{file}: {field_ + ': ' if field_ else ''}{first['msg'].removeprefix('Value error, ')}"
+        ) from error
+    except (yaml.YAMLError, UnknownName) as error:
+        raise AliasError(f"{file}: {error}") from error
+
+
+def _no_key_twice(node: yaml.Node | None) -> None:
+    """PyYAML keeps the last of two equal keys in silence; here the second is an error."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    keys = [key.value for key, _ in node.value]
+    for key, value in node.value:
+        if keys.count(key.value) > 1:
+            raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+        _no_key_twice(value)

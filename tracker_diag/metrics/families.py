@@ -1,0 +1,29 @@
+"""What follows from metrics that are logged for each tool, or for each component of the reward, in one row."""
+
+import math
+from collections.abc import Mapping
+
+
+def members(values: Mapping[str, float], name: str) -> dict[str, float]:
+    """The values of `name:<member>`, by member."""
+    return {key[len(name) + 1 :]: value for key, value in values.items() if key.startswith(f"{name}:")}
+
+
+def derived(values: dict[str, float]) -> dict[str, float]:
+    """`values` with what their families tell, where the trainer has not logged it itself.
+
+    - `tool_entropy`: entropy in nat of the choice among tools, from `tool_calls:<tool>`.
+    - `component_variance_share` and `dead_component_share`: from `reward_component_std:<component>`, two or more.
+      The components' weights are not known here; TRL logs them before weighting.
+    """
+    calls = [max(count, 0.0) for count in members(values, "tool_calls").values()]
+    if len(calls) > 1 and (total := sum(calls)) > 0:
+        shares = [count / total for count in calls if count > 0]
+        values.setdefault("tool_entropy", -sum(share * math.log(share) for share in shares) + 0.0)
+        values.setdefault("tool_calls", total)
+    variances = [std * std for std in members(values, "reward_component_std").values()]
+    if len(variances) > 1:
+        values.setdefault("dead_component_share", sum(variance == 0 for variance in variances) / len(variances))
+        if (total := sum(variances)) > 0:
+            values.setdefault("component_variance_share", max(variances) / total)
+    return values

@@ -1,0 +1,29 @@
+"""A finished run, whatever it was logged with: one plain value that all readers give."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[float], None]
+"""Called now and then with the share that has been read, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a finished run logged."""
+
+    source: str
+    """Where it was read from, as given; a password in it is left out."""
+    rows: dict[int, dict[str, float]]
+    """Metrics by step, in rising order, under the run's own names. Sparse; NaN and infinity are kept as floats."""
+    config: dict[str, object]
+    """The run's settings as far as the source tells them: flat, with dots between the levels."""
+    seconds: dict[int, float]
+    """Wall time in seconds since the first row, for the steps whose time is known."""
+    notes: tuple[str, ...]
+    """What was odd about the source, a sentence each."""
+
+
+def one_line(error: object) -> str:
+    """What a library said, as one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
