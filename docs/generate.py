@@ -1,8 +1,15 @@
 """Writes the generated pages: `python docs/generate.py`. A test holds them against what this would write."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import get_args
+
+from pydantic import BaseModel
 
 from tracker_diag.metrics.registry import HEALTH, OWN, STATS, TRAINING, Metric
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import Link, Rule
 
 DOCS = Path(__file__).parent
 
@@ -34,11 +41,88 @@ def metrics_page() -> str:
             *_table(OWN, "diag/"),
             "## Metrics of yours that the rules read",
             "",
-            "Recognised by the last part of their name, so `train/reward` is `reward`.",
+            "Under the names of fifteen frameworks (`tracker_diag/metrics/aliases`), or by the last part of a name.",
             "",
             *_table(TRAINING, ""),
         ]
     )
+
+
+def rules_page() -> str:
+    """docs/rules/README.md, the list of all rules."""
+    lines = [
+        "# Rules",
+        "",
+        "Made from `tracker_diag/rules/catalog` by `make docs`. `tracker-diag rules show <ID>` prints a page in the",
+        "terminal. info: shown in the table only; warn: look today; error: steps from here on are likely wasted.",
+        "",
+    ]
+    for link in get_args(Link):
+        rules = [rule for rule in catalog() if rule.link == link]
+        if rules:
+            lines += [f"## {link.replace('_', ' ').capitalize()}", "", "| rule | detects | severity |", "|---|---|---|"]
+            for rule in rules:
+                what = " ".join(rule.description.split()).removeprefix("Detects ")
+                lines.append(f"| [{rule.id}]({rule.id}.md) {rule.name} | {_cell(what)} | {rule.severity} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def rule_page(rule: Rule) -> str:
+    """The page of one rule."""
+    read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
+    explains = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "no other rule"
+    about = f"pairs {', '.join(rule.pairs)}; slices {', '.join(rule.slices)}; " if rule.pairs else ""
+    return "\n".join(
+        [
+            f"# {rule.id} {rule.name}",
+            "",
+            f"**{rule.title}.** {rule.severity}, {rule.status}, link {rule.link.replace('_', ' ')}.",
+            "",
+            " ".join(rule.description.split()),
+            "",
+            "## Why it is bad",
+            "",
+            " ".join(rule.rationale.split()),
+            "",
+            "## Evidence",
+            "",
+            f"It reads {', '.join(f'`{name}`' for name in read) or 'every metric'}; {about}and must hold for",
+            f"{rule.for_steps} steps. While it fires it explains {explains}.",
+            "",
+            *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
+            "",
+            "## What to do",
+            "",
+            *(f"{i}. {text}" for i, text in enumerate(rule.remedy, 1)),
+            "",
+            "## When it is wrong",
+            "",
+            *(f"- {text}" for text in rule.false_positives),
+            "",
+            "## Where the numbers come from",
+            "",
+            " ".join(rule.calibration.split()),
+            "",
+            *(["## References", "", *(f"- <{url}>" for url in rule.references), ""] if rule.references else []),
+        ]
+    )
+
+
+def _signal(signal: BaseModel) -> str:
+    parts = signal.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
+    said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
+    return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict) and value.keys() <= {"stat", "metric", "slice", "pair"}:
+        return f"`{'/'.join(str(value[key]) for key in ('pair', 'slice', 'stat', 'metric') if key in value)}`"
+    return f"`{value}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _table(metrics: tuple[Metric, ...], prefix: str) -> list[str]:
@@ -47,12 +131,17 @@ def _table(metrics: tuple[Metric, ...], prefix: str) -> list[str]:
     return ["| name | unit | meaning | worse |", "|---|---|---|---|", *rows, ""]
 
 
-PAGES = {"metrics.md": metrics_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "metrics.md": metrics_page,
+    "rules/README.md": rules_page,
+    **{f"rules/{rule.id}.md": partial(rule_page, rule) for rule in catalog()},
+}
 
 
 def main() -> None:
     """Write all pages."""
     for name, page in PAGES.items():
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(page())
 
 

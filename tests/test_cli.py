@@ -63,7 +63,7 @@ def test_replay_prints_the_json_of_the_interface(table):
     assert (finding["rule"], finding["slice"], finding["severity"]) == ("POL001", "post_tool", "warn")
     assert list(finding["evidence"][0]) == ["signal", "series", "holds", "value", "baseline", "n"]
     assert found["first_break"] == {"rule": "POL001", "slice": "post_tool", "onset": finding["onset"]}
-    assert [blind["rule"] for blind in found["blind"]] == ["POL002", "RES007"]
+    assert {"POL002", "RES007"} <= {blind["rule"] for blind in found["blind"]}
     assert "NUM004" in found["healthy"]
 
 

@@ -1,16 +1,20 @@
-"""The command line: `tracker-diag demo | replay`."""
+"""The command line: `tracker-diag demo | replay | diagnose | rules`."""
 
 import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, cast, get_args
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 
-from tracker_diag.errors import DiagError
+from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.terminal import verdict
+from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.rules_cli import rules_app
+from tracker_diag.run_page import about_keys, lines
 
 app = typer.Typer(
     help="See which slice of an agent-RL run goes unstable, which link broke first, and what to do.",
@@ -25,6 +29,9 @@ class FailOn(str, Enum):
 
     warn = "warn"
     error = "error"
+
+
+app.add_typer(rules_app, name="rules")
 
 
 @app.callback()
@@ -75,6 +82,64 @@ def replay(
     except DiagError as error:
         _refuse(str(error))
     _report(summary, as_json=as_json)
+    _exit_on(summary, fail_on)
+
+
+@app.command()
+def diagnose(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, "
+            "evaluations.npz, monitor.csv), or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, "
+            "trackio:<project>/<run>."
+        ),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained page with the curves.")] = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with 1 if a finding of this severity or worse fired.")
+    ] = None,
+    framework: Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
+    since: Annotated[int | None, typer.Option(help="Look at steps from this one on.")] = None,
+    rules: Annotated[str | None, typer.Option(help="Ids or prefixes, with commas: POL,REW010. Or a folder.")] = None,
+    severity: Annotated[FailOn | None, typer.Option(help="Show findings of this severity and above.")] = None,
+) -> None:
+    """Diagnose a finished run from what it logged: what broke first, on which evidence, what to do."""
+    from tracker_diag.diagnose import diagnose as read_and_judge
+    from tracker_diag.rules.loader import chosen
+    from tracker_diag.sources.open import read_run
+
+    try:
+        screen = Console(stderr=True)
+        with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+            task = bar.add_task("reading", total=1.0)
+            run = read_run(source, lambda share: bar.update(task, completed=share))
+        if algorithm is not None and algorithm not in get_args(Algorithm):
+            raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
+        known = cast("Algorithm | None", algorithm)
+        found = read_and_judge(run, rules=chosen(rules), framework=framework, algorithm=known, since=since)
+    except DiagError as error:
+        _refuse(str(error))
+    if not found.series and not found.summary.findings:
+        keys = ", ".join(found.keys.unmapped[:5]) or "none"
+        _refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
+    shown = found.at_least(severity.value) if severity else found
+    if html:
+        from tracker_diag.run_page import run_page
+
+        html.write_text(run_page(shown), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(shown.to_json(), indent=1))
+    else:
+        Console().print(verdict(shown.summary, lines(shown)))
+        Console().print(about_keys(shown), style="dim")
+    _exit_on(found.summary, fail_on)
+
+
+def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:
     if fail_on and summary.level and SEVERITIES.index(summary.level) >= SEVERITIES.index(fail_on.value):
         raise typer.Exit(1)
 

@@ -24,7 +24,7 @@ from tracker_diag.backends.base import Backend
 from tracker_diag.batch import PAIRS, Pair, Tensors, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
-from tracker_diag.metrics.registry import canonical
+from tracker_diag.metrics.aliases import key_map
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.reduce import Ranks
 from tracker_diag.rules.engine import Engine
@@ -85,6 +85,7 @@ class Monitor:
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
         self._clip, self._ranks = clip, ranks
         self._window_steps = window
+        self._keys = key_map(())
         self._windows: dict[Pair, PairWindow] = {}
         self._incoming: dict[Pair, Observation] = {}
         """Tensors that came since the last `log`; they belong to the step of the next one."""
@@ -370,12 +371,12 @@ class Monitor:
                 bad.append(key)  # a weight beyond float64
         if self._time_ratio is not None:
             series["rank_time_ratio"] = Scalar("rank_time_ratio", self._time_ratio)
-        for key, value in own.items():
-            if not math.isfinite(value):
-                bad.append(key)
-            elif name := canonical(key):
-                series.setdefault(name, Scalar(name, value))
-        self.health["nonfinite_metrics"] += len(bad)
+        if not self._keys.covers(own):
+            self._keys = key_map([*self._keys.mapped, *self._keys.unmapped, *own])
+        for name, value in self._keys.values(own).items():
+            series.setdefault(name, Scalar(name, value))
+        bad += [key for key, value in own.items() if not math.isfinite(value)]
+        self.health["nonfinite_metrics"] += sum(not math.isfinite(value) for value in own.values())
         for pair, observed in pending.items():
             self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
             bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]

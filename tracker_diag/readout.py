@@ -10,7 +10,7 @@ from tracker_diag.metrics.registry import PREFIX, STATS
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
-from tracker_diag.slices import ALL, CONTEXT, OTHER, Names, dimension_of
+from tracker_diag.slices import ALL, CONTEXT, OTHER, Dimension, Names, dimension_of
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import MIN_SEQUENCES, MIN_TOKENS, Estimate, SliceWindow, slice_statistics, tokens_needed
 from tracker_diag.stats.weights import WeightSums
@@ -44,7 +44,7 @@ def statistics(
 ) -> dict[str, Estimate]:
     """`stats` of each slice that they name, of those of `pairs` that have a signal, by name of the series."""
     found: dict[str, Estimate] = {}
-    dimensions = {dimension_of(name) for name in stats}
+    dimensions: set[Dimension] = {dimension_of(name) for name in stats}
     for pair in pairs:
         if windows[pair].signal:
             for name, of in windows[pair].slices(names, dimensions).items():
@@ -86,9 +86,11 @@ def scalars(found: Mapping[str, Estimate]) -> Iterator[Scalar]:
 
 
 def states(engine: Engine, health: Mapping[str, int]) -> Iterator[Scalar]:
-    """The state of each rule, and what has gone wrong so far in the diagnostics themselves."""
+    """The state of each rule that ever was more than healthy, and what has gone wrong in the diagnostics themselves."""
+    noteworthy = engine.noteworthy
     for rule, state in engine.states().items():
-        yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
+        if rule in noteworthy:
+            yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
     for kind, count in health.items():
         if count:
             yield Scalar(f"{PREFIX}health/{kind}", count)

@@ -36,4 +36,4 @@ def test_a_quiet_run_is_said_to_be_quiet():
     engine = Engine(catalog())
     page = render_html(Summary.of(engine, "x", 0, None, None), [], {})
     assert "No rule fired at warn or above" in page
-    assert "0 rules could see and found nothing; 6 could not see" in page
+    assert f"0 rules could see and found nothing; {len(catalog())} could not see" in page

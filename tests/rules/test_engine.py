@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Reading
+from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import All, AnyOf, Not
 from tracker_diag.rules.readers.base import Observed
-from tracker_diag.rules.signals import holds
+from tracker_diag.rules.signals import can_be, holds
 from tracker_diag.rules.triage import Summary, first_break
 
 LOW = {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.5}
@@ -192,3 +193,23 @@ def test_state_does_not_grow_with_the_run(length):
     watch = engine._watches[0]
     assert watch.past == []
     assert watch.finding is None
+
+
+def test_a_rule_that_could_not_have_fired_is_blind_and_not_healthy():
+    """Reward does not rise, so it cannot rise without the evaluation; but no evaluation was ever logged."""
+    rule = next(rule for rule in catalog() if rule.id == "EVA002")
+    engine = Engine([rule])
+    for step in range(300):
+        engine.evaluate(Observed(step, {"reward": Scalar("reward", 0.5)}))
+    assert engine.states() == {"EVA002": "unknown"}
+    assert engine.blind() == {"EVA002": "no series eval_score"}
+
+
+def test_what_a_condition_can_become():
+    both, either, neither = All(all=("a", "b")), AnyOf(any=("a", "b")), Not(**{"not": "b"})
+    assert can_be(both, False, {"a"})
+    assert not can_be(both, True, {"a"})
+    assert can_be(either, True, {"a"})
+    assert not can_be(either, False, {"a"})
+    assert not can_be(neither, True, {"a"})
+    assert can_be(neither, True, {"b"})

@@ -297,7 +297,12 @@ TRAINING = (
 
 OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),
-    Metric("rule/<ID>", "state", "−1 unknown, 0 healthy, 1 pending, 2 firing", "higher"),
+    Metric(
+        "rule/<ID>",
+        "state",
+        "−1 unknown, 0 healthy, 1 pending, 2 firing; once it has been pending",
+        "higher",
+    ),
 )
 
 THE_CRITICS_PREFIXES = ("critic/", "value/")

@@ -8,11 +8,12 @@ from tracker_diag.report.tables import brief, describe
 from tracker_diag.rules.triage import Summary
 
 
-def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str, str]) -> str:
+def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str, str], note: str = "") -> str:
     """The page. All texts are escaped; it loads nothing from anywhere.
 
     Args:
         figures: title → data: URI of a picture.
+        note: what else is to be said, in small print at the end.
     """
     jinja2 = require("jinja2", "mlflow")
     environment = jinja2.Environment(
@@ -20,7 +21,11 @@ def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str,
     )
     environment.filters |= {"describe": describe, "cell": _cell}
     text: str = environment.get_template("report.html.j2").render(
-        summary=summary, first=summary.first_break, tables=[brief(table) for table in tables], figures=figures
+        summary=summary,
+        first=summary.first_break,
+        tables=[brief(table) for table in tables],
+        figures=figures,
+        note=note,
     )
     return text
 

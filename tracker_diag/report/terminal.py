@@ -1,5 +1,8 @@
 """The verdict in the terminal: what broke first, on which evidence, what to do, who could not see."""
 
+import math
+from collections.abc import Mapping
+
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -12,21 +15,23 @@ from tracker_diag.rules.triage import Summary
 STYLE = {"info": "cyan", "warn": "yellow", "error": "red"}
 
 
-def verdict(summary: Summary) -> RenderableType:
-    """Panel with the first break, then the other findings, then the blind and the healthy rules."""
+def verdict(summary: Summary, lines: Mapping[tuple[str, int], str] | None = None) -> RenderableType:
+    """Panel with the first break, then the other findings, then the blind and the healthy rules.
+
+    Args:
+        lines: for a finding, by rule and onset, what is shown beside it: its curve and its cost, say.
+    """
     first = summary.first_break
     parts: list[RenderableType] = []
     if first is None:
         parts.append(Text("No rule fired at warn or above.", style="bold green"))
     else:
-        parts += _headline(first)
+        parts += _headline(first, (lines or {}).get((first.rule.id, first.onset), ""))
     others = [finding for finding in summary.findings if finding is not first]
     if others:
-        parts += [Text(), _others(others)]
+        parts += [Text(), _others(others, lines or {})]
     parts.append(Text())
-    for rule, reason in summary.blind.items() or [("none", "")]:
-        parts.append(Text.assemble(("blind    ", "magenta"), f"{rule}  ", (reason, "dim")))
-    parts.append(Text.assemble(("healthy  ", "green"), ", ".join(summary.healthy) or "none"))
+    parts.append(_columns(summary))
     color = STYLE[summary.level] if summary.level else "green"
     title = f"verdict after {summary.steps} steps"
     return Panel(Group(*parts), title=title, title_align="left", border_style=color, padding=(1, 2))
@@ -43,7 +48,7 @@ def alert_line(step: int, finding: Finding) -> Text:
     )
 
 
-def _headline(first: Finding) -> list[RenderableType]:
+def _headline(first: Finding, line: str) -> list[RenderableType]:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
@@ -51,19 +56,60 @@ def _headline(first: Finding) -> list[RenderableType]:
     facts.add_row("rule", f"{first.rule.id} {first.rule.name} ({first.rule.link})")
     facts.add_row("when", f"onset at step {first.onset}, fired at step {first.fired}")
     facts.add_row("what", first.summary)
+    if line:
+        facts.add_row("curve", line)
     facts.add_row("evidence", "\n".join(describe(reading) for reading in first.evidence))
     facts.add_row("do", "\n".join(f"{i}. {text}" for i, text in enumerate(first.rule.remedy, 1)))
     return [facts]
 
 
-def _others(findings: list[Finding]) -> Table:
+def _others(findings: list[Finding], lines: Mapping[tuple[str, int], str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("onset", "fired", "", "also found", "slice", "state"):
+    for column in ("onset", "fired", "", "also found", "slice", "state", *(["curve"] if lines else [])):
         table.add_column(column, justify="right" if column in ("onset", "fired") else "left")
     for finding in findings:
         state = finding.state + (f", explained by {finding.inhibited_by}" if finding.inhibited_by else "")
         severity = Text(finding.rule.severity, style=STYLE[finding.rule.severity])
         name = f"{finding.rule.id} {finding.rule.name}" + (f" ({finding.pair})" if finding.pair else "")
         fired = "–" if finding.fired is None else str(finding.fired)
-        table.add_row(str(finding.onset), fired, severity, name, finding.slice, state)
+        beside = [lines.get((finding.rule.id, finding.onset), "")] if lines else []
+        table.add_row(str(finding.onset), fired, severity, name, finding.slice, state, *beside)
     return table
+
+
+def _columns(summary: Summary) -> Table:
+    """Who could not see, by reason, and who saw nothing wrong."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    missing: list[str] = []
+    others: dict[str, list[str]] = {}
+    for rule, reason in summary.blind.items():
+        if reason.startswith("no series "):
+            missing.append(rule)
+        else:
+            others.setdefault(reason, []).append(rule)
+    for reason, rules in others.items():
+        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(rules) + "  ", (reason, "dim")))
+    if missing:
+        why = "what they need is not logged; --json says what"
+        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(missing) + "  ", (why, "dim")))
+    if not summary.blind:
+        table.add_row(Text("blind", style="magenta"), "none")
+    table.add_row(Text("healthy", style="green"), ", ".join(summary.healthy) or "none")
+    return table
+
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(points: Mapping[int, float], width: int = 24) -> str:
+    """A curve in one line of text: means of `width` parts of the run, from their smallest to their largest."""
+    values = [value for value in points.values() if math.isfinite(value)]
+    if not values:
+        return ""
+    parts = [values[len(values) * i // width : len(values) * (i + 1) // width] for i in range(width)]
+    means = [sum(part) / len(part) for part in parts if part]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)

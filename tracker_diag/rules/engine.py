@@ -28,7 +28,7 @@ from tracker_diag.rules.nodes import (
     names,
 )
 from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader
-from tracker_diag.rules.signals import holds, reader
+from tracker_diag.rules.signals import can_be, holds, reader
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1, "firing": 2}
@@ -46,6 +46,7 @@ class Engine:
         self._readers: dict[str, Reader] = {}
         """What several rules ask of the same series is read once."""
         self._watches: list[_Watch] = []
+        self._noted: set[str] = set()
         for rule in self.rules:
             for pair in _pairs(rule):
                 for slice in rule.slices:
@@ -83,6 +84,12 @@ class Engine:
             worst[watch.rule.id] = max(before, watch.state, key=STATE_VALUES.__getitem__)
         return worst
 
+    @property
+    def noteworthy(self) -> set[str]:
+        """Rules that are, or once were, pending or firing: those whose state is worth a series."""
+        self._noted |= {watch.rule.id for watch in self._watches if watch.state in ("pending", "firing")}
+        return self._noted
+
     def blind(self) -> dict[str, str]:
         """Rules that could not see, or not all that the run gave them to see, with the reasons.
 
@@ -108,11 +115,13 @@ class Engine:
         """All that `load_state_dict` needs, in JSON values."""
         return {
             "readers": {key: one.state_dict() for key, one in self._readers.items()},
+            "noted": sorted(self._noted),
             "watches": {watch.key: watch.state_dict() for watch in self._watches},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. Rules that are new since then begin anew, those gone are left out."""
+        self._noted = set(state["noted"])
         for key, one in self._readers.items():
             if key in state["readers"]:
                 one.load_state_dict(state["readers"][key])
@@ -145,6 +154,9 @@ class _Watch:
         self.slice = slice
         self._keys = keys
         self._required = tuple(dict.fromkeys(names(rule.condition)))
+        self._silent = list(self._required)
+        """Signals that have never said anything."""
+        self._can_fire = False
         self._held, self._failed, self._since = 0, 0, 0
         self.state: RuleState = "unknown"
         self.finding: Finding | None = None
@@ -166,8 +178,13 @@ class _Watch:
     def step(self, observed: Observed, read: Mapping[str, Reading]) -> bool:
         """Take in one step, `read` by the engine's readers; whether a finding began, fired or was resolved."""
         readings = {name: read[key] for name, key in self._keys.items()}
-        verdict = holds(self.rule.condition, readings)
+        said = [name for name in self._silent if readings[name].holds is not None]
+        if said:
+            self._silent = [name for name in self._silent if name not in said]
+            self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
         self.given |= self.pair is None or self.pair not in (observed.absent or {})
+        # What fails for want of a metric that never came is no health: the rule could not have fired.
+        verdict = holds(self.rule.condition, readings) if self._can_fire else None
         if verdict is None:
             self._blind(readings)
             return False
@@ -207,12 +224,15 @@ class _Watch:
             "given": self.given,
             "has_seen": self._has_seen,
             "blindness": self.blindness,
+            "silent": list(self._silent),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._held, self._failed, self._since, self._missed = state["counts"]
         self.state, self.given = state["state"], state["given"]
         self._has_seen, self.blindness = state["has_seen"], state["blindness"]
+        self._silent = [name for name in self._required if name in state["silent"]]
+        self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 
@@ -224,8 +244,8 @@ class _Watch:
 
     def _blind(self, readings: Mapping[str, Reading]) -> None:
         self._missed += 1
-        unknown = [readings[name] for name in self._required if readings[name].holds is None]
-        self.blindness = f"{self.pair}: {unknown[0].note}" if self.pair else unknown[0].note
+        note = next(readings[name].note for name in self._required if readings[name].holds is None)
+        self.blindness = f"{self.pair}: {note}" if self.pair else note
         if self.state == "healthy":
             self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tracker_diag.errors import RuleError
+from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.rules.model import Rule
 
 
@@ -31,7 +31,10 @@ def load_rule(file: Path) -> Rule:
     Raises:
         RuleError: "file:line: field: what is wrong", for whatever makes the file unusable.
     """
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RuleError(f"{file}:1: cannot be read: {error}") from error
     try:
         root = yaml.compose(text, Loader=_UniqueKeys)
         data = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506  # a SafeLoader
@@ -53,6 +56,41 @@ def catalog() -> tuple[Rule, ...]:
     """The rules that come with tracker_diag, by id."""
     folder = Path(__file__).parent / "catalog"
     return tuple(load_rule(file) for file in sorted(folder.glob("*.yaml")))
+
+
+def load_rules(folder: Path) -> tuple[Rule, ...]:
+    """The rules in the YAML files of `folder`, by id.
+
+    Raises:
+        RuleError: a file that cannot be used, two rules of one id, or no rule at all.
+    """
+    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder.is_dir() else [folder]
+    rules: dict[str, Rule] = {}
+    for file in files:
+        rule = load_rule(file)
+        if rule.id in rules:
+            raise RuleError(f"{file}:1: id: {rule.id} stands in another file of this folder as well")
+        rules[rule.id] = rule
+    if not rules:
+        raise RuleError(f"{folder}:1: no YAML file, expected one rule a file")
+    return tuple(rules.values())
+
+
+def chosen(which: str | None) -> tuple[Rule, ...]:
+    """The rules that `which` names: ids and prefixes with commas between, or a folder of one's own; all if None.
+
+    Raises:
+        UnknownName: an id or prefix that no rule has.
+    """
+    if which is None:
+        return catalog()
+    if Path(which).exists():
+        return load_rules(Path(which))
+    wanted = [part.strip() for part in which.split(",") if part.strip()]
+    for part in wanted:
+        if not any(rule.id.startswith(part) for rule in catalog()):
+            raise UnknownName("--rules", part, tuple(rule.id for rule in catalog()))
+    return tuple(rule for rule in catalog() if rule.id.startswith(tuple(wanted)))
 
 
 def _line(node: yaml.Node | None, path: tuple[int | str, ...]) -> int:

@@ -1,6 +1,6 @@
 """From a signal of a rule to the reader that works it, and from readings to a verdict."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tracker_diag.rules import nodes
@@ -45,3 +45,16 @@ def holds(condition: Condition, readings: Mapping[str, Reading]) -> bool | None:
         case AnyOf(any=parts):
             values = [holds(part, readings) for part in parts]
             return True if True in values else None if None in values else False
+
+
+def can_be(condition: Condition, value: bool, seen: Collection[str]) -> bool:
+    """Whether `condition` can become `value` at all, when only the signals `seen` ever say anything."""
+    match condition:
+        case str():
+            return condition in seen
+        case Not(not_=part):
+            return can_be(part, not value, seen)
+        case All(all=parts):
+            return (all if value else any)(can_be(part, value, seen) for part in parts)
+        case AnyOf(any=parts):
+            return (any if value else all)(can_be(part, value, seen) for part in parts)

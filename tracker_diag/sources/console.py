@@ -17,6 +17,8 @@ NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf(?:i
 VERL = re.compile(r"\bstep:(\d+) - (?=\S+:)")
 VERL_ITEM = re.compile(rf"(?:^| - )(\S+):(?:[\w.]+\()?({NUMBER}|True|False)(?=[\s),]|$)")
 """`actor/entropy:0.4`, or `actor/entropy:np.float64(0.4)` as newer numpy has it."""
+ROUNDED = re.compile(r"-?\d+\.\d{3}|[a-zA-Z]+")
+"""How older versions of verl print every number."""
 DICTIONARY = re.compile(r"\{\s*['\"][^{}]*\}")
 BEGUN = re.compile(r"\{\s*['\"](?:loss|reward|eval_\w+|train_runtime)['\"]:[^{}]*$")
 PAIR = re.compile(rf"['\"]([^'\"]+)['\"]:\s*(?:[\w.]+\(|['\"])?({NUMBER})(?=[\s),'\"}}])")
@@ -37,21 +39,25 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
         SourceError: "file: what is wrong"; also where the log has no line of metrics at all.
     """
     verl, trl = Rows(), _Trl()
+    rounded = True
     number = 0
     ended = True
     line = ""
     for number, line, ended in read_lines(file, progress, errors="replace"):
         for text in COLOUR.sub("", line).split("\r"):
             if match := VERL.search(text):
-                items = VERL_ITEM.findall(text, match.end())
+                items = VERL_ITEM.findall(text[match.end() :])
                 # The last number of a log that breaks off may lack digits.
                 items = items if ended or text.rstrip().endswith(")") else items[:-1]
+                rounded = rounded and all(ROUNDED.fullmatch(value) for _, value in items)
                 verl.add(int(match[1]), {key: _float(value) for key, value in items}, f"line {number}")
             elif not verl.added:
                 trl.read(text, f"line {number}")
     if verl.added:
         if not ended and VERL.search(line):
             verl.note(f"the last line, {number}, breaks off; its last number was left out")
+        if rounded:
+            verl.note("the log rounds to three decimals: what is small, as a learning rate or a KL, reads as 0")
         return verl.finish(source)
     if not trl.rows.added:
         raise SourceError(f"{file}: no metrics in {number} lines: neither a step of verl nor a dictionary of TRL")
@@ -99,6 +105,6 @@ class _Trl:
         if not self._named:
             stride = max(self._shown // max(self._count, 1), 1)
             self.rows.every(stride)
-            by = f"a row every {stride} steps, as the progress bar shows" if self._shown else "a step a row"
+            by = f"a row every {stride} steps, as the progress bar shows" if stride > 1 else "a step a row"
             self.rows.note(f"the log does not say its steps: they were counted, {by}")
         return self.rows.finish(source)

@@ -11,6 +11,8 @@ from tracker_diag.sources.run import Progress, one_line
 
 CHUNK = 1 << 16
 BLANK = " \t\r\n"
+END = BLANK + ",:]}"
+"""What may follow a value."""
 
 
 class BreaksOff(Exception):
@@ -100,8 +102,8 @@ class _Text:
                 raise self._wrong(error.msg, error.pos) from error
             except (ValueError, RecursionError) as error:
                 raise self._wrong(one_line(error), 0) from error
-            # A number may go on in what has not been read yet.
-            if end < len(self._waiting) or not self._more():
+            # A number may go on in what has not been read yet, "1." as well.
+            if (self._waiting[end : end + 1] or "?") in END or not self._more():
                 self._use(end)
                 return value
 

@@ -44,7 +44,10 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
         except SourceError:
             raise
         except Exception as error:  # each kind of store raises what its library has
-            raise SourceError(f"{source}: {without_password(one_line(error))}") from error
+            said = without_password(one_line(error))
+            if "failed with exception" in said and (cause := re.search(r"Caused by (\w+)", str(error))):
+                said = f"no answer from {without_password(uri)} ({cause[1]})"
+            raise SourceError(f"{source}: {said}") from error
 
 
 def without_password(text: str) -> str:

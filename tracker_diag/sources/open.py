@@ -23,6 +23,7 @@ TRACKERS: dict[str, Callable[[str, str, Progress | None], FinishedRun]] = {
     "wandb": read_wandb_api,
     "trackio": read_trackio,
 }
+PREFIXES = [f"{name}:" for name in TRACKERS]
 FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
     "jsonl": read_jsonl,
     "json": read_trainer_state,
@@ -50,6 +51,8 @@ def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
         MissingExtra: the library that reads this kind of run is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
+    if not source:
+        raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(PREFIXES)}")
     now_and_then = _now_and_then(progress)
     tracker, _, name = source.partition(":")
     if tracker in TRACKERS and name:
@@ -65,8 +68,7 @@ def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRu
     if path.is_dir():
         return _read_folder(path, source, progress)
     if not path.is_file():
-        known = ", ".join(f"{name}:" for name in TRACKERS)
-        raise SourceError(f"{source}: no such file or folder, and none of {known}")
+        raise SourceError(f"{source}: no such file or folder, and none of {', '.join(PREFIXES)}")
     kind, misnamed = kind_of(path)
     run = FILES[kind](path, source, progress)
     return replace(run, notes=(misnamed, *run.notes)) if misnamed else run

@@ -7,7 +7,7 @@ from itertools import pairwise
 from tracker_diag.errors import SourceError
 from tracker_diag.sources.run import FinishedRun
 
-LIMIT = 8_000_000
+LIMIT = 4_000_000
 """Values that are held, about 0.6 GB. Of a longer run several neighbouring steps share a row."""
 NON_FINITE = {
     "nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf,
@@ -18,6 +18,8 @@ NON_FINITE = {
 
 def number(value: object) -> float | None:
     """`value` as a float: numbers, truth values, and the names of NaN and infinity; None for anything else."""
+    if type(value) is float:
+        return value
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -40,6 +42,7 @@ class Rows:
         """Last step of each row; empty while each row is one step."""
         self._width = 1
         self._held = 0
+        self._limit = LIMIT
         self._last: dict[str, int] = {}
         self._nan: dict[str, int] = {}
         self._notes: list[str] = []
@@ -71,7 +74,7 @@ class Rows:
                 self.count("values that are no numbers, left out", f"{key!r} at {where}")
         if clock is not None and math.isfinite(clock):
             self._clock[index] = clock
-        if self._held > LIMIT:
+        if self._held > self._limit:
             self._share()
 
     def every(self, stride: int) -> None:
@@ -93,7 +96,8 @@ class Rows:
         rows = {end: self._rows[index] for index, end in ends.items()}
         if padded:
             self._drop_padding(rows)
-        clock = {end: self._clock[index] for index, end in ends.items() if index in self._clock}
+            rows = {step: row for step, row in rows.items() if row}
+        clock = {end: self._clock[index] for index, end in ends.items() if index in self._clock and end in rows}
         start = next(iter(clock.values()), 0.0)
         seconds = {step: at - start for step, at in clock.items()}
         return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()))
@@ -133,18 +137,21 @@ class Rows:
                     clock[index] = self._clock[before]
             self._rows, self._clock, self._ends = rows, clock, ends
         self._held = sum(len(row) for row in self._rows.values())
+        # Rows that have few keys in common do not shrink; sharing them again at once would take for ever.
+        self._limit = LIMIT if self._held < 0.75 * LIMIT else 2 * self._held
 
     def _drop_padding(self, rows: dict[int, dict[str, float]]) -> None:
         for key in [key for key, n in self._nan.items() if 2 * n >= len(rows)]:
             given = [(step, row[key]) for step, row in rows.items() if key in row]
             at = [i for i, (_, value) in enumerate(given) if not math.isnan(value)]
-            gaps = {later - earlier for earlier, later in pairwise(at[:-1])}
-            # Numbers at an even distance and NaN between them is a cadence; a failing metric is not as regular.
-            if len(at) >= 3 and len(gaps) == 1 and at[-1] - at[-2] <= max(gaps) and max(gaps) > 1:
+            *gaps, last = [later - earlier for earlier, later in pairwise(at)] or [0]
+            # Numbers at an even distance with NaN between them are a cadence, and the run's last step may be one
+            # more; a failing metric is not as regular.
+            if len(set(gaps)) == 1 and gaps[0] > 1 and (last == gaps[0] or (len(gaps) > 1 and last < gaps[0])):
                 for step, value in given:
                     if math.isnan(value):
                         del rows[step][key]
-                self._notes.append(f"{key} is NaN but for every {max(gaps)}th row: taken for padding, not for numbers")
+                self._notes.append(f"{key} is NaN but for every {gaps[0]}th row: taken for padding, not for numbers")
 
     def _told(self) -> list[str]:
         notes = [*self._notes, *(f"{what}: {n}, first {first}" for what, (n, first) in self._odd.items())]

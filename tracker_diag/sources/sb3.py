@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,10 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
         SourceError: "file: what is wrong".
     """
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
             found = {name: arrays[name] for name in ("timesteps", *EVALUATIONS) if name in arrays.files}
             names = ", ".join(arrays.files)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{file}: no arrays of numbers: {one_line(error)}") from error
     if not {"timesteps", "results"} <= set(found):
         raise SourceError(f"{file}: arrays {names or 'none'}, expected timesteps and results")

@@ -34,7 +34,10 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
                 found = _run(store, run, source, progress)
                 if found:
                     return found
-                names = [str(row[0]) for row in store.execute("SELECT DISTINCT run_name FROM metrics LIMIT 6")]
+                names = [
+                    str(row[0])
+                    for row in store.execute("SELECT run_name FROM metrics GROUP BY 1 ORDER BY MIN(id) LIMIT 6")
+                ]
                 more = ", ..." if len(names) > 5 else ""
                 missing = f"no run {run!r} in {file}; it has {', '.join(names[:5]) or 'none'}{more}"
     except sqlite3.Error as error:

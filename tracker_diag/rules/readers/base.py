@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Algorithm, Limit, Limited, SeriesRef, SliceName
-from tracker_diag.stats.tails import Estimate
 
 LOST_AFTER = 100
 """Evaluations without a value after which a series is not seen any more."""
@@ -37,14 +36,13 @@ class Observed:
     fired: Mapping[str, int] = field(default_factory=dict[str, int])
     """The step at which each rule last fired, by its id."""
 
-    def why(self, key: str) -> str:
-        """Why there is no value of `key`."""
-        reasons = self.absent or {}
-        parts = key.split("/")
-        for end in range(len(parts), 0, -1):
-            if reason := reasons.get("/".join(parts[:end])):
-                return reason
-        return f"no series {key}"
+    def why(self, prefixes: Sequence[str]) -> str:
+        """Why there is no value of a series, from its key and what that begins with, the longest first."""
+        if self.absent:
+            for prefix in prefixes:
+                if prefix in self.absent:
+                    return self.absent[prefix]
+        return f"no series {prefixes[0]}"
 
 
 class Reader(ABC):
@@ -72,28 +70,33 @@ class Series:
         self.definition = ref.definition
         self.keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
         self.name = " / ".join(self.keys)
-        self._why = "no step yet"
+        self._prefixes = [_prefixes(key) for key in self.keys]
+        self._none = Reading("", self.name, None, note="no step yet")
 
-    def read(self, observed: Observed) -> Estimate | None:
+    def read(self, observed: Observed) -> Scalar | None:
         """The value at this step; None where there is none."""
         scalar = observed.series.get(self.keys[0])
         if scalar is None:
-            self._why = observed.why(self.keys[0])
+            self._say(observed.why(self._prefixes[0]))
             return None
         if len(self.keys) == 1:
-            return Estimate(scalar.value, scalar.n or 0, scalar.error)
+            return scalar
         under = observed.series.get(self.keys[1])
         if under is None or under.value == 0:
-            self._why = observed.why(self.keys[1]) if under is None else f"{self.keys[1]} is 0"
+            self._say(observed.why(self._prefixes[1]) if under is None else f"{self.keys[1]} is 0")
             return None
         # Errors of the logarithm: those of a ratio add up, as the two are sampled apart.
         known = scalar.error is not None and under.error is not None
         error = math.hypot(scalar.error or 0.0, under.error or 0.0) if known else None
-        return Estimate(scalar.value / under.value, min(scalar.n or 0, under.n or 0), error)
+        return Scalar(self.name, scalar.value / under.value, min(scalar.n or 0, under.n or 0) or None, error)
+
+    def _say(self, note: str) -> None:
+        if self._none.note != note:
+            self._none = Reading("", self.name, None, note=note)
 
     def unknown(self, note: str = "") -> Reading:
         """A reading that says why there is none."""
-        return Reading("", self.name, None, note=note or self._why)
+        return Reading("", self.name, None, note=note) if note else self._none
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,11 @@ class Place:
     def series(self, ref: SeriesRef, over: SeriesRef | None = None) -> Series:
         """The series `ref` here, or its ratio to `over`."""
         return Series(ref, over, self.pair, self.slice)
+
+
+def _prefixes(key: str) -> list[str]:
+    parts = key.split("/")
+    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def limits(node: Limited, algorithm: Algorithm | None) -> tuple[float | None, float | None]:

@@ -27,7 +27,7 @@ class GrowthReader(Reader):
         metric = self._series.definition
         self._scale: Scale = "log" if signal.relative_to else metric.scale
         self._detector = GrowthDetector(at.settings, self._scale, signal.direction, metric.matters)
-        self._last: tuple[float, int] | None = None
+        self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
 
     def read(self, observed: Observed) -> Reading:
@@ -43,7 +43,7 @@ class GrowthReader(Reader):
         (value, n), detector = self._last, self._detector
         holds = detector.holds
         note = detector.needs if holds is None else ""
-        return Reading("", self._series.name, holds, value, detector.baseline, n or None, detector.onset, note)
+        return Reading("", self._series.name, holds, value, detector.baseline, n, detector.onset, note)
 
     def rebaseline(self) -> None:
         self._detector.rebaseline()
@@ -85,7 +85,7 @@ class TrendReader(Reader):
             have = len(self._means) * self._size + len(self._block)
             return self._series.unknown(f"{have} of {BLOCKS * self._size} steps with a value")
         onset = self._starts[0] if self._holds else None
-        n = (now.n or None) if now else None
+        n = now.n if now else None
         return Reading("", self._series.name, self._holds, self._means[-1], self._means[0], n, onset)
 
     def _take(self, step: int, value: float) -> None:
@@ -148,7 +148,7 @@ class SpikeReader(Reader):
         holds = far_off(self._signal, now.value, middle) and self._unlikely(now.value, middle, values)
         self._recent.append(now.value)
         onset = observed.step if holds else None
-        self._last = Reading("", self._series.name, holds, now.value, middle, now.n or None, onset)
+        self._last = Reading("", self._series.name, holds, now.value, middle, now.n, onset)
         return self._last
 
     def _unlikely(self, value: float, middle: float, values: list[float]) -> bool:

@@ -22,7 +22,7 @@ class ThresholdReader(Reader):
         now = self._series.read(observed)
         if now is None:
             return self._series.unknown()
-        return Reading("", self._series.name, outside(now.value, *self._bounds), now.value, None, now.n or None)
+        return Reading("", self._series.name, outside(now.value, *self._bounds), now.value, None, now.n)
 
 
 class BaselineRatioReader(Reader):
@@ -46,7 +46,7 @@ class BaselineRatioReader(Reader):
         if baseline == 0:
             return self._series.unknown("the baseline is 0")
         beyond = outside(now.value / baseline, *self._bounds)
-        return Reading("", self._series.name, beyond, now.value, baseline, now.n or None)
+        return Reading("", self._series.name, beyond, now.value, baseline, now.n)
 
     def rebaseline(self) -> None:
         self._seen, self._total = min(self._seen, self._burn_in), 0.0

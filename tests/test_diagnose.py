@@ -1,0 +1,187 @@
+"""Finished runs from their metrics alone: what is found, what it has cost, what was read as what."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli import app
+from tracker_diag.diagnose import accelerators, algorithm_of, diagnose
+from tracker_diag.errors import UnknownName
+from tracker_diag.run_page import about_keys, cost_text, lines, run_page
+from tracker_diag.sources.run import FinishedRun
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def finished(rows, config=None, seconds=None, notes=()):
+    by_step = rows if isinstance(rows, dict) else dict(enumerate(rows))
+    return FinishedRun("a run", by_step, config or {}, seconds or {}, tuple(notes))
+
+
+def healthy(rng, steps=200):
+    """A calm GRPO run under TRL's names."""
+    return [
+        {
+            "reward": 0.5 + 0.001 * step + 0.01 * rng.normal(),
+            "kl": 0.02 * (1 + 0.05 * rng.normal()),
+            "entropy": 1.0 + 0.01 * rng.normal(),
+            "loss": 0.01 * rng.normal(),
+            "grad_norm": 0.5 * math.exp(0.1 * rng.normal()),
+            "completions/mean_length": 200 + 5 * rng.normal(),
+            "frac_reward_zero_std": 0.2 + 0.02 * rng.normal(),
+        }
+        for step in range(steps)
+    ]
+
+
+def test_a_nan_is_found_and_costs_what_came_after_it(rng):
+    rows = healthy(rng)
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    seconds = {step: 60.0 * step for step in range(200)}
+    found = diagnose(finished(rows, {"num_gpus": 8}, seconds))
+    first = found.summary.first_break
+    assert (first.rule.id, first.onset) == ("NUM004", 120)
+    cost = found.cost(first)
+    assert (cost.steps, cost.seconds) == (79, 79 * 60)
+    assert cost.gpu_hours == pytest.approx(8 * 79 / 60)
+    assert cost_text(cost) == "79 steps, 1.3 h, 11 GPU-hours"
+
+
+def test_rows_of_another_cadence_are_padding_and_no_nan(rng):
+    rows = healthy(rng)
+    for step, row in enumerate(rows):
+        row["eval_reward"] = 0.6 if step % 20 == 0 else math.nan
+    found = diagnose(finished(rows))
+    assert found.padded == ("eval_reward",)
+    assert not [f for f in found.summary.findings if f.rule.id == "NUM004"]
+    assert "NaN of eval_reward were taken for rows of another cadence." in about_keys(found)
+
+
+def test_a_metric_that_breaks_for_good_is_no_padding(rng):
+    rows = healthy(rng)
+    for step in range(150, 200):
+        rows[step]["grad_norm"] = math.nan
+    found = diagnose(finished(rows))
+    assert found.padded == ()
+    assert found.summary.first_break.rule.id == "NUM004"
+
+
+def test_from_a_step_on_and_with_some_rules(rng):
+    from tracker_diag.rules.loader import chosen
+
+    rows = healthy(rng)
+    rows[10]["loss"] = math.inf
+    assert diagnose(finished(rows)).summary.first_break.rule.id == "NUM004"
+    later = diagnose(finished(rows), rules=chosen("NUM004"), since=50)
+    assert later.summary.findings == ()
+    assert later.summary.healthy == ("NUM004",)
+    assert later.summary.steps == 150
+
+
+@pytest.mark.parametrize(
+    ("config", "algorithm"),
+    [
+        ({"algorithm.adv_estimator": "grpo"}, "grpo"),
+        ({"algorithm.adv_estimator": "gae"}, "ppo"),
+        ({"importance_sampling_level": "sequence", "loss_type": "grpo"}, "gspo"),
+        ({"args.trainer_type": "DPO"}, "dpo"),
+        ({"learning_rate": 1e-6}, None),
+    ],
+)
+def test_the_algorithm_is_read_from_the_settings(config, algorithm):
+    assert algorithm_of(config) == algorithm
+
+
+def test_how_many_accelerators_a_run_has():
+    assert accelerators({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 2}) == 16
+    assert accelerators({"world_size": 4}) == 4
+    assert accelerators({"world_size": True, "lr": 1.0}) is None
+
+
+def test_a_framework_that_nobody_knows_is_told(rng):
+    with pytest.raises(UnknownName, match="framework: 'trll' given, expected one of"):
+        diagnose(finished(healthy(rng)), framework="trll")
+
+
+@pytest.fixture
+def metrics_file(rng, tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    rows = healthy(rng)
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in enumerate(rows)))
+    return file
+
+
+def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
+    result = run("diagnose", metrics_file)
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for part in ("broke first", "NUM004 non-finite-metric", "79 steps", "7 of 7 keys", "healthy"):
+        assert part in text
+
+
+def test_the_json_is_that_of_the_interface_and_more(metrics_file):
+    found = json.loads(run("diagnose", metrics_file, "--json").stdout)
+    assert found["run"] == {"source": str(metrics_file), "steps": 200, "first_step": 0, "last_step": 199}
+    assert found["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 120}
+    assert found["findings"][0]["cost"] == {"steps": 79, "seconds": None, "gpu_hours": None}
+    assert found["keys"]["mapped"]["completions/mean_length"] == "response_length"
+
+
+def test_exit_codes(metrics_file, tmp_path):
+    assert run("diagnose", metrics_file, "--fail-on", "warn").exit_code == 1
+    assert run("diagnose", metrics_file, "--rules", "REW001", "--fail-on", "warn").exit_code == 0
+    for arguments in (
+        [tmp_path / "none.jsonl"],
+        [metrics_file, "--rules", "XYZ"],
+        [metrics_file, "--algorithm", "ppp"],
+        [metrics_file, "--framework", "trll"],
+    ):
+        result = run("diagnose", *arguments)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("tracker-diag: ")
+    empty = tmp_path / "other.jsonl"
+    empty.write_text(json.dumps({"step": 1, "weather": 3}) + "\n")
+    result = run("diagnose", empty)
+    assert result.exit_code == 2
+    assert "none of its metrics is known here (it has weather)" in result.stderr
+
+
+def test_the_page_stands_alone_and_shows_the_curve(metrics_file, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("diagnose", metrics_file, "--html", page).exit_code == 0
+    text = page.read_text()
+    assert "http" not in text.replace("http-equiv", "").split("<h2>Findings")[0]
+    assert "NaN" in text
+
+
+def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
+    rows = healthy(rng)
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    found = diagnose(finished(rows))
+    (line,) = [text for (rule, _), text in lines(found).items() if rule == "NUM004"]
+    assert line.endswith("79 steps")
+    assert run_page(found).startswith("<!doctype html>")
+
+
+def test_a_run_of_one_step_and_of_none():
+    assert diagnose(finished([{"reward": 0.5}])).summary.steps == 1
+    none = diagnose(finished([]))
+    assert (none.summary.steps, none.summary.findings) == (0, ())
+    assert "NUM004" in none.summary.blind
+
+
+def test_large_steps_and_sparse_rows_are_fine(rng):
+    rows = {step * 1000: row for step, row in enumerate(healthy(rng)) if step % 3}
+    found = diagnose(finished(rows))
+    assert found.summary.last_step == max(rows)
+    assert np.isfinite(list(found.series["reward"].values())).all()

@@ -1,0 +1,190 @@
+"""Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Scalar
+from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.sources.run import FinishedRun
+
+PADDED = 0.2
+"""A key that is NaN in this share of its rows, and is a number again after the last of them, was padded: it is
+logged on another cadence, and whoever wrote the file filled the gaps."""
+
+ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
+NODES = ("nnodes", "num_nodes", "trainer.nnodes")
+ALGORITHMS: dict[Algorithm, tuple[str, ...]] = {
+    "gspo": ("gspo", "sequence"),
+    "grpo": ("grpo", "rloo", "dapo", "dr_grpo", "reinforce"),
+    "ppo": ("ppo", "gae"),
+    "dpo": ("dpo", "orpo", "kto", "simpo", "ipo"),
+    "sft": ("sft",),
+}
+"""Texts in a run's settings that tell its algorithm, the first that matches."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run has spent since the onset of a finding."""
+
+    steps: int
+    seconds: float | None
+    """Wall time, where the source knows it."""
+    gpu_hours: float | None
+    """Where the run tells how many accelerators it has as well."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A finished run, read."""
+
+    run: FinishedRun
+    summary: Summary
+    keys: KeyMap
+    algorithm: Algorithm | None
+    padded: tuple[str, ...]
+    """Own keys whose NaN were taken for padding."""
+    series: dict[str, dict[int, float]]
+    """Canonical metrics by step."""
+
+    def at_least(self, severity: Severity) -> "Diagnosis":
+        """The same with the findings of `severity` and above alone."""
+        kept = tuple(
+            finding
+            for finding in self.summary.findings
+            if SEVERITIES.index(finding.rule.severity) >= SEVERITIES.index(severity)
+        )
+        return replace(self, summary=replace(self.summary, findings=kept))
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of `tracker-diag diagnose --json`: that of the summary, with costs, keys and notes."""
+        found: dict[str, Any] = self.summary.to_json()
+        for printed, finding in zip(found["findings"], self.summary.findings, strict=True):
+            printed["cost"] = asdict(self.cost(finding))
+        mapped = {key: one.name for key, one in self.keys.mapped.items()}
+        found["keys"] = {
+            "framework": self.keys.framework,
+            "mapped": mapped,
+            "unmapped": list(self.keys.unmapped),
+            "padded": list(self.padded),
+        }
+        return found | {"algorithm": self.algorithm, "notes": list(self.run.notes)}
+
+    def cost(self, finding: Finding) -> Cost:
+        """What was spent from the finding's onset to its end, or to that of the run."""
+        end = finding.resolved if finding.resolved is not None else (self.summary.last_step or 0)
+        steps = max(0, end - finding.onset)
+        known = [step for step in self.run.seconds if finding.onset <= step <= end]
+        if len(known) < 2:
+            return Cost(steps, None, None)
+        seconds = self.run.seconds[max(known)] - self.run.seconds[min(known)]
+        number = accelerators(self.run.config)
+        return Cost(steps, seconds, seconds * number / 3600 if number else None)
+
+
+def diagnose(
+    run: FinishedRun,
+    *,
+    rules: Sequence[Rule] | None = None,
+    framework: str | None = None,
+    algorithm: Algorithm | None = None,
+    since: int | None = None,
+) -> Diagnosis:
+    """Hold `rules`, the catalogue by default, against the metrics of a finished run, from step `since` on.
+
+    Raises:
+        UnknownName: there are no aliases for `framework`.
+    """
+    if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
+        raise UnknownName("framework", framework, frameworks())
+    rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
+    padded = _padded(rows)
+    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row), framework)
+    algorithm = algorithm or algorithm_of(run.config)
+    settings = GrowthSettings(expected_steps=len(rows) or None)
+    engine = Engine(catalog() if rules is None else rules, settings, algorithm)
+    series: dict[str, dict[int, float]] = {}
+    for step, row in rows.items():
+        values = keys.values(row)
+        for name, value in values.items():
+            series.setdefault(name, {})[step] = value
+        bad = tuple(
+            key
+            for key, value in row.items()
+            if not math.isfinite(value) and key not in padded and not key.startswith(PREFIX)
+        )
+        now = {name: Scalar(name, value) for name, value in values.items()}
+        engine.evaluate(Observed(step, now, bad, config=run.config))
+    steps = list(rows)
+    first, last = (steps[0], steps[-1]) if steps else (None, None)
+    summary = Summary.of(engine, run.source, len(steps), first, last)
+    return Diagnosis(run, summary, keys, algorithm, tuple(sorted(padded)), series)
+
+
+def algorithm_of(config: Mapping[str, object]) -> Algorithm | None:
+    """The algorithm that a run's settings name; None if they name none."""
+    named = [
+        str(value).lower()
+        for key, value in config.items()
+        if isinstance(value, str)
+        and key.rsplit(".", 1)[-1] in ("algorithm", "adv_estimator", "loss_type", "trainer", "algo", "loss_agg_mode",
+                                       "importance_sampling_level", "advantage_estimator", "trainer_type")
+    ]  # fmt: skip
+    for algorithm, texts in ALGORITHMS.items():
+        if any(text in value for text in texts for value in named):
+            return algorithm
+    return None
+
+
+def accelerators(config: Mapping[str, object]) -> int | None:
+    """How many accelerators a run says that it has; None if it does not say."""
+
+    def number(names: tuple[str, ...]) -> int | None:
+        for name in names:
+            for key, value in config.items():
+                whole = isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
+                if whole and (key == name or key.endswith("." + name)):
+                    return int(value)  # type: ignore[call-overload, no-any-return]
+        return None
+
+    each = number(ACCELERATORS)
+    return each * (number(NODES) or 1) if each else None
+
+
+def _padded(rows: Mapping[int, Mapping[str, float]]) -> frozenset[str]:
+    """Keys whose NaN fill the rows of another cadence."""
+    total: dict[str, int] = {}
+    broken: dict[str, int] = {}
+    last: dict[str, bool] = {}
+    for row in rows.values():
+        for key, value in row.items():
+            total[key] = total.get(key, 0) + 1
+            if math.isnan(value):
+                broken[key] = broken.get(key, 0) + 1
+            else:
+                last[key] = True
+    # A metric that breaks stays broken; one that is padded is a number time and again until the end.
+    found = {key for key, count in broken.items() if count >= PADDED * total[key] and last.get(key)}
+    steps = list(rows)
+    return frozenset(key for key in found if _recurs(key, rows, steps))
+
+
+def _recurs(key: str, rows: Mapping[int, Mapping[str, float]], steps: Sequence[int]) -> bool:
+    numbers = [i for i, step in enumerate(steps) if not math.isnan(rows[step].get(key, math.nan))]
+    if len(numbers) < 2:
+        return len(numbers) == 1
+    gaps = [b - a for a, b in pairwise(numbers)]
+    return len(steps) - 1 - numbers[-1] <= max(gaps)
