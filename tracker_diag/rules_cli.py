@@ -23,9 +23,11 @@ Folder = Annotated[Path, typer.Argument(help="Folder with one rule a file, or on
 @rules_app.command("list")
 def list_rules() -> None:
     """All rules of the catalogue, by link of the training loop."""
-    table = Table("id", "name", "severity", "status", "link", box=None, header_style="dim")
+    table = Table(box=None, header_style="dim")
+    for column in ("id", "name", "severity", "link"):
+        table.add_column(column, no_wrap=True)
     for rule in catalog():
-        table.add_row(rule.id, rule.name, rule.severity, rule.status, rule.link)
+        table.add_row(rule.id, rule.name, rule.severity, rule.link)
     Console().print(table)
 
 

@@ -52,7 +52,9 @@ def _headline(first: Finding, line: str) -> list[RenderableType]:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    facts.add_row("broke first", Text(f"{first.rule.title}, on {first.slice}", style="bold"))
+    facts.add_row(
+        "broke first", Text(first.rule.title + (f", on {first.slice}" if first.slice != "all" else ""), style="bold")
+    )
     facts.add_row("rule", f"{first.rule.id} {first.rule.name} ({first.rule.link})")
     facts.add_row("when", f"onset at step {first.onset}, fired at step {first.fired}")
     facts.add_row("what", first.summary)
@@ -83,10 +85,11 @@ def _columns(summary: Summary) -> Table:
     table.add_column(no_wrap=True)
     table.add_column()
     missing: list[str] = []
+    tensors: list[str] = []
     others: dict[str, list[str]] = {}
     for rule, reason in summary.blind.items():
-        if reason.startswith("no series "):
-            missing.append(rule)
+        if "no series " in reason:
+            (tensors if ": no series " in reason else missing).append(rule)
         else:
             others.setdefault(reason, []).append(rule)
     for reason, rules in others.items():
@@ -94,6 +97,9 @@ def _columns(summary: Summary) -> Table:
     if missing:
         why = "what they need is not logged; --json says what"
         table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(missing) + "  ", (why, "dim")))
+    if tensors:
+        why = "they look at tokens; observe the tensors, or replay them"
+        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(tensors) + "  ", (why, "dim")))
     if not summary.blind:
         table.add_row(Text("blind", style="magenta"), "none")
     table.add_row(Text("healthy", style="green"), ", ".join(summary.healthy) or "none")

@@ -264,9 +264,10 @@ class _Watch:
         dated = [r.onset for r in required if r.holds and r.onset is not None]
         if self.finding and self.finding.state == "resolved":
             self.past = [*self.past[1 - PAST :], self.finding]
-        # What was resolved is over: the next finding dates from then at the earliest.
+        # All that it takes has begun with the last of its parts. What was resolved is over: the next finding
+        # dates from then at the earliest.
         over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
-        onset = max([min([self._since, *dated]), *over])
+        onset = max([min(self._since, max(dated, default=self._since)), *over])
         self.finding = Finding(
             rule=self.rule,
             pair=self.pair,

@@ -84,7 +84,7 @@ class TrendReader(Reader):
         if self._holds is None:
             have = len(self._means) * self._size + len(self._block)
             return self._series.unknown(f"{have} of {BLOCKS * self._size} steps with a value")
-        onset = self._starts[0] if self._holds else None
+        onset = self._onset() if self._holds else None
         n = now.n if now else None
         return Reading("", self._series.name, self._holds, self._means[-1], self._means[0], n, onset)
 
@@ -107,6 +107,12 @@ class TrendReader(Reader):
         if sign * (max(y[-3:], key=lambda v: sign * v) - min(y[:3], key=lambda v: sign * v)) < least:
             return False
         return sign * theil_sen(y) * (BLOCKS - 1) >= least and sign * mann_kendall(y) >= STEADY
+
+    def _onset(self) -> int:
+        """The first step of the block that has come a quarter of the way."""
+        means, change = list(self._means), self._means[-1] - self._means[0]
+        begun = (start for mean, start in zip(means, self._starts, strict=True) if (mean - means[0]) / change >= 0.25)
+        return next(begun, self._starts[-1]) if change else self._starts[0]
 
     def rebaseline(self) -> None:
         self._means.clear()

@@ -87,7 +87,7 @@ class ConfigChangedReader(Reader):
             if self._first.setdefault(key, value) != value and self._changed is None:
                 self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
         if not self._first:
-            return Reading("", "config", None, note=f"no setting {', '.join(self._keys)}")
+            return Reading("", "config", None, note=_unset(self._keys))
         if self._changed is None:
             return Reading("", "config", False)
         return Reading("", self._changed[0], True, onset=self._changed[1])
@@ -112,7 +112,7 @@ class ConfigIsReader(Reader):
         for key, value in _matching(observed.config, self._signal.keys):
             wanted = [str(one).lower() for one in self._signal.values]
             return Reading("", f"{key}: {value}", str(value).lower() in wanted)
-        return Reading("", "config", None, note=f"no setting {', '.join(self._signal.keys)}")
+        return Reading("", "config", None, note=_unset(self._signal.keys))
 
 
 class FiredReader(Reader):
@@ -137,3 +137,7 @@ def _matching(config: Mapping[str, object], patterns: tuple[str, ...]) -> Iterat
         for key, value in config.items():
             if fnmatchcase(key, pattern) or fnmatchcase(key.rsplit(".", 1)[-1], pattern):
                 yield key, value
+
+
+def _unset(keys: tuple[str, ...]) -> str:
+    return f"no setting {', '.join(keys[:2])}" + (f" or {len(keys) - 2} like them" if len(keys) > 2 else "")
