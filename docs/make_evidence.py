@@ -49,7 +49,7 @@ def run(arm: str, seed: int) -> Run:
                 "resolved": finding.resolved,
             }
             for finding in summary.findings
-            if finding.fired is not None
+            if finding.fired is not None and finding.rule.severity != "info"
         ],
         "blind": summary.blind,
         "leads": {name: lead.step for name, lead in compared.items()} | {"reward 0.10 lower": _reward_drop(rows)},

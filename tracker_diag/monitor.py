@@ -56,6 +56,7 @@ class Monitor:
         settings: of the change detectors, among them how many steps the run is expected to have.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
+        config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Monitor:
         settings: GrowthSettings | None = None,
         clip: tuple[float, float] = (0.2, 0.2),
         ranks: Ranks | None = None,
+        config: Mapping[str, object] | None = None,
         source: str = "live",
     ) -> None:
         self.backends = tuple(backends)
@@ -84,6 +86,7 @@ class Monitor:
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
         self._clip, self._ranks = clip, ranks
+        self.config: Mapping[str, object] = dict(config or {})
         self._window_steps = window
         self._keys = key_map(())
         self._windows: dict[Pair, PairWindow] = {}
@@ -380,7 +383,9 @@ class Monitor:
         for pair, observed in pending.items():
             self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
             bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]
-        return Observed(step, series, tuple(bad), readout.absent(self._windows), bool(own or pending), self._missing)
+        return Observed(
+            step, series, tuple(bad), readout.absent(self._windows), bool(own or pending), self._missing, self.config
+        )
 
     @contextmanager
     def _guard(self, kind: str) -> Generator[None, None, None]:

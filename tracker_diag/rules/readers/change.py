@@ -106,7 +106,7 @@ class TrendReader(Reader):
         # First what is cheap: most series have not moved at all.
         if sign * (max(y[-3:], key=lambda v: sign * v) - min(y[:3], key=lambda v: sign * v)) < least:
             return False
-        return sign * theil_sen(y) * (BLOCKS - 1) >= least and sign * mann_kendall(y) >= STEADY
+        return sign * mann_kendall(y) >= STEADY and sign * theil_sen(y) * (BLOCKS - 1) >= least
 
     def _onset(self) -> int:
         """The first step of the block that has come a quarter of the way."""

@@ -80,12 +80,15 @@ class ConfigChangedReader(Reader):
         self._keys = signal.keys
         self._first: dict[str, str] = {}
         self._changed: list[Any] | None = None
+        self._last: Mapping[str, object] | None = None
 
     def read(self, observed: Observed) -> Reading:
-        found = {key: str(value) for key, value in _matching(observed.config, self._keys)}
-        for key, value in found.items():
-            if self._first.setdefault(key, value) != value and self._changed is None:
-                self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
+        if observed.config is not self._last:  # a run has hundreds of settings, which hardly ever change
+            self._last = observed.config
+            found = {key: str(value) for key, value in _matching(observed.config, self._keys)}
+            for key, value in found.items():
+                if self._first.setdefault(key, value) != value and self._changed is None:
+                    self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
         if not self._first:
             return Reading("", "config", None, note=_unset(self._keys))
         if self._changed is None:
@@ -93,7 +96,7 @@ class ConfigChangedReader(Reader):
         return Reading("", self._changed[0], True, onset=self._changed[1])
 
     def rebaseline(self) -> None:
-        self._first, self._changed = {}, None
+        self._first, self._changed, self._last = {}, None, None
 
     def state_dict(self) -> dict[str, Any]:
         return {"first": dict(self._first), "changed": self._changed}
