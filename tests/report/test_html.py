@@ -28,7 +28,7 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
 
 def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary, [], {})
-    assert "NaN or infinity: first on all, from step 0" in page
+    assert "NaN or infinity, from step 0" in page
     assert "<strong>POL001</strong>: policy: no series policy/post_tool/p95" in page
 
 
