@@ -11,6 +11,11 @@ import urllib.request
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is the machine's affair, and no property of the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, width=24):

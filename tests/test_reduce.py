@@ -135,6 +135,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
         settle(first)
         return first.merge(step, observed(step, 0, names, 0), names, seconds=0.5)
 
+    settle(second)
     alone = take(0)
     assert alone.missing == {"rank 1 on b": 1}
     send(0), send(1), send(5)
