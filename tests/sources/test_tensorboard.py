@@ -29,7 +29,7 @@ def test_scalars_with_nan_and_another_cadence(write):
     from torch.utils.tensorboard import SummaryWriter
 
     folder = write("run", range(5), reward=lambda step: step / 2, kl=lambda step: math.nan if step == 3 else 0.5)
-    with SummaryWriter(folder, filename_suffix=".2") as writer:
+    with SummaryWriter(folder, filename_suffix=".second") as writer:
         writer.add_scalar("eval/score", 0.25, 4, walltime=1004.0)
         writer.add_scalar("new_style", -math.inf, 4, walltime=1004.0, new_style=True)
         writer.add_histogram("weights", np.arange(5.0), 4)
@@ -40,7 +40,7 @@ def test_scalars_with_nan_and_another_cadence(write):
     assert run.rows[4] == {"reward": 2.0, "kl": 0.5, "eval/score": 0.25, "new_style": -math.inf}
     assert run.seconds == {step: float(step) for step in range(5)}
     assert run.notes == ()
-    (file,) = (file for file in folder.iterdir() if file.suffix != ".2")
+    (file,) = (file for file in folder.iterdir() if file.suffix != ".second")
     assert read_tensorboard(file, "it").rows[0] == {"reward": 0.0, "kl": 0.5}
 
 
