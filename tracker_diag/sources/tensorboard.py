@@ -1,5 +1,6 @@
 """TensorBoard: an event file, or a folder of them."""
 
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Event files of a run in the order in which they were begun, each with what goes before its metrics' names."""
-    found = sorted(path for path in folder.rglob("*tfevents*") if path.is_file())
+    found = sorted((path for path in folder.rglob("*tfevents*") if path.is_file()), key=_begun)
     if not found:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")
     runs = sorted({_run(file.parent.relative_to(folder)) for file in found})
@@ -60,6 +61,12 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     for file in found:
         part = file.parent.relative_to(folder / runs[0])
         yield file, "" if part == Path() else f"{part.as_posix()}/"
+
+
+def _begun(file: Path) -> tuple[str, list[tuple[int, str]]]:
+    """Sorts the files of a folder by the seconds and the counter in their names, as numbers: 10 comes after 9."""
+    parts = re.split(r"(\d+)", file.name)
+    return str(file.parent), [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _run(folder: Path) -> Path:
