@@ -101,13 +101,22 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     assert run.data.tags["diag.first_break"].startswith("POL002 on post_tool")
 
 
+def rounded(found):
+    """Floats to ten digits: padded and packed tokens are summed in another order, counts are not."""
+    if isinstance(found, dict):
+        return {key: rounded(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [rounded(value) for value in found]
+    return float(f"{found:.10g}") if isinstance(found, float) else found
+
+
 def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
     out, _ = demo
     command = [COMMAND, "replay", out / "tokens.parquet", "--metrics", out / "metrics.jsonl", "--json"]
     replayed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     live = json.loads((out / "verdict.json").read_text())
     for part in ("findings", "first_break", "blind", "healthy"):
-        assert replayed[part] == live[part]
+        assert rounded(replayed[part]) == rounded(live[part])
 
 
 @pytest.mark.parametrize("seconds", [0.2, 2.0, 7.0])
