@@ -11,6 +11,7 @@ from tracker_diag.cli import app
 from tracker_diag.diagnose import accelerators, algorithm_of, diagnose
 from tracker_diag.errors import UnknownName
 from tracker_diag.run_page import about_keys, cost_text, lines, run_page
+from tracker_diag.sources.open import read_run
 from tracker_diag.sources.run import FinishedRun
 
 
@@ -53,14 +54,23 @@ def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     assert cost_text(cost) == "79 steps, 1.3 h, 11 GPU-hours"
 
 
-def test_rows_of_another_cadence_are_padding_and_no_nan(rng):
+def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
     rows = healthy(rng)
     for step, row in enumerate(rows):
         row["eval_reward"] = 0.6 if step % 20 == 0 else math.nan
-    found = diagnose(finished(rows))
-    assert found.padded == ("eval_reward",)
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in enumerate(rows)))
+    found = diagnose(read_run(str(file)))
     assert not [f for f in found.summary.findings if f.rule.id == "NUM004"]
-    assert "NaN of eval_reward were taken for rows of another cadence." in about_keys(found)
+    assert "eval_reward is NaN but for every 20th row: taken for padding" in about_keys(found)
+
+
+def test_a_metric_that_breaks_for_a_while_and_comes_back_is_no_padding(rng):
+    rows = healthy(rng)
+    for step in range(80, 140):
+        rows[step]["loss"] = math.nan
+    first = diagnose(finished(rows)).summary.first_break
+    assert (first.rule.id, first.onset) == ("NUM004", 80)
 
 
 def test_a_metric_that_breaks_for_good_is_no_padding(rng):
@@ -68,7 +78,6 @@ def test_a_metric_that_breaks_for_good_is_no_padding(rng):
     for step in range(150, 200):
         rows[step]["grad_norm"] = math.nan
     found = diagnose(finished(rows))
-    assert found.padded == ()
     assert found.summary.first_break.rule.id == "NUM004"
 
 

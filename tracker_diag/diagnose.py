@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
@@ -19,10 +18,6 @@ from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import SEVERITIES, Summary
 from tracker_diag.sources.run import FinishedRun
-
-PADDED = 0.2
-"""A key that is NaN in this share of its rows, and is a number again after the last of them, was padded: it is
-logged on another cadence, and whoever wrote the file filled the gaps."""
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
 NODES = ("nnodes", "num_nodes", "trainer.nnodes")
@@ -55,8 +50,6 @@ class Diagnosis:
     summary: Summary
     keys: KeyMap
     algorithm: Algorithm | None
-    padded: tuple[str, ...]
-    """Own keys whose NaN were taken for padding."""
     series: dict[str, dict[int, float]]
     """Canonical metrics by step."""
 
@@ -79,7 +72,6 @@ class Diagnosis:
             "framework": self.keys.framework,
             "mapped": mapped,
             "unmapped": list(self.keys.unmapped),
-            "padded": list(self.padded),
         }
         return found | {"algorithm": self.algorithm, "notes": list(self.run.notes)}
 
@@ -111,7 +103,6 @@ def diagnose(
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
         raise UnknownName("framework", framework, frameworks())
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
-    padded = _padded(rows)
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row), framework)
     algorithm = algorithm or algorithm_of(run.config)
     settings = GrowthSettings(expected_steps=len(rows) or None)
@@ -121,17 +112,13 @@ def diagnose(
         values = keys.values(row)
         for name, value in values.items():
             series.setdefault(name, {})[step] = value
-        bad = tuple(
-            key
-            for key, value in row.items()
-            if not math.isfinite(value) and key not in padded and not key.startswith(PREFIX)
-        )
+        bad = tuple(key for key, value in row.items() if not math.isfinite(value) and not key.startswith(PREFIX))
         now = {name: Scalar(name, value) for name, value in values.items()}
         engine.evaluate(Observed(step, now, bad, config=run.config))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
-    return Diagnosis(run, summary, keys, algorithm, tuple(sorted(padded)), series)
+    return Diagnosis(run, summary, keys, algorithm, series)
 
 
 def algorithm_of(config: Mapping[str, object]) -> Algorithm | None:
@@ -162,29 +149,3 @@ def accelerators(config: Mapping[str, object]) -> int | None:
 
     each = number(ACCELERATORS)
     return each * (number(NODES) or 1) if each else None
-
-
-def _padded(rows: Mapping[int, Mapping[str, float]]) -> frozenset[str]:
-    """Keys whose NaN fill the rows of another cadence."""
-    total: dict[str, int] = {}
-    broken: dict[str, int] = {}
-    last: dict[str, bool] = {}
-    for row in rows.values():
-        for key, value in row.items():
-            total[key] = total.get(key, 0) + 1
-            if math.isnan(value):
-                broken[key] = broken.get(key, 0) + 1
-            else:
-                last[key] = True
-    # A metric that breaks stays broken; one that is padded is a number time and again until the end.
-    found = {key for key, count in broken.items() if count >= PADDED * total[key] and last.get(key)}
-    steps = list(rows)
-    return frozenset(key for key in found if _recurs(key, rows, steps))
-
-
-def _recurs(key: str, rows: Mapping[int, Mapping[str, float]], steps: Sequence[int]) -> bool:
-    numbers = [i for i, step in enumerate(steps) if not math.isnan(rows[step].get(key, math.nan))]
-    if len(numbers) < 2:
-        return len(numbers) == 1
-    gaps = [b - a for a, b in pairwise(numbers)]
-    return len(steps) - 1 - numbers[-1] <= max(gaps)

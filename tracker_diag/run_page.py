@@ -38,8 +38,6 @@ def about_keys(found: Diagnosis) -> str:
         text += f" Not read: {', '.join(keys.unmapped[:8])}{more}."
     if found.algorithm:
         text += f" Limits are those of {found.algorithm}."
-    if found.padded:
-        text += f" NaN of {', '.join(found.padded[:5])} were taken for rows of another cadence."
     return " ".join([text, *(f"{note.rstrip('.')}." for note in found.run.notes)])
 
 
