@@ -365,21 +365,16 @@ class Monitor:
         pending: Mapping[Pair, Observation],
     ) -> Observed:
         """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
-        series: dict[str, Scalar] = {}
-        bad: list[str] = []
-        for key, found in statistics.items():
-            if math.isfinite(found.value):
-                series[key] = Scalar(key, found.value, found.n, found.error)
-            else:
-                bad.append(key)  # a weight beyond float64
+        series, bad = readout.finite(statistics)
         if self._time_ratio is not None:
             series["rank_time_ratio"] = Scalar("rank_time_ratio", self._time_ratio)
         if not self._keys.covers(own):
             self._keys = key_map([*self._keys.mapped, *self._keys.unmapped, *own])
         for name, value in self._keys.values(own).items():
             series.setdefault(name, Scalar(name, value))
-        bad += [key for key, value in own.items() if not math.isfinite(value)]
-        self.health["nonfinite_metrics"] += sum(not math.isfinite(value) for value in own.values())
+        broken = [key for key, value in own.items() if not math.isfinite(value)]
+        bad += broken
+        self.health["nonfinite_metrics"] += len(broken)
         for pair, observed in pending.items():
             self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
             bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]

@@ -77,6 +77,12 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[str, str]:
     return reasons
 
 
+def finite(found: Mapping[str, Estimate]) -> tuple[dict[str, Scalar], list[str]]:
+    """Those of `found` that are numbers, as the series that rules read, and the names of the others."""
+    series = {key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)}
+    return series, [key for key in found if key not in series]  # a weight beyond float64
+
+
 def scalars(found: Mapping[str, Estimate]) -> Iterator[Scalar]:
     """Those of `found` that are logged."""
     for key, estimate in found.items():
