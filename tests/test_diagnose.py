@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tracker_diag.cli import app
-from tracker_diag.diagnose import accelerators, algorithm_of, diagnose
+from tracker_diag.diagnose import accelerators, diagnose
 from tracker_diag.errors import UnknownName
+from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.run_page import about_keys, cost_text, lines, run_page
 from tracker_diag.sources.open import read_run
 from tracker_diag.sources.run import FinishedRun

@@ -10,6 +10,7 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Scalar
+from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
@@ -21,14 +22,6 @@ from tracker_diag.sources.run import FinishedRun
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
 NODES = ("nnodes", "num_nodes", "trainer.nnodes")
-ALGORITHMS: dict[Algorithm, tuple[str, ...]] = {
-    "gspo": ("gspo", "sequence"),
-    "grpo": ("grpo", "rloo", "dapo", "dr_grpo", "reinforce"),
-    "ppo": ("ppo", "gae"),
-    "dpo": ("dpo", "orpo", "kto", "simpo", "ipo"),
-    "sft": ("sft",),
-}
-"""Texts in a run's settings that tell its algorithm, the first that matches."""
 
 
 @dataclass(frozen=True)
@@ -119,21 +112,6 @@ def diagnose(
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
     return Diagnosis(run, summary, keys, algorithm, series)
-
-
-def algorithm_of(config: Mapping[str, object]) -> Algorithm | None:
-    """The algorithm that a run's settings name; None if they name none."""
-    named = [
-        str(value).lower()
-        for key, value in config.items()
-        if isinstance(value, str)
-        and key.rsplit(".", 1)[-1] in ("algorithm", "adv_estimator", "loss_type", "trainer", "algo", "loss_agg_mode",
-                                       "importance_sampling_level", "advantage_estimator", "trainer_type")
-    ]  # fmt: skip
-    for algorithm, texts in ALGORITHMS.items():
-        if any(text in value for text in texts for value in named):
-            return algorithm
-    return None
 
 
 def accelerators(config: Mapping[str, object]) -> int | None:

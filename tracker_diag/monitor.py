@@ -27,10 +27,12 @@ from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.reduce import Ranks
+from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.slices import CONTEXT, Names, label
@@ -57,6 +59,7 @@ class Monitor:
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
+        algorithm: what is trained with, for the limits that depend on it; what `config` tells by default.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Monitor:
         clip: tuple[float, float] = (0.2, 0.2),
         ranks: Ranks | None = None,
         config: Mapping[str, object] | None = None,
+        algorithm: Algorithm | None = None,
         source: str = "live",
     ) -> None:
         self.backends = tuple(backends)
@@ -79,14 +83,16 @@ class Monitor:
         """What was done on purpose, by step: baselines that were taken anew."""
         self._names = Names()
         self._settings = settings or GrowthSettings()
-        self._engine = Engine(catalog() if rules is None else rules, self._settings)
+        self.config: Mapping[str, object] = dict(config or {})
+        self._engine = Engine(
+            catalog() if rules is None else rules, self._settings, algorithm or algorithm_of(self.config)
+        )
         self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
             raise ValueError(f"window: {window} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
         self._clip, self._ranks = clip, ranks
-        self.config: Mapping[str, object] = dict(config or {})
         self._window_steps = window
         self._keys = key_map(())
         self._windows: dict[Pair, PairWindow] = {}
