@@ -75,7 +75,7 @@ class Monitor:
         algorithm: Algorithm | None = None,
         source: str = "live",
     ) -> None:
-        self.backends = tuple(backends)
+        self.backends: tuple[Backend, ...] = ()
         self.failures: list[str] = []
         """The first message of each kind of failure."""
         self.health: Counter[str] = Counter()
@@ -113,7 +113,13 @@ class Monitor:
         self._source = source
         self._strict = True  # until one observation has gone well, whatever is wrong raises
         self._summary: Summary | None = None
+        for backend in backends:
+            self.add(backend)
         atexit.register(self.close)
+
+    def add(self, backend: Backend) -> None:
+        """Write to `backend` as well, from the next step on; for runs that a framework starts later."""
+        self.backends += (backend,)
 
     @property
     def step(self) -> int | None:
@@ -138,7 +144,7 @@ class Monitor:
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
         self._observations, self._asked, self._seconds = self._observations + 1, True, seconds
-        with self._guard("rejected_batches"):
+        with self.guard("rejected_batches"):
             batch = TokenBatch.of(check=self._strict, **tensors)
             if self._strict:
                 batch.require_finite()
@@ -155,7 +161,7 @@ class Monitor:
         not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
         metrics are left out and its tensors wait for the next step.
         """
-        with self._guard("internal_errors"):
+        with self.guard("internal_errors"):
             own = numbers(metrics)
             if step is None:
                 last, step = True, 0 if self.step is None else self.step + 1
@@ -173,21 +179,21 @@ class Monitor:
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
         if self._summary is None:
-            with self._guard("internal_errors"):
+            with self.guard("internal_errors"):
                 self._evaluate_open()
                 if self._asked or self.observed:  # but no `log` came any more
                     self.log({})
                 self._record_baselines(self._last or 0)
             self._summary = self.summary()
             tables: tuple[Table, ...] = ()
-            with self._guard("internal_errors"):
+            with self.guard("internal_errors"):
                 tables = (self.slices_table(),)
             for backend in self.backends:
-                with self._guard("backend_errors"):
+                with self.guard("backend_errors"):
                     backend.close(self._summary, tables)
                 self._collect_errors(backend)
             if self._ranks:
-                with self._guard("rank_errors"):
+                with self.guard("rank_errors"):
                     self._ranks.close()
             atexit.unregister(self.close)
         return self._summary
@@ -275,7 +281,7 @@ class Monitor:
             limit = self._open.step
         if limit is not None and step <= limit:
             raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
-        with self._guard("internal_errors"):
+        with self.guard("internal_errors"):
             self._evaluate_open()
         self._open = Step(step)
         self._record_baselines(step)
@@ -291,10 +297,10 @@ class Monitor:
         self.events += [(step, event) for event in events]
         for backend in self.backends:
             for event in events:
-                with self._guard("backend_errors"):
+                with self.guard("backend_errors"):
                     backend.event(step, event)
             for finding in ended:
-                with self._guard("backend_errors"):
+                with self.guard("backend_errors"):
                     backend.finding(step, finding)
 
     def _evaluate_open(self) -> None:
@@ -307,7 +313,7 @@ class Monitor:
         self._steps += 1
         records: list[Record] = []
         changed: list[Finding] = []
-        with self._guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
+        with self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
             observed = done.observed()
             if observed:
                 self._last_with_tensors = step
@@ -322,11 +328,11 @@ class Monitor:
         if self._time_ratio is not None:
             records.append(Scalar("diag/health/rank_time_ratio", self._time_ratio))
         for backend in self.backends:
-            with self._guard("backend_errors"):
+            with self.guard("backend_errors"):
                 backend.metrics(step, own)
                 backend.log(step, records)
             for finding in changed:
-                with self._guard("backend_errors"):
+                with self.guard("backend_errors"):
                     backend.finding(step, finding)
             self._collect_errors(backend)
 
@@ -343,13 +349,13 @@ class Monitor:
         asked, self._asked = self._asked, False
         observed, self._incoming = self._incoming, {}
         if self._ranks is not None and asked:
-            with self._guard("rank_errors"):
+            with self.guard("rank_errors"):
                 merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
                 observed, self._missing = merged.observed, merged.missing
                 self.health["lost_rank_steps"] += merged.lost
                 self._time_ratio = merged.time_ratio
             for error in self._ranks.errors():
-                with self._guard("rank_errors"):
+                with self.guard("rank_errors"):
                     raise error
         for pair, one in observed.items():
             add_observation(self._waiting, pair, one)
@@ -360,7 +366,7 @@ class Monitor:
 
     def _collect_errors(self, backend: Backend) -> None:
         for error in backend.errors():
-            with self._guard("backend_errors"):
+            with self.guard("backend_errors"):
                 raise error
 
     def _observed(
@@ -389,7 +395,7 @@ class Monitor:
         )
 
     @contextmanager
-    def _guard(self, kind: str) -> Generator[None, None, None]:
+    def guard(self, kind: str) -> Generator[None, None, None]:
         """Count what is raised inside, warn of its first time, and go on; a first batch's error goes through."""
         try:
             yield
