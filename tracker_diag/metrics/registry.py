@@ -72,9 +72,7 @@ HEALTH = (
     Metric("lost_rank_steps", "steps", "steps of other ranks that were overwritten before they were read", "higher"),
     Metric("rank_time_ratio", "ratio", "slowest rank's own seconds over the median rank's, as they say", "higher"),
     Metric("internal_errors", "errors", "failures inside the diagnostics; training went on", "higher"),
-    Metric(
-        "integration_errors", "errors", "failures while a framework's tensors were read; training went on", "higher"
-    ),
+    Metric("integration_errors", "errors", "failures on the way from a trainer's tensors; training went on", "higher"),
     Metric("backend_errors", "errors", "failed calls into a tracker; training went on", "higher"),
 )
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""
