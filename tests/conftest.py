@@ -36,6 +36,14 @@ def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, 
     return given | {names[pair]: new - scale * rng.normal(size=new.shape) for pair in pairs}
 
 
+@pytest.fixture(autouse=True)
+def journals(tmp_path_factory, monkeypatch):
+    """Where journals lie in a test, and in what it starts."""
+    folder = tmp_path_factory.mktemp("journals")
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(folder))
+    return folder
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

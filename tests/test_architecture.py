@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "tracker_diag"
 # From left to right. A room may import from those before it, and from itself.
 ROOMS = [
     "arrays", "errors", "state", "stats", "batch", "slices", "detect", "windows", "step", "metrics", "records",
-    "rules", "report", "backends", "reduce", "readout", "monitor", "hooks", "wrap", "testing", "sources", "replay",
-    "diagnose", "run_page", "demo", "rules_cli", "cli",
+    "rules", "report", "health", "backends", "reduce", "readout", "monitor", "hooks", "proxies", "wrap", "testing",
+    "sources", "replay", "diagnose", "run_page", "demo", "rules_cli", "cli",
 ]  # fmt: skip
 OPTIONAL = {"wandb", "mlflow", "torch", "pyarrow", "matplotlib", "jinja2", "safetensors", "trackio", "tensorboard"}
 # Rooms that are an optional library's own; whoever imports them does so where they are used.

@@ -347,7 +347,9 @@ def test_settings_that_make_no_sense_are_told_at_set_up(options, message):
 
 
 class Broken(Backend):
-    def log(self, step, records):
+    local = True
+
+    def log(self, step, records, at):
         raise ConnectionError("the tracker is down")
 
     def finding(self, step, finding):

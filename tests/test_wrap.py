@@ -1,5 +1,8 @@
 import copy
+import os
+import pickle
 import sys
+import threading
 
 import pytest
 
@@ -12,8 +15,9 @@ def test_what_cannot_be_wrapped_is_told_with_what_can(target):
     with pytest.raises(DiagError) as error:
         wrap(target)
     assert str(error.value) == (
-        f"target: builtins.{type(target).__qualname__} given, expected a wandb Run, the mlflow module, "
-        "an mlflow ActiveRun, or an MlflowClient with run_id"
+        f"target: builtins.{type(target).__qualname__} given, expected a wandb Run, the mlflow module, an mlflow "
+        "ActiveRun, an MlflowClient with run_id, trackio or its Run, a SummaryWriter, a logger of Lightning, a tracker "
+        "of accelerate, or anything with log(data, step), log_metrics(metrics, step) or a call of (metrics, step)"
     )
 
 
@@ -38,3 +42,131 @@ def test_a_wrapped_client_forwards_everything_else(mlflow_store):
         _ = wrapped.no_such_thing
     assert copy.copy(wrapped).diag is wrapped.diag
     wrapped.diag.close()
+
+
+class OwnLogger:
+    """As many loops have one; keeps the calls as they came."""
+
+    def __init__(self):
+        self.calls, self.ended = [], 0
+
+    def log(self, data, step=None, **more):
+        self.calls.append((dict(data), step, more))
+        return "logged"
+
+    def finish(self):
+        self.ended += 1
+
+
+class Metrics:
+    def __init__(self):
+        self.calls = []
+
+    def log_metrics(self, metrics, step):
+        self.calls.append((dict(metrics), step, {}))
+
+
+def own(calls):
+    """Your calls, without those of the diagnostics."""
+    return [call for call in calls if not all(key.startswith("diag/") for key in call[0])]
+
+
+CALLS = [(({"a": 1.0},), {"step": 0}), (({"b": 2.0}, 0), {}), (({"a": float("nan")}, 1), {}), (({"t": "x"}, 5), {})]
+
+
+@pytest.mark.parametrize("kind", [OwnLogger, Metrics, "function"])
+def test_anything_that_takes_metrics_and_a_step(kind, rng, make_batch):
+    def logged(target):
+        name = "log" if kind is OwnLogger else "log_metrics"
+        for args, kwargs in CALLS:
+            (target if kind == "function" else getattr(target, name))(*args, **kwargs)
+
+    def a_target():
+        calls = []
+        if kind == "function":
+            return calls, lambda metrics, step: calls.append((dict(metrics), step, {}))
+        target = kind()
+        return target.calls, target
+
+    plain, target = a_target()
+    logged(target)
+    calls, target = a_target()
+    wrapped = wrap(target)
+    wrapped.diag.observe(**make_batch(rng))
+    logged(wrapped)
+    wrapped.diag.close()
+    assert repr(own(calls)) == repr(plain)
+    diagnostics = {step: data for data, step, _ in calls if any(key.startswith("diag/") for key in data)}
+    assert "diag/policy/all/p95" in diagnostics[0]
+    assert wrapped.diag.summary().steps == 3
+    steps = [step for _, step, _ in calls]
+    assert steps == sorted(steps)
+
+
+def test_the_targets_own_answer_and_its_own_end_come_through():
+    target = OwnLogger()
+    wrapped = wrap(target)
+    assert wrapped.log({"a": 1.0}, step=0) == "logged"
+    wrapped.finish()
+    assert target.ended == 1
+    assert wrapped.diag.summary().steps == 1
+    assert not hasattr(wrapped, "log_metrics")
+    with pytest.raises(TypeError, match="missing"):
+        wrapped.log()
+
+
+def test_it_passes_for_the_tracker_and_is_not_copied(rng):
+    target = OwnLogger()
+    wrapped = wrap(target)
+    assert isinstance(wrapped, OwnLogger)
+    assert copy.deepcopy({"run": wrapped})["run"] is wrapped
+    wrapped.ended = 7
+    assert target.ended == 7
+    with pytest.raises(TypeError, match="cannot be pickled: a run that is underway lives in one process"):
+        pickle.dumps(wrapped)
+
+
+def test_your_log_from_another_thread_loses_no_step(rng, make_batch):
+    calls = []
+    wrapped = wrap(lambda metrics, step: calls.append((dict(metrics), step, {})))
+
+    def log(steps):
+        for step in steps:
+            wrapped({"loss": 0.5}, step)
+
+    for start in range(0, 200, 20):
+        thread = threading.Thread(target=log, args=(range(start, start + 20),))
+        thread.start()
+        wrapped.diag.observe(**make_batch(rng))
+        thread.join()
+    wrapped.diag.close()
+    assert [step for _, step, _ in own(calls)] == list(range(200))
+    assert wrapped.diag.summary().steps == 200
+    assert wrapped.diag.failures == []
+
+
+def test_a_fork_trains_on_and_writes_nothing(rng, make_batch, tmp_path):
+    calls = []
+    wrapped = wrap(lambda metrics, step: calls.append(step))
+    wrapped.diag.observe(**make_batch(rng))
+    wrapped({"loss": 0.5}, 0)
+    child = os.fork()
+    if child == 0:  # a worker of a data loader, say
+        wrapped.diag.observe(**make_batch(rng))
+        wrapped({"loss": 0.5}, 1)
+        wrapped.diag.close()
+        os._exit(0 if calls == [0, 1] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    wrapped({"loss": 0.5}, 1)
+    assert wrapped.diag.close().steps == 2
+
+
+def test_settings_come_from_the_tracker_and_name_the_algorithm(mlflow_store):
+    import mlflow
+
+    with mlflow.start_run():
+        mlflow.log_params({"algorithm": "GSPO", "lr": "1e-6"})
+        wrapped = wrap(mlflow)
+        assert wrapped.diag.config == {"algorithm": "GSPO", "lr": "1e-6"}
+        assert wrapped.diag.algorithm == "gspo"
+        wrapped.diag.close()

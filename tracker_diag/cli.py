@@ -139,6 +139,28 @@ def diagnose(
     _exit_on(found.summary, fail_on)
 
 
+@app.command()
+def flush(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where the journals lie: TRACKER_DIAG_DIR or .tracker_diag by default.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="To spend on each journal.")] = 60.0,
+) -> None:
+    """Send the tracker what a run that died, or lost its server, could not send any more."""
+    from tracker_diag.backends.found import deliver
+    from tracker_diag.backends.outbox import folder as default
+
+    place = folder or default()
+    if not place.is_dir():
+        _refuse(f"{place}: no such folder, expected one with journals")
+    whole = True
+    for path, outcome, well in deliver(place, seconds):
+        typer.echo(f"{path.name}: {outcome}")
+        whole &= well
+    if not whole:
+        raise typer.Exit(2)
+
+
 def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:
     if fail_on and summary.level and SEVERITIES.index(summary.level) >= SEVERITIES.index(fail_on.value):
         raise typer.Exit(1)

@@ -8,11 +8,8 @@ in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 """
 
 import atexit
-import logging
 import math
-from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,12 +18,15 @@ import numpy as np
 
 from tracker_diag import readout
 from tracker_diag.backends.base import Backend
+from tracker_diag.backends.fan_out import FanOut
 from tracker_diag.batch import PAIRS, Pair, Tensors, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import DiagError, StateError, StepError
+from tracker_diag.errors import StateError, StepError
+from tracker_diag.health import Health
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.reduce import Ranks
+from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 STATE_VERSION = 1
-
-_log = logging.getLogger("tracker_diag")
 
 
 class Monitor:
@@ -75,18 +73,17 @@ class Monitor:
         algorithm: Algorithm | None = None,
         source: str = "live",
     ) -> None:
-        self.backends: tuple[Backend, ...] = ()
-        self.failures: list[str] = []
-        """The first message of each kind of failure."""
-        self.health: Counter[str] = Counter()
+        self._state = Health()
+        self.health, self.failures, self.guard = self._state.counts, self._state.failures, self._state.guard
+        self._out = FanOut(self.guard, self.health)
+        self._alerts = Alerts()
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
         self._names = Names()
         self._settings = settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
-        self._engine = Engine(
-            catalog() if rules is None else rules, self._settings, algorithm or algorithm_of(self.config)
-        )
+        self.algorithm = algorithm or algorithm_of(self.config)
+        self._engine = Engine(catalog() if rules is None else rules, self._settings, self.algorithm)
         self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
             raise ValueError(f"window: {window} given, expected at least 1 step")
@@ -111,7 +108,6 @@ class Monitor:
         self._last: int | None = None
         self._last_with_tensors: int | None = None
         self._source = source
-        self._strict = True  # until one observation has gone well, whatever is wrong raises
         self._summary: Summary | None = None
         for backend in backends:
             self.add(backend)
@@ -119,7 +115,7 @@ class Monitor:
 
     def add(self, backend: Backend) -> None:
         """Write to `backend` as well, from the next step on; for runs that a framework starts later."""
-        self.backends += (backend,)
+        self._out.add(backend)
 
     @property
     def step(self) -> int | None:
@@ -143,15 +139,17 @@ class Monitor:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
-        self._observations, self._asked, self._seconds = self._observations + 1, True, seconds
+        if self._state.elsewhere():
+            return
         with self.guard("rejected_batches"):
-            batch = TokenBatch.of(check=self._strict, **tensors)
-            if self._strict:
+            self._observations, self._asked, self._seconds = self._observations + 1, True, seconds
+            batch = TokenBatch.of(check=self._state.strict, **tensors)
+            if self._state.strict:
                 batch.require_finite()
             labels = label(batch, self._names)
             for pair in batch.pairs:
                 add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._observations))
-            self._strict = False
+            self._state.strict = False
 
     def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
@@ -161,6 +159,8 @@ class Monitor:
         not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
         metrics are left out and its tensors wait for the next step.
         """
+        if self._state.elsewhere():
+            return
         with self.guard("internal_errors"):
             own = numbers(metrics)
             if step is None:
@@ -178,6 +178,8 @@ class Monitor:
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
+        if self._state.elsewhere():
+            return self.summary()
         if self._summary is None:
             with self.guard("internal_errors"):
                 self._evaluate_open()
@@ -188,10 +190,7 @@ class Monitor:
             tables: tuple[Table, ...] = ()
             with self.guard("internal_errors"):
                 tables = (self.slices_table(),)
-            for backend in self.backends:
-                with self.guard("backend_errors"):
-                    backend.close(self._summary, tables)
-                self._collect_errors(backend)
+            self._out.close(self._summary, tables)
             if self._ranks:
                 with self.guard("rank_errors"):
                     self._ranks.close()
@@ -216,10 +215,11 @@ class Monitor:
             "names": [self._shown.state_dict(), self._names.state_dict()],
             "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
             "engine": self._engine.state_dict(),
+            "alerts": self._alerts.state_dict(),
             "open": self._open.state_dict() if self._open else None,
             "incoming": [packed(self._incoming), packed(self._waiting)],
             "asked": self._asked,
-            "strict": self._strict,
+            "strict": self._state.strict,
             "health": dict(self.health),
             "failures": list(self.failures),
             "events": [list(event) for event in self.events],
@@ -247,10 +247,13 @@ class Monitor:
             else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
                 self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
                 self._names = shown
-            self._asked, self._strict = state["asked"], state["strict"]
+            self._asked, self._state.strict = state["asked"], state["strict"]
             self._engine.load_state_dict(state["engine"])
+            self._alerts.load_state_dict(state["alerts"])
             self._open = Step.of_state(state["open"]) if state["open"] else None
-            self.health, self.failures = Counter(state["health"]), list(state["failures"])
+            self.health.clear()
+            self.health.update(state["health"])
+            self.failures[:] = state["failures"]
             self.events = [(step, event) for step, event in state["events"]]
             self._steps, self._first, self._last, self._last_with_tensors, self._observations = state["steps"]
             self._rebaseline = list(state["rebaseline"])
@@ -295,13 +298,7 @@ class Monitor:
             window.rebaseline()
         ended = self._engine.rebaseline(step)
         self.events += [(step, event) for event in events]
-        for backend in self.backends:
-            for event in events:
-                with self.guard("backend_errors"):
-                    backend.event(step, event)
-            for finding in ended:
-                with self.guard("backend_errors"):
-                    backend.finding(step, finding)
+        self._out.events(step, events, ended, self._alerts.notices(step, ended))
 
     def _evaluate_open(self) -> None:
         """Put the step that is underway through windows, statistics and rules, and tell the backends."""
@@ -327,14 +324,7 @@ class Monitor:
         records += readout.states(self._engine, self.health)
         if self._time_ratio is not None:
             records.append(Scalar("diag/health/rank_time_ratio", self._time_ratio))
-        for backend in self.backends:
-            with self.guard("backend_errors"):
-                backend.metrics(step, own)
-                backend.log(step, records)
-            for finding in changed:
-                with self.guard("backend_errors"):
-                    backend.finding(step, finding)
-            self._collect_errors(backend)
+        self._out.step(step, own, records, changed, self._alerts.notices(step, changed))
 
     @property
     def _shown(self) -> Names:
@@ -364,11 +354,6 @@ class Monitor:
         short = self._settings.short
         return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
 
-    def _collect_errors(self, backend: Backend) -> None:
-        for error in backend.errors():
-            with self.guard("backend_errors"):
-                raise error
-
     def _observed(
         self,
         step: int,
@@ -393,21 +378,3 @@ class Monitor:
         return Observed(
             step, series, tuple(bad), readout.absent(self._windows), bool(own or pending), self._missing, self.config
         )
-
-    @contextmanager
-    def guard(self, kind: str) -> Generator[None, None, None]:
-        """Count what is raised inside, warn of its first time, and go on; a first batch's error goes through."""
-        try:
-            yield
-        except Exception as error:
-            if self._strict and kind == "rejected_batches":
-                raise
-            if isinstance(error, StepError):
-                kind = "late_steps"
-            elif kind == "rejected_batches" and not isinstance(error, DiagError):
-                kind = "internal_errors"
-            self.health[kind] += 1
-            if self.health[kind] == 1:
-                message = f"{kind}: {type(error).__name__}: {error}"
-                self.failures.append(message)
-                _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)

@@ -1,16 +1,21 @@
 """For tests, ours and yours: series in short notation, rules held against them, a backend that keeps all."""
 
+import json
+import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal, get_args
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from tracker_diag.backends.base import Backend
+from tracker_diag.backends.base import Backend, Capability
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.readers.base import Observed
@@ -113,12 +118,14 @@ class CapturingBackend(Backend):
     """Keeps everything it is given."""
 
     name = "capturing"
+    local = True
 
     def __init__(self) -> None:
         self.own: dict[int, dict[str, float]] = {}
         """The trainer's metrics, by step."""
         self.records: dict[int, list[Record]] = {}
         self.findings: list[tuple[int, Finding]] = []
+        self.notices: list[Notice] = []
         self.events: list[tuple[int, str]] = []
         self.summary: Summary | None = None
         self.tables: tuple[Table, ...] = ()
@@ -126,11 +133,14 @@ class CapturingBackend(Backend):
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self.own[step] = dict(metrics)
 
-    def log(self, step: int, records: Sequence[Record]) -> None:
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self.records[step] = list(records)
 
     def finding(self, step: int, finding: Finding) -> None:
         self.findings.append((step, finding))
+
+    def alert(self, step: int, notice: Notice) -> None:
+        self.notices.append(notice)
 
     def event(self, step: int, event: str) -> None:
         self.events.append((step, event))
@@ -141,3 +151,84 @@ class CapturingBackend(Backend):
     def scalars(self, step: int) -> dict[str, float]:
         """The scalars of `step`, by name."""
         return {record.name: record.value for record in self.records[step] if isinstance(record, Scalar)}
+
+
+ODD_NAMES = ("diag/policy/tool:search/p95", "diag/policy/tool:a b.c-d_e/p95", "diag/policy/" + "long" * 40 + "/p95")
+"""Names with everything in them that a slice's name may hold."""
+
+
+def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]]) -> list[str]:
+    """What `backend` does other than the contract of `Backend` asks, one sentence each; empty if it keeps it all.
+
+    Writes ten steps of everything there is, some of it twice as after a lost answer, and closes the backend.
+
+    Args:
+        backend: made for this, on a run of its own.
+        scalars: gives, once the backend is closed, what has arrived under a name, by step.
+    """
+    finding = _finding()
+    wrong = [*_declared(backend), *(found for step in range(0, 20, 2) for found in _written(backend, step, finding))]
+    backend.flush(last=True)
+    table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
+    summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": "no series"}, ("NUM001",))
+    wrong += _raised("close", partial(backend.close, summary, (table,)))
+    if "scalars" in backend.capabilities:
+        for name in ("diag/policy/all/p95", *ODD_NAMES):
+            expected = {step: step / 10 if name.endswith("all/p95") else 1.0 for step in range(0, 20, 2)}
+            found = dict(scalars(name))
+            same = found.keys() == expected.keys() and np.allclose([found[s] for s in expected], [*expected.values()])
+            if not same:
+                wrong.append(f"{name}: {found} arrived, expected {expected}")
+    return wrong
+
+
+def _declared(backend: Backend) -> list[str]:
+    wrong = []
+    if not backend.name or backend.name == Backend.name:
+        wrong.append(f"name: {backend.name!r}, expected one of its own")
+    if unknown := set(backend.capabilities) - set(get_args(Capability)):
+        wrong.append(f"capabilities: {sorted(unknown)} are none")
+    wrong += _raised("address", lambda: json.dumps(dict(backend.address)))
+    if backend.temporary(ConnectionError("down")) not in (True, False):
+        wrong.append("temporary: expected True or False")
+    return wrong
+
+
+def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
+    """What goes wrong when all that there is at `step` is written."""
+    counts = np.array([3, 2, 0, 1])
+    tail = Histogram("diag/policy/all/hist", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts)
+    records: list[Record] = [Scalar("diag/policy/all/p95", step / 10), *(Scalar(name, 1.0) for name in ODD_NAMES), tail]
+    calls = [
+        partial(backend.metrics, step, {"loss": math.nan, "reward": math.inf, "kl": 0.1}),
+        partial(backend.log, step, records, 1.7e9 + step),
+        partial(backend.log, step + 1, [], 1.7e9 + step),
+    ]
+    if step == 10:
+        notice = Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell")
+        calls += [
+            partial(backend.finding, 10, finding),
+            partial(backend.standing, 10, (finding,)),
+            partial(backend.alert, 10, notice),
+            partial(backend.event, 10, "new baseline: a reason"),
+        ]
+    wrong = [found for call in calls for found in _raised(f"step {step}: {call.func.__name__}", call)]
+    if backend.flush() not in (True, False):
+        wrong.append("flush: expected True or False")
+    return wrong
+
+
+def _raised(what: str, call: Callable[[], object]) -> list[str]:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is to be told
+        return [f"{what}: {type(error).__name__}: {error}"]
+    return []
+
+
+def _finding() -> Finding:
+    from tracker_diag.rules.loader import catalog
+
+    rule = next(rule for rule in catalog() if rule.id == "POL001")
+    reading = Reading("post_tool_tail_grows", "policy/post_tool/p95", holds=True, value=0.4, baseline=0.1, n=800)
+    return Finding(rule, "policy", "post_tool", "firing", 4, 10, None, "p95 is <0.4> | **high**", (reading,))

@@ -1,34 +1,28 @@
 """wrap: the tracker that you use already, with `.diag` added and every call of yours left as it is."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from tracker_diag import proxies
 from tracker_diag.backends.base import Backend
+from tracker_diag.backends.calls import CallBackend
+from tracker_diag.backends.found import backend_of
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
 from tracker_diag.reduce import Ranks
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import Algorithm
 
+EXPECTED = (
+    "a wandb Run, the mlflow module, an mlflow ActiveRun, an MlflowClient with run_id, trackio or its Run, a "
+    "SummaryWriter, a logger of Lightning, a tracker of accelerate, or anything with log(data, step), "
+    "log_metrics(metrics, step) or a call of (metrics, step)"
+)
 
-class Wrapped:
-    """Stands in for the wrapped tracker: everything it can do, plus `diag`, a `Monitor`."""
-
-    diag: Monitor
-
-    def __init__(self, target: Any, monitor: Monitor) -> None:
-        self.__dict__.update(_target=target, diag=monitor)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_target":  # a copy in the making, which has none yet
-            raise AttributeError(name)
-        return getattr(self._target, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._target, name, value)
-
-    def __repr__(self) -> str:
-        return f"tracker_diag.wrap({self._target!r})"
+Config: TypeAlias = Mapping[str, object]
+Found: TypeAlias = tuple[Backend, Callable[[Monitor], Any], Config]
+"""Where the diagnostics go, what stands in for the tracker, and what it knows of the run's settings."""
 
 
 def wrap(
@@ -41,14 +35,19 @@ def wrap(
     settings: GrowthSettings | None = None,
     clip: tuple[float, float] = (0.2, 0.2),
     ranks: Ranks | None = None,
+    config: Config | None = None,
+    algorithm: Algorithm | None = None,
 ) -> Any:
     """Wrap the tracker that the training loop logs to.
 
     Args:
-        target: a `wandb.Run`, the `mlflow` module or an `mlflow.ActiveRun`, or an `MlflowClient`
-            together with `run_id`. The run must be underway; it is never started or ended here.
+        target: a `wandb.Run`, the `mlflow` module, an `mlflow.ActiveRun`, or an `MlflowClient` together with
+            `run_id`; `trackio` or its run; a `SummaryWriter` of torch or tensorboardX; a logger of Lightning or a
+            tracker of accelerate; any object with `log(data, step)` or `log_metrics(metrics, step)`, and any
+            function of metrics and step. The run must be underway; it is never started or ended here.
         also: further backends that get the same records.
-        rules, window, settings, clip, ranks: see `Monitor`.
+        config: settings of the run by dotted name; those that the tracker knows by default.
+        rules, window, settings, clip, ranks, algorithm: see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of
@@ -57,145 +56,94 @@ def wrap(
     Raises:
         DiagError: if `target` is none of these, or has no run that is underway.
     """
-
-    def monitor(backend: Backend) -> Monitor:
-        return Monitor((backend, *also), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks)
-
-    kind = type(target)
-    home = kind.__module__.partition(".")[0]
-    if home == "wandb" and kind.__name__ == "Run":
-        from tracker_diag.backends.wandb import WandbBackend
-
-        return _WandbRun(target, monitor(WandbBackend(target)))
-    if home == "mlflow" or getattr(target, "__name__", "") == "mlflow":
-        import mlflow
-
-        from tracker_diag.backends.mlflow import MlflowBackend
-
-        if target is mlflow:
-            active = mlflow.active_run()
-            if active is None:
-                raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-            backend = MlflowBackend(mlflow.MlflowClient(), active.info.run_id)
-            return _MlflowModule(target, monitor(backend), active.info.run_id)
-        if isinstance(target, mlflow.ActiveRun):
-            return _MlflowRun(
-                target, monitor(MlflowBackend(mlflow.MlflowClient(), target.info.run_id)), target.info.run_id
-            )
-        if isinstance(target, mlflow.MlflowClient):
-            if run_id is None:
-                raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
-            return _MlflowClient(target, monitor(MlflowBackend(target, run_id)), run_id)
-    raise DiagError(
-        f"target: {kind.__module__}.{kind.__qualname__} given, expected a wandb Run, the mlflow module, "
-        "an mlflow ActiveRun, or an MlflowClient with run_id"
-    )
+    backend, stand_in, known = _find(target, run_id)
+    monitor = Monitor(
+        (backend, *also), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks,
+        config=known if config is None else config, algorithm=algorithm,
+    )  # fmt: skip
+    return stand_in(monitor)
 
 
-class _ContextManaged(Wrapped):
-    """A run that is a context manager, which ends it: the diagnostics are to be written before."""
-
-    def __enter__(self) -> "_ContextManaged":
-        self._target.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> Any:
-        self.diag.close()
-        return self._target.__exit__(*error)
-
-
-class _WandbRun(_ContextManaged):
-    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
-        """`Run.log`, unchanged; the diagnostics go into the same row, before it is committed."""
-        commits = step is None if commit is None else commit
-        self.diag.log(data, self._row() if step is None else step, last=commits)
-        self._target.log(data, step=step, commit=commit)
-
-    def _row(self) -> int | None:
-        """The step of the row that the next log goes into; None in shared mode, where W&B has none."""
-        try:
-            step: int = self._target.step
-        except Exception:  # noqa: BLE001  # whatever it is, your own log is to say it, not we
-            return None
-        return step
-
-    def finish(self, *args: Any, **kwargs: Any) -> None:
-        self.diag.close()
-        self._target.finish(*args, **kwargs)
+def _find(target: Any, run_id: str | None) -> Found:
+    homes = {base.__module__.partition(".")[0] for base in type(target).__mro__}
+    home = "mlflow" if getattr(target, "__name__", "") == "mlflow" else getattr(target, "__name__", "")
+    if "wandb" in homes and type(target).__name__ == "Run":
+        return _wandb(target)
+    if home == "mlflow" or (homes & {"mlflow"} and type(target).__name__ in ("ActiveRun", "MlflowClient")):
+        return _mlflow(target, run_id)
+    if home == "trackio" or "trackio" in homes:
+        return _trackio(target)
+    if type(target).__name__ == "SummaryWriter":
+        return _tensorboard(target)
+    return _other(target, homes)
 
 
-class _Mlflow(Wrapped):
-    def __init__(self, target: Any, monitor: Monitor, run_id: str) -> None:
-        super().__init__(target, monitor)
-        self.__dict__["_run_id"] = run_id
+def _other(target: Any, homes: set[str]) -> Found:
+    """A logger around a tracker that we know, a tracker of another package, or anything that takes metrics."""
+    inner = getattr(target, "experiment", None) or getattr(target, "tracker", None)
+    frameworks = {"lightning", "pytorch_lightning", "lightning_fabric", "accelerate"}
+    backend = backend_of(target)
+    config: Config = {}
+    if homes & frameworks and type(inner).__name__ in ("Run", "ActiveRun", "MlflowClient", "SummaryWriter"):
+        backend, _, config = _find(inner, getattr(target, "run_id", None))
+    if backend is None and not isinstance(target, type):
+        calls = (getattr(target, name, None) for name in ("log_metrics", "log", "__call__"))
+        backend = next((CallBackend(call) for call in calls if callable(call)), None)
+    if backend is None:
+        raise DiagError(f"target: {type(target).__module__}.{type(target).__qualname__} given, expected {EXPECTED}")
+    return backend, lambda monitor: proxies.Logger(target, monitor), config
 
-    def _tell(self, metrics: dict[str, Any], step: int | None) -> None:
-        """What MLflow takes without a step belongs to the step that is underway."""
-        if step is None and not self.diag.observed:
-            step = self.diag.step or 0
-        self.diag.log(metrics, step)
+
+def _wandb(run: Any) -> Found:
+    from tracker_diag.backends.wandb import WandbBackend, row_of
+
+    row = row_of(run)
+    return WandbBackend(run), lambda monitor: proxies.WandbRun(run, monitor, row), dotted(run.config.as_dict())
 
 
-class _MlflowModule(_Mlflow):
-    def log_metric(self, key: str, value: float, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        """`mlflow.log_metric`, unchanged."""
-        done = self._target.log_metric(key, value, step, *args, **kwargs)
-        self._hear({key: value}, step, kwargs)
-        return done
+def _mlflow(target: Any, run_id: str | None) -> Found:
+    import mlflow
 
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        """`mlflow.log_metrics`, unchanged."""
-        done = self._target.log_metrics(metrics, step, *args, **kwargs)
-        self._hear(metrics, step, kwargs)
-        return done
+    from tracker_diag.backends.mlflow import MlflowBackend
 
-    def end_run(self, *args: Any, **kwargs: Any) -> None:
-        if self._is_ours(None):
-            self.diag.close()
-        self._target.end_run(*args, **kwargs)
-
-    def _hear(self, metrics: dict[str, float], step: int | None, kwargs: dict[str, Any]) -> None:
-        if self._is_ours(kwargs.get("run_id")):
-            self._tell(metrics, step)
-
-    def _is_ours(self, run_id: str | None) -> bool:
-        """Whether a call goes to our run, and not to one that is nested in it, say."""
+    client = mlflow.MlflowClient()
+    proxy: Callable[[Any, Monitor, str], Any] = proxies.MlflowModule
+    if target is mlflow:
+        active = mlflow.active_run()
+        if active is None:
+            raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
+        run_id = active.info.run_id
+    elif isinstance(target, mlflow.ActiveRun):
+        run_id, proxy = target.info.run_id, proxies.MlflowRun
+    else:
         if run_id is None:
-            active = self._target.active_run()
-            run_id = active.info.run_id if active else None
-        return bool(run_id == self._run_id)
+            raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
+        client, proxy = target, proxies.MlflowClient
+    known = str(run_id)
+    backend = MlflowBackend(client, known)
+    return backend, lambda monitor: proxy(target, monitor, known), dict(client.get_run(known).data.params)
 
 
-class _MlflowRun(_Mlflow, _ContextManaged):
-    """An active run has no methods to log with; it gets those of the module, for itself."""
+def _trackio(target: Any) -> Found:
+    from tracker_diag.backends.trackio import TrackioBackend
 
-    def log_metric(self, key: str, value: float, step: int | None = None) -> None:
-        self.log_metrics({key: value}, step)
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        import mlflow
-
-        mlflow.log_metrics(metrics, step, run_id=self._run_id)
-        self._tell(metrics, step)
+    backend = TrackioBackend.of(target)
+    return backend, lambda monitor: proxies.Logger(target, monitor), backend.config
 
 
-class _MlflowClient(_Mlflow):
-    def log_metric(self, run_id: str, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """`MlflowClient.log_metric`, unchanged."""
-        done = self._target.log_metric(run_id, key, value, *args, **kwargs)
-        if run_id == self._run_id:
-            self._tell({key: value}, kwargs.get("step", args[1] if len(args) > 1 else None))
-        return done
+def _tensorboard(writer: Any) -> Found:
+    from tracker_diag.backends.tensorboard import TensorBoardBackend
 
-    def log_batch(self, run_id: str, metrics: Sequence[Any] = (), *args: Any, **kwargs: Any) -> Any:
-        """`MlflowClient.log_batch`, unchanged."""
-        done = self._target.log_batch(run_id, metrics, *args, **kwargs)
-        if run_id == self._run_id:
-            for step in sorted({metric.step for metric in metrics}):
-                self.diag.log({metric.key: metric.value for metric in metrics if metric.step == step}, step)
-        return done
+    folder = getattr(writer, "log_dir", None) or writer.logdir
+    return TensorBoardBackend(folder), lambda monitor: proxies.SummaryWriter(writer, monitor), {}
 
-    def set_terminated(self, run_id: str, *args: Any, **kwargs: Any) -> None:
-        if run_id == self._run_id:
-            self.diag.close()
-        self._target.set_terminated(run_id, *args, **kwargs)
+
+def dotted(config: Config, prefix: str = "") -> dict[str, object]:
+    """Nested settings by dotted name."""
+    flat: dict[str, object] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= dotted(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

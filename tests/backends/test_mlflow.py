@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tracker_diag import DiagError, Monitor, wrap
+from tracker_diag.backends import outbox
 from tracker_diag.backends.mlflow import NOTE_TAG, MlflowBackend
 from tracker_diag.backends.mlflow_view import VIEW_TAG
 
@@ -172,6 +173,7 @@ def test_a_store_that_fails_is_counted_and_training_goes_on(rng, make_batch, mlf
             raise mlflow.MlflowException("the server is down")
 
         monkeypatch.setattr(client, "log_batch", refuse)
+        monkeypatch.setattr(outbox, "CLOSE_WITHIN", 3.0)
         for step in range(5):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)

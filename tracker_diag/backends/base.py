@@ -1,16 +1,50 @@
 """What a backend may do. A tracker that cannot do one of these inherits the empty method."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal, TypeAlias
 
+from tracker_diag.errors import DiagError
 from tracker_diag.records import Record, Table
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
+Capability: TypeAlias = Literal["scalars", "histograms", "tables", "images", "alerts", "panels"]
+
+
+class Refused(DiagError):
+    """The tracker will not take something, now or later; the message says what, and what it said."""
+
 
 class Backend:
-    """A destination. It may raise: the monitor counts and reports that, and training goes on."""
+    """A destination, written to by one thread at a time.
+
+    Any method may raise: that is counted, told once, and training goes on. An error that is `temporary` is tried
+    again, anything else is given up. A backend is called in the order of the run, from a thread of its own
+    (`Outbox`) unless it is `local`.
+    """
 
     name = "backend"
+    local = False
+    """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
+    capabilities: frozenset[Capability] = frozenset()
+    """What arrives there of what is written."""
+
+    @classmethod
+    def of(cls, target: object) -> "Backend | None":  # noqa: ARG003  # for those that override it
+        """The backend for a tracker that `wrap` was given; None if that is none of its kind."""
+        return None
+
+    @classmethod
+    def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Backend"]:  # noqa: ARG003
+        """A backend that writes to `address` again, long after; the run is left as it was found."""
+        raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """Where it writes to, for a process that comes later: `reopened` takes this. Without secrets."""
+        return {}
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """The trainer's own metrics of `step`, for a backend that is not the tracker they went to.
@@ -18,42 +52,39 @@ class Backend:
         They may be NaN or infinite.
         """
 
-    def log(self, step: int, records: Sequence[Record]) -> None:
-        """The diagnostics of `step`, once a step, in rising order."""
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        """The diagnostics of `step`, once a step, in rising order; `at` in seconds since 1970."""
 
     def finding(self, step: int, finding: Finding) -> None:
-        """A finding that began, fired, was resolved, or is explained by another one or no longer so.
+        """A finding that began, fired, was resolved, or is explained by another one or no longer so."""
 
-        `alerts` says whether a person is to be told; the same finding may come more than once.
-        """
+    def standing(self, step: int, findings: Sequence[Finding]) -> None:
+        """All findings so far that have fired, each as it stands now; after any of them has changed."""
+
+    def alert(self, step: int, notice: Notice) -> None:
+        """A person is to be told."""
 
     def event(self, step: int, event: str) -> None:
         """Something was done on purpose at `step`, such as taking a new baseline."""
+
+    def flush(self, *, last: bool = False) -> bool:
+        """Bring all that was given to the tracker; whether all of it is there. If not, it is called again.
+
+        `last`: nothing comes after this but `close`.
+        """
+        return True
+
+    def temporary(self, error: Exception) -> bool:
+        """Whether what raised `error` may go well later: the network, a server that is down."""
+        return isinstance(error, OSError)
 
     def errors(self) -> Sequence[Exception]:
         """Failures of work that is done elsewhere, in a thread say, since the last time of asking."""
         return ()
 
+    def counts(self) -> Mapping[str, int]:
+        """What is to be added to `diag/health/<name>`, since the last time of asking."""
+        return {}
+
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """The end: everything that is still underway is to be written. The run itself is not ours to end."""
-
-
-def alerts(finding: Finding) -> bool:
-    """Whether a person is to be told: it fired, at warn or above, and nothing firing explains it."""
-    return finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None
-
-
-def identity(finding: Finding) -> tuple[str, str | None, str, int]:
-    """What makes two states of a finding the same finding."""
-    return finding.rule.id, finding.pair, finding.slice, finding.onset
-
-
-def alert_text(finding: Finding) -> tuple[str, str]:
-    """Title, under 64 characters as W&B asks, and text of the alert for `finding`."""
-    title = f"{finding.rule.id} {finding.slice}: {finding.rule.title}"
-    text = (
-        f"{finding.summary}.\n"
-        f"{finding.rule.name} ({finding.rule.link}), onset at step {finding.onset}, fired at {finding.fired}.\n"
-        f"First: {finding.rule.remedy[0]}"
-    )
-    return title, text

@@ -19,6 +19,8 @@ class JsonlBackend(Backend):
     """Writes into `folder`, made if need be; what an earlier run left there is replaced."""
 
     name = "jsonl"
+    local = True
+    capabilities = frozenset({"scalars"})
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -30,7 +32,7 @@ class JsonlBackend(Backend):
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._own = dict(metrics)
 
-    def log(self, step: int, records: Sequence[Record]) -> None:
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
         scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
         _write(self._metrics, {"step": step, **self._own, **scalars})
         self._own = {}

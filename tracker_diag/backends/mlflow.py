@@ -1,68 +1,74 @@
-"""MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists.
-
-Everything is written by one thread of our own, so that a slow server never holds up training.
-"""
+"""MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists."""
 
 import json
-import time
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tracker_diag.backends.base import Backend, alert_text, alerts, identity
+from tracker_diag.backends.base import Backend, Refused
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view
-from tracker_diag.backends.writer import Writer
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.tables import describe, events_table
+from tracker_diag.rules.alerts import Notice, alerts
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary, first_break
 
-CLOSE_WITHIN = 60.0
-"""Seconds that the end of a run waits for a slow server."""
-
-FLUSH_AFTER, FLUSH_AT = 2.0, 900
-"""Seconds and metrics after which waiting metrics are handed to the writer; a server takes 1,000 at once."""
+BATCH = 1000
+"""Metrics that a server takes at once."""
 
 NOTE_TAG = "mlflow.note.content"
 NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
+
+TEMPORARY = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
+"""Error codes of MLflow that say nothing against what was sent."""
 
 
 class MlflowBackend(Backend):
     """Writes into the run `run_id` through `client`, and never ends it.
 
+    Whatever it writes may be written twice without harm: a metric that stands there already, to the millisecond
+    of its time, is one row in MLflow.
+
     Args:
         client: an `mlflow.MlflowClient`.
-        image_every: observed steps between two pictures of the distribution; each takes about 0.1 s to draw,
-            off the training thread.
+        image_every: observed steps between two pictures of the distribution; each takes about 0.1 s to draw.
     """
 
     name = "mlflow"
+    capabilities = frozenset({"scalars", "tables", "images", "panels"})
 
     def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require("matplotlib", "mlflow")
         self._client, self._run_id = client, run_id
         self._image_every = image_every
-        self._findings: dict[tuple[str, str | None, str, int], Finding] = {}
-        self._told: set[tuple[str, str | None, str, int]] = set()
         self._since_image, self._last_image = 0, -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
         self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
-        self._writer = Writer("tracker_diag-mlflow")
-        self._waiting: list[Any] = []
-        self._flushed = 0.0
+        self._metrics: list[Any] = []
+        self._tasks: deque[Callable[[], object]] = deque()
 
-    def log(self, step: int, records: Sequence[Record]) -> None:
-        now = time.time()
-        self._waiting += [
-            self._mlflow.entities.Metric(record.name, record.value, int(now * 1000), step)
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        import mlflow
+
+        yield cls(mlflow.MlflowClient(address["uri"]), address["run"])
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return {"run": self._run_id, "uri": str(self._client.tracking_uri)}
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._metrics += [
+            self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
             for record in records
             if isinstance(record, Scalar)
         ]
-        if now - self._flushed >= FLUSH_AFTER or len(self._waiting) >= FLUSH_AT:
-            self._flush()
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
@@ -71,62 +77,93 @@ class MlflowBackend(Backend):
             self._pictures = (step, pictures)
             if self._since_image % self._image_every == 0:
                 self._last_image = step
-                self._writer.put(lambda: self._draw(step, pictures), droppable=True)
+                self._tasks.append(partial(self._draw, step, pictures))
             self._since_image += 1
 
-    def finding(self, step: int, finding: Finding) -> None:
-        if finding.state == "pending":
-            return
-        new = alerts(finding) and identity(finding) not in self._told
-        self._findings[identity(finding)] = finding
-        tags = _tags(self._findings.values())
-        self._flush()
-        self._writer.put(lambda: self._set_tags(tags))
-        if new:
-            self._told.add(identity(finding))
-            title, text = alert_text(finding)
-            note = f"**{finding.rule.severity.upper()} at step {step}: {title}**\n\n{text}"
-            self._writer.put(lambda: self._describe(note))
+    def standing(self, step: int, findings: Sequence[Finding]) -> None:
+        self._tasks.append(partial(self._set_tags, _tags(findings)))
+
+    def alert(self, step: int, notice: Notice) -> None:
+        if notice.level != "info":
+            note = f"**{notice.level.upper()} at step {step}: {notice.title}**\n\n{notice.text}"
+            self._tasks.append(partial(self._describe, note))
 
     def event(self, step: int, event: str) -> None:
-        self._writer.put(lambda: self._write_table(events_table([(step, event)])))  # a table that is there grows
+        # A table that is there grows.
+        self._tasks.append(partial(self._write_table, events_table([(step, event)])))
+
+    def flush(self, *, last: bool = False) -> bool:
+        while self._metrics:  # in one call: a database takes twenty steps at the price of one
+            now, refused = self._metrics[:BATCH], []
+            try:
+                self._client.log_batch(self._run_id, metrics=now)
+            except Exception as error:
+                if self.temporary(error):
+                    raise
+                refused = self._one_by_one(now)
+            del self._metrics[: len(now)]
+            if refused:
+                raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
+        while self._tasks:
+            try:
+                self._tasks[0]()
+            except Exception as error:
+                if not self.temporary(error):
+                    self._tasks.popleft()
+                raise
+            self._tasks.popleft()
+        return True
+
+    def _one_by_one(self, metrics: Sequence[Any]) -> list[str]:
+        """Log each metric on its own; those that MLflow refuses, and why."""
+        refused = []
+        for metric in metrics:
+            try:
+                self._client.log_batch(self._run_id, metrics=[metric])
+            except Exception as error:  # noqa: PERF203  # each on its own is the point
+                if self.temporary(error):
+                    raise
+                refused.append(f"{metric.key}: {error}")
+        return refused
+
+    def temporary(self, error: Exception) -> bool:
+        code = getattr(error, "error_code", None)
+        return code in TEMPORARY if code else super().temporary(error)
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        found = json.dumps(summary.to_json(), indent=1)
+        step, pictures = self._pictures
+        self._tasks += [
+            partial(self._set_tags, _tags(summary.findings)),
+            partial(self._client.log_text, self._run_id, found, "diag/findings.json"),
+            partial(self._describe, _note(summary)),
+            *(partial(self._write_table, table) for table in tables),
+        ]
+        if pictures and step != self._last_image:
+            self._tasks.append(partial(self._draw, step, pictures))
+        self._tasks.append(partial(self._report, summary, tables, pictures))
+        errors: list[Exception] = []
+        while self._tasks or self._metrics:
+            before = len(self._tasks)
+            try:
+                self.flush(last=True)
+            except Exception as error:  # noqa: BLE001  # one that fails is no reason to leave out the others
+                errors.append(error)
+                if self._tasks and len(self._tasks) == before:
+                    self._tasks.popleft()
+        if errors:
+            raise errors[0]
+
+    def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> None:
+        from tracker_diag.report.figures import data_uri, tail_figure
+        from tracker_diag.report.html import render_html
+
+        figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
+        self._client.log_text(self._run_id, render_html(summary, tables, figures), "diag/report.html")
 
     def _write_table(self, table: Table) -> None:
         columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         self._client.log_table(self._run_id, columns, f"{table.name}.json")
-
-    def _flush(self) -> None:
-        """Hand over what waits in one call: a database takes twenty steps at the price of one."""
-        metrics, self._waiting = self._waiting, []
-        self._flushed = time.time()
-        if metrics:
-            self._writer.put(lambda: self._client.log_batch(self._run_id, metrics=metrics), droppable=True)
-
-    def errors(self) -> Sequence[Exception]:
-        return self._writer.errors()
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        from tracker_diag.report.figures import data_uri, tail_figure
-        from tracker_diag.report.html import render_html
-
-        step, pictures = self._pictures
-
-        def report() -> None:
-            figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
-            html = render_html(summary, tables, figures)
-            self._client.log_text(self._run_id, html, "diag/report.html")
-
-        self._flush()
-        tags, found = _tags(summary.findings), json.dumps(summary.to_json(), indent=1)
-        self._writer.put(lambda: self._set_tags(tags))
-        self._writer.put(lambda: self._client.log_text(self._run_id, found, "diag/findings.json"))
-        self._writer.put(lambda: self._describe(_note(summary)))
-        for table in tables:
-            self._writer.put(partial(self._write_table, table))
-        if pictures and step != self._last_image:
-            self._writer.put(lambda: self._draw(step, pictures))
-        self._writer.put(report)
-        self._writer.close(CLOSE_WITHIN)
 
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> None:
         from tracker_diag.report.figures import pixels, tail_figure

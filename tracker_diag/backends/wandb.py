@@ -1,58 +1,104 @@
 """W&B: scalars, histograms, tables and alerts, in the run that exists.
 
-All goes into the row of the same step as the user's own metrics. A call without a step would commit
-the row and make the user's next one vanish; one with an older step would be dropped.
+W&B has one open row, which every call without a commit goes into. A call of ours with a step of its own could drop
+a row of yours, and one that commits would cut one in two; so ours go into whatever row is open, one step a row,
+and `diag/step` says which step they are of.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from tracker_diag.backends.base import Backend, alert_text, alerts, identity
+from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
 from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
 STEP = PREFIX + "step"
+
+ALONE = 20
+"""Steps of ours that wait for a first row of yours; a run that then has none is ours alone."""
 
 
 class WandbBackend(Backend):
     """Writes into `run`, a `wandb.Run` that is underway, and never finishes it."""
 
     name = "wandb"
+    capabilities = frozenset({"scalars", "histograms", "tables", "alerts"})
 
     def __init__(self, run: Any) -> None:
         self._wandb: Any = require("wandb", "wandb")
         self._run = run
-        self._findings: dict[tuple[str, str | None, str, int], Finding] = {}
-        self._told: set[tuple[str, str | None, str, int]] = set()
+        self._rows: deque[dict[str, Any]] = deque()
+        self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
+        self._used: int | None = None
+        """The row that our last step went into."""
+        self._first, self._ours = row_of(run), 0
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
 
-    def log(self, step: int, records: Sequence[Record]) -> None:
-        row = {record.name: self._media(record) for record in records}
-        self._run.log(row | {STEP: step}, step=step, commit=False)
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        wandb: Any = require("wandb", "wandb")
+        place = {"project": address["project"], "entity": address["entity"] or None}
+        with wandb.init(id=address["run"], resume="must", **place) as run:
+            yield cls(run)
 
-    def finding(self, step: int, finding: Finding) -> None:
-        if finding.state == "pending":
-            return
-        self._findings[identity(finding)] = finding
-        # Rarely, since a table waits for the server; but now, since nobody may close the run through us.
-        table = findings_table(tuple(self._findings.values()))
-        self._run.log({table.name: self._media(table)}, step=step, commit=False)
-        if alerts(finding) and identity(finding) not in self._told:
-            self._told.add(identity(finding))
-            title, text = alert_text(finding)
-            self._run.alert(title, text, level=finding.rule.severity.upper(), wait_duration=1)
+    @property
+    def address(self) -> Mapping[str, str]:
+        return {"run": self._run.id, "project": self._run.project, "entity": self._run.entity or ""}
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._rows.append({record.name: self._media(record) for record in records} | {STEP: step})
+
+    def standing(self, step: int, findings: Sequence[Finding]) -> None:
+        table = findings_table(findings)
+        self._tables[table.name] = table  # rarely, since a table waits for the server
+
+    def alert(self, step: int, notice: Notice) -> None:
+        self._run.alert(notice.title, notice.text, level=notice.level.upper(), wait_duration=1)
 
     def event(self, step: int, event: str) -> None:
         self._events.append((step, event))
         table = events_table(self._events)
-        self._run.log({table.name: self._media(table)}, step=step, commit=False)
+        self._tables[table.name] = table
+
+    def flush(self, *, last: bool = False) -> bool:
+        if self._rows or self._tables:
+            self._run.log({}, commit=False)  # a run that is finished says so here, and only after 30 s when asked
+        while self._rows:
+            row = row_of(self._run)
+            if row is not None and row == self._used:  # a second step of ours would overwrite the first
+                if not (last or self._alone(row)):
+                    return False
+                self._run.log({}, commit=True)
+                self._ours += 1
+            # In shared mode each call is a row of its own.
+            self._run.log(self._rows[0] | self._take_tables(), commit=row is None)
+            self._rows.popleft()
+            self._used = row_of(self._run)
+        if self._tables:
+            self._run.log(self._take_tables(), commit=False)
+        return True
+
+    def _alone(self, row: int) -> bool:
+        """Whether nobody but us has written into this run since we came."""
+        return self._first is not None and row == self._first + self._ours and len(self._rows) > ALONE
+
+    def _take_tables(self) -> dict[str, Any]:
+        tables, self._tables = self._tables, {}
+        return {name: self._media(table) for name, table in tables.items()}
+
+    def temporary(self, error: Exception) -> bool:
+        return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         everything = [*tables, findings_table(summary.findings)]
@@ -64,3 +110,12 @@ class WandbBackend(Backend):
         if isinstance(record, Table):
             return self._wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
         return record.value
+
+
+def row_of(run: Any) -> int | None:
+    """Number of the row that the next call goes into; None in shared mode, where W&B has none."""
+    try:
+        step: int = run.step
+    except Exception:  # noqa: BLE001  # whatever it is, the call itself is to say it
+        return None
+    return step

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from tracker_diag.backends.base import Backend, alerts, identity
+from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.backends.mlflow_view import view_path
@@ -21,6 +21,7 @@ from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Record, Scalar
 from tracker_diag.report.terminal import alert_line, verdict
+from tracker_diag.rules.alerts import alerts, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.wrap import wrap
@@ -82,6 +83,7 @@ class _Screen(Backend):
     """A progress bar with the tails of both slices as they stand, and a line for each alert."""
 
     name = "screen"
+    local = True
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console = console
@@ -96,7 +98,7 @@ class _Screen(Backend):
         )
         self._task = self.progress.add_task("", total=steps, tails="")
 
-    def log(self, step: int, records: Sequence[Record]) -> None:
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
         now = {record.name: record.value for record in records if isinstance(record, Scalar)}
 
         def tail(pair: str, name: str) -> str:

@@ -73,6 +73,9 @@ HEALTH = (
     Metric("rank_time_ratio", "ratio", "slowest rank's own seconds over the median rank's, as they say", "higher"),
     Metric("internal_errors", "errors", "failures inside the diagnostics; training went on", "higher"),
     Metric("integration_errors", "errors", "failures on the way from a trainer's tensors; training went on", "higher"),
+    Metric("dropped_histograms", "records", "histograms left out since a tracker is slower than the run", "higher"),
+    Metric("dropped_steps", "steps", "steps left out since neither disk nor tracker took them", "higher"),
+    Metric("spool_errors", "errors", "entries that the disk did not take; they were kept in memory", "higher"),
     Metric("backend_errors", "errors", "failed calls into a tracker; training went on", "higher"),
 )
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""

@@ -48,6 +48,8 @@ class Rule(Node):
     """Steps that the condition must hold before the rule fires; until then it is pending."""
     keep_firing_steps: int = Field(default=10, ge=0)
     """Steps that it must fail before a firing rule is resolved."""
+    cooldown_steps: int = Field(default=100, ge=0)
+    """Steps after an alert in which the rule is not alerted again on the same slice; its findings are kept."""
     summary: str
     """One sentence over the readings, `{signal.field}`, with `{slice}` and `{pair}`."""
     remedy: tuple[str, ...] = Field(min_length=1)

@@ -1,0 +1,268 @@
+"""Everything that can happen to a tracker while a run goes on: nothing is lost, and nothing waits.
+
+Against a real MLflow server, partly through a proxy on loopback that misbehaves as it is told to.
+"""
+
+import http.client
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag import Monitor
+from tracker_diag.backends import outbox
+from tracker_diag.backends.mlflow import MlflowBackend
+from tracker_diag.cli import app
+from tracker_diag.rules.loader import catalog
+
+pytestmark = pytest.mark.slow
+
+STEPS = 60
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """MLflow's own client gives up at once, so that what follows is ours."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    monkeypatch.setattr(outbox, "RETRY", 0.2)
+    monkeypatch.setattr(outbox, "RETRY_AT_MOST", 1.0)
+
+
+@pytest.fixture
+def proxy():
+    """A server on loopback that hands requests on to another one, as `proxy.how(number)` says."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self):
+            self.server.number += 1
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, answer = self.server.how(self.server.number) or self.forward(body)
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def forward(self, body):
+            there = http.client.HTTPConnection(self.server.target, timeout=60)
+            headers = {k: v for k, v in self.headers.items() if k.lower() in ("content-type", "accept")}
+            there.request(self.command, self.path, body, headers)
+            answer = there.getresponse()
+            return answer.status, answer.read()
+
+        do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815  # names that http.server asks for
+
+        def log_message(self, *args):
+            pass
+
+    class Server(ThreadingHTTPServer):
+        number = 0
+        target = ""
+
+        def how(self, number):
+            return None
+
+        def handle_error(self, request, client_address):
+            """Whoever hung up has had enough."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def train(monitor, steps):
+    for step in steps:
+        monitor.log({"loss": math.nan if step == 30 else 0.5, "reward": step / 10}, step)
+
+
+def a_monitor(client, run_id):
+    """One rule, whose state is logged from its first alarm on, and a scalar at every step."""
+    rules = [rule for rule in catalog() if rule.id == "NUM004"]
+    monitor = Monitor([MlflowBackend(client, run_id)], rules=rules)
+    monitor.health["late_steps"] = 1  # a count, and so a scalar at every step
+    return monitor
+
+
+def assert_all_arrived(client, run_id, steps=STEPS):
+    points = client.get_metric_history(run_id, "diag/health/late_steps")
+    assert [point.step for point in points] == list(range(steps))
+    states = client.get_metric_history(run_id, "diag/rule/NUM004")
+    assert [point.step for point in states] == list(range(30, steps))
+    assert client.get_run(run_id).data.tags["diag.alert.rules"] in ("NUM004", "")
+
+
+def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals):
+    import mlflow
+
+    uri, address = f"sqlite:///{tmp_path / 'mlflow.db'}", f"http://127.0.0.1:{free_port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
+    command += ["--port", str(free_port), "--workers", "1", "--artifacts-destination", str(tmp_path / "artifacts")]
+
+    def start():
+        server = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path
+        )
+        until = time.monotonic() + 180
+        while time.monotonic() < until:
+            try:
+                mlflow.MlflowClient(address).search_experiments()
+            except mlflow.MlflowException:
+                time.sleep(0.5)
+            else:
+                return server
+        raise AssertionError("no MLflow server")
+
+    server = start()
+    try:
+        client = mlflow.MlflowClient(address)
+        run_id = client.create_run("0").info.run_id
+        monitor = a_monitor(client, run_id)
+        train(monitor, range(20))
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        before = time.monotonic()
+        train(monitor, range(20, 40))
+        assert time.monotonic() - before < 10
+        server = start()
+        train(monitor, range(40, STEPS))
+        monitor.close()
+        assert_all_arrived(client, run_id)
+        assert monitor.health["backend_errors"] > 0
+        assert list(journals.iterdir()) == []
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.fixture
+def behind(proxy, mlflow_store, start_mlflow_server):
+    """A client of a real server behind the proxy."""
+    import mlflow
+
+    proxy.target = start_mlflow_server(mlflow_store).removeprefix("http://")
+    return mlflow.MlflowClient(proxy.address)
+
+
+def test_errors_of_the_server_and_an_answer_that_takes_its_time(behind, proxy, impatient, monkeypatch, journals):
+    # Every other request is answered by an error.
+    client = behind
+    run_id = client.create_run("0").info.run_id
+    monitor = a_monitor(client, run_id)
+    proxy.how = lambda number: (500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}') if number % 2 else None
+    train(monitor, range(STEPS))
+    monitor.close()
+    proxy.how = lambda number: None
+    assert_all_arrived(client, run_id)
+    assert monitor.health["backend_errors"] > 0
+
+    # Every answer takes ten seconds: training does not wait, and the end of the run not for long.
+    run_id = client.create_run("0").info.run_id
+    monitor = a_monitor(client, run_id)
+    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 3.0)
+    proxy.how = lambda number: time.sleep(10)
+    before = time.monotonic()
+    train(monitor, range(STEPS))
+    assert time.monotonic() - before < 8
+    monitor.close()
+    assert time.monotonic() - before < 20
+    assert any(journals.iterdir())
+    proxy.how = lambda number: None
+    until = time.monotonic() + 120  # the thread goes on, and brings what is left
+    while time.monotonic() < until and len(client.get_metric_history(run_id, "diag/health/late_steps")) < STEPS:
+        time.sleep(0.5)
+    assert_all_arrived(client, run_id)
+
+
+KILLED = """
+import os, random, signal, sys, threading, time
+import mlflow
+from tracker_diag import Monitor
+from tracker_diag.backends.mlflow import MlflowBackend
+from tracker_diag.rules.loader import catalog
+
+uri, folder, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+mlflow.set_tracking_uri(uri)
+client = mlflow.MlflowClient()
+client.search_experiments()
+rules = [rule for rule in catalog() if rule.id == "NUM004"]
+chance = random.Random(0)
+for number in range(times):
+    run_id = client.create_run("0").info.run_id
+    after, out = chance.uniform(0.01, 0.4), open(f"{folder}/{run_id}", "w")
+    child = os.fork()
+    if child == 0:
+        monitor = Monitor([MlflowBackend(client, run_id)], rules=rules)
+        monitor.health["late_steps"] = 1
+        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        step = 0
+        while True:
+            monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step, last=True)
+            out.write(f"{step}\\n")
+            out.flush()
+            step += 1
+            time.sleep(0.002)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+"""
+
+
+def test_fifty_trainers_are_killed_and_flush_sends_what_they_left(mlflow_store, tmp_path, journals):
+    import mlflow
+
+    (tmp_path / "runs").mkdir()
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, mlflow_store, str(tmp_path / "runs"), "50"]
+    subprocess.run(command, check=True, timeout=500)
+    done = CliRunner().invoke(app, ["flush", str(journals)])
+    assert done.exit_code == 0, done.output
+    client = mlflow.MlflowClient()
+    logged = {file.name: len(file.read_text().split()) for file in (tmp_path / "runs").iterdir()}
+    assert len(logged) == 50
+    assert sum(steps > 10 for steps in logged.values()) > 10
+    for run_id, steps in logged.items():
+        points = [point.step for point in client.get_metric_history(run_id, "diag/health/late_steps")]
+        assert points == list(range(len(points)))  # each once, in order
+        assert len(points) >= steps  # what `log` came back from is there
+        if steps > 3:
+            assert client.get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
+    assert list(Path(journals).iterdir()) == []
+
+
+def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow_store, journals, impatient):
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    monitor = a_monitor(client, client.create_run("0").info.run_id)
+    train(monitor, range(3))
+    (journals / "mlflow-gone.jsonl").write_text(
+        json.dumps({"backend": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
+        + json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}) + "\n"
+    )  # fmt: skip
+    (journals / "other-1.jsonl").write_text('{"backend": "other", "address": {}}\n{"event": "x", "step": 1, "n": 1}\n')
+    (journals / "torn.jsonl").write_text("{")
+    done = CliRunner().invoke(app, ["flush"])
+    assert done.exit_code == 2
+    lines = dict(line.split(": ", 1) for line in done.output.splitlines())
+    assert lines["mlflow-gone.jsonl"].startswith("kept: MlflowException")
+    assert "'other' given, expected one of" in lines["other-1.jsonl"]
+    assert any("its process is alive" in line for line in lines.values())
+    assert (journals / "mlflow-gone.jsonl").exists()
+    monitor.close()
+    done = CliRunner().invoke(app, ["flush", str(journals / "nowhere")])
+    assert done.exit_code == 2
+    assert "no such folder" in done.output

@@ -1,0 +1,20 @@
+"""Calls: scalars into any function that takes metrics and a step, such as a logger of one's own."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.records import Record, Scalar
+
+
+class CallBackend(Backend):
+    """Gives each step's scalars to `call(metrics, step)`, in the training thread: it may bear no other."""
+
+    name = "calls"
+    local = True
+    capabilities = frozenset({"scalars"})
+
+    def __init__(self, call: Callable[[Mapping[str, float], int], object]) -> None:
+        self._call = call
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._call({record.name: record.value for record in records if isinstance(record, Scalar)}, step)

@@ -1,0 +1,140 @@
+"""Journal: a file that is a queue. What is put into it outlives the process, and so does what was taken out.
+
+One JSON object a line, appended with one call, so that a killed process leaves whole lines. How far it has been
+delivered stands in a second file beside it. One process at a time has it open.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tracker_diag.errors import DiagError
+
+try:
+    import fcntl
+except ImportError:  # no such locks on Windows: there, a journal in use is not told from one that is left
+    fcntl = None  # type: ignore[assignment]
+
+CHUNK = 1 << 20
+"""Bytes read at once; no line is longer."""
+
+SHRINK = 1 << 20
+"""Size from which a file of which all is delivered starts afresh."""
+
+_WIDTH = 20
+
+
+class JournalInUse(DiagError):
+    """The journal is open elsewhere: its process is alive, and delivers it itself."""
+
+
+class Journal:
+    """Opens the journal at `path`, made if need be; what an earlier process left in it comes first.
+
+    Args:
+        about: what it is for, kept in the first line.
+
+    Raises:
+        JournalInUse: another process, or this one, has it open.
+        OSError: the folder cannot be written to.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, object]) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._marks = os.open(path.with_suffix(".sent"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            os.close(self._fd)
+            if isinstance(error, BlockingIOError):
+                raise JournalInUse(f"{path}: in use by a process that is alive") from error
+            raise
+        self._findings = path.with_suffix(".findings.jsonl")
+        self._size = os.fstat(self._fd).st_size
+        if self._size == 0:
+            self.append(about)
+        first = os.pread(self._fd, CHUNK, 0)
+        self._start = first.index(b"\n") + 1 if b"\n" in first else len(first)
+        with contextlib.suppress(ValueError):
+            self.about: Mapping[str, Any] = json.loads(first[: self._start])
+        if os.pread(self._fd, 1, self._size - 1) != b"\n":  # the disk was full, or the machine went down
+            self._write(b"\n")
+        sent = os.pread(self._marks, _WIDTH, 0)
+        self.sent = min(max(int(sent) if sent else 0, self._start), self._size)
+        """Up to where it is delivered."""
+        self.given = self.sent
+        """Up to where it has been read."""
+
+    @property
+    def unread(self) -> bool:
+        return self.given < self._size
+
+    @property
+    def undelivered(self) -> bool:
+        return self.sent < self._size
+
+    def append(self, line: Mapping[str, object], *, keep: bool = False) -> None:
+        """Put `line` at the end, in one piece; one to `keep` also where it stays when it has been delivered.
+
+        Raises:
+            OSError: the disk is full, say; the line is then not in the journal.
+        """
+        self._write(json.dumps(line).encode() + b"\n")
+        if keep:
+            with self._findings.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def kept(self) -> list[dict[str, Any]]:
+        """The lines that were to be kept, of this process and of those before it."""
+        try:
+            lines = self._findings.read_text(encoding="utf-8").splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def _write(self, data: bytes) -> None:
+        written = os.write(self._fd, data)
+        if written < len(data):  # half a line must not run into the next
+            os.ftruncate(self._fd, self._size)
+            raise OSError(f"{self.path}: {written} of {len(data)} bytes written")
+        self._size += written
+
+    def read(self) -> list[tuple[int, dict[str, Any]]]:
+        """The next lines, each with the place where it ends; `given` is for the caller to move on."""
+        data = os.pread(self._fd, CHUNK, self.given)
+        lines, place = [], self.given
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            place += len(line)
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            lines.append((place, value if isinstance(value, dict) else {}))
+        return lines
+
+    def delivered(self) -> None:
+        """All that was given is delivered."""
+        self.sent = self.given
+        os.pwrite(self._marks, f"{self.sent:{_WIDTH}d}".encode(), 0)
+
+    def shrink(self) -> None:
+        """Start afresh if all is delivered and the file has grown; nobody may `append` meanwhile."""
+        if not self.undelivered and self._size >= SHRINK:
+            os.pwrite(self._marks, f"{self._start:{_WIDTH}d}".encode(), 0)
+            os.ftruncate(self._fd, self._start)
+            self._size = self.sent = self.given = self._start
+
+    def close(self, *, keep: bool) -> None:
+        """Let go of the file; delete it unless there is something to `keep`."""
+        os.close(self._fd)
+        os.close(self._marks)
+        if not keep:
+            self.path.unlink(missing_ok=True)
+            self.path.with_suffix(".sent").unlink(missing_ok=True)
+            self._findings.unlink(missing_ok=True)
