@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import get_args
 
@@ -131,7 +133,72 @@ def _table(metrics: tuple[Metric, ...], prefix: str) -> list[str]:
     return ["| name | unit | meaning | worse |", "|---|---|---|---|", *rows, ""]
 
 
+HOW = {
+    "accelerate": "run for real",
+    "areal": "real modules, made tensors",
+    "lightning": "run for real",
+    "nemo_rl": "signatures only",
+    "open_instruct": "signatures only",
+    "openrlhf": "real modules, made tensors",
+    "prime_rl": "signatures only",
+    "rllib": "signatures only; run once by hand",
+    "roll": "signatures only",
+    "sb3": "run for real",
+    "skyrl": "real modules, made tensors",
+    "slime": "signatures only",
+    "transformers": "run for real",
+    "trl": "run for real",
+    "verl": "real modules, made tensors",
+}
+"""How the tests of each integration go about it."""
+
+
+def integrations_page() -> str:
+    """docs/integrations.md, from what each package says of itself."""
+    packages = {
+        entry.name: import_module(entry.value)
+        for entry in sorted(entry_points(group="tracker_diag.integrations"), key=lambda entry: entry.name)
+    }
+    lines = [
+        "# Integrations",
+        "",
+        "Made from `integrations/` by `make docs`. `tracker-diag integrations` says the same of what is installed with",
+        "you. *Run for real*: the tests train with it. *Real modules, made tensors*: it needs GPUs to train, so the",
+        "tests give its own code tensors in its documented layout. *Signatures only*: it cannot be installed here; the",
+        "tests hold our hooks against its public source's signatures, at the commit named.",
+        "",
+        "Every private function that is looked at is checked when you attach; if it has changed, you are told once,",
+        "that part is off, and training goes on.",
+        "",
+        "| trainer | tested versions | how |",
+        "|---|---|---|",
+        *(f"| [{name}](#{name}) | {package.TESTED} | {HOW[name]} |" for name, package in packages.items()),
+        "",
+    ]
+    for name, package in packages.items():
+        lines += [f"## {name}", "", *_dedented(package.__doc__ or ""), "", "| what | how it is seen |", "|---|---|"]
+        lines += [f"| {what} | {_cell(how)} |" for what, how in package.SEES.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _dedented(docstring: str) -> list[str]:
+    """A docstring's lines, its indented parts as code."""
+    lines: list[str] = []
+    code = False
+    for line in docstring.strip().splitlines():
+        indented = line.startswith("    ") or (code and not line)
+        if indented != code:
+            if code:
+                lines.pop()  # the empty line before the text goes on
+            lines += ["```", ""] if code else ["```python"]
+            code = indented
+        lines.append(line.removeprefix("    "))
+    return [*lines, "```"] if code else lines
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "integrations.md": integrations_page,
     "metrics.md": metrics_page,
     "rules/README.md": rules_page,
     **{f"rules/{rule.id}.md": partial(rule_page, rule) for rule in catalog()},

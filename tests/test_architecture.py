@@ -11,11 +11,15 @@ PACKAGE = Path(__file__).parents[1] / "tracker_diag"
 
 # From left to right. A room may import from those before it, and from itself.
 ROOMS = [
-    "arrays", "errors", "state", "stats", "batch", "slices", "detect", "windows", "step", "metrics", "records",
-    "rules", "report", "health", "backends", "reduce", "readout", "monitor", "hooks", "proxies", "wrap", "testing",
-    "sources", "replay", "diagnose", "run_page", "demo", "rules_cli", "cli",
+    "arrays", "errors", "state", "stats", "batch", "slices", "chat", "detect", "windows", "step", "metrics", "records",
+    "rules", "report", "health", "backends", "notify", "reduce", "readout", "monitor", "hooks", "proxies", "wrap",
+    "testing", "sources", "replay", "diagnose", "run_page", "demo", "rules_cli", "panels_cli", "integrations_cli",
+    "cli",
 ]  # fmt: skip
-OPTIONAL = {"wandb", "mlflow", "torch", "pyarrow", "matplotlib", "jinja2", "safetensors", "trackio", "tensorboard"}
+OPTIONAL = {
+    "wandb", "mlflow", "torch", "pyarrow", "matplotlib", "jinja2", "safetensors", "trackio", "tensorboard", "pandas",
+    "apprise", "wandb_workspaces", "wandb_reports", "transformers", "trl", "lightning", "ray",
+}  # fmt: skip
 # Rooms that are an optional library's own; whoever imports them does so where they are used.
 AT_HOME = {"demo": OPTIONAL, "report/figures.py": {"matplotlib"}}
 

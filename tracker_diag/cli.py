@@ -1,4 +1,4 @@
-"""The command line: `tracker-diag demo | replay | diagnose | rules`."""
+"""The command line: `tracker-diag demo | replay | diagnose | rules | panels | flush | integrations`."""
 
 import json
 from enum import Enum
@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tracker_diag.errors import DiagError, UnknownName
+from tracker_diag.integrations_cli import integrations
+from tracker_diag.panels_cli import panels_app
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import SEVERITIES, Summary
@@ -32,6 +34,8 @@ class FailOn(str, Enum):
 
 
 app.add_typer(rules_app, name="rules")
+app.add_typer(panels_app, name="panels")
+app.command()(integrations)
 
 
 @app.callback()
@@ -67,7 +71,7 @@ def demo(
 
 @app.command()
 def replay(
-    tokens: Annotated[Path, typer.Argument(help="Token table: Parquet, one row a token.")],
+    tokens: Annotated[Path, typer.Argument(help="Token table: Parquet, one row a token. Or prime-rl's token_exports.")],
     metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     fail_on: Annotated[

@@ -118,6 +118,10 @@ class Monitor:
         self._out.add(backend)
 
     @property
+    def backends(self) -> tuple[Backend, ...]:
+        return self._out.backends
+
+    @property
     def step(self) -> int | None:
         """The step that is underway; None before the first `log`."""
         return self._open.step if self._open else self._last

@@ -6,11 +6,14 @@ from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.monitor import Monitor
 from tracker_diag.rules.triage import Summary
 from tracker_diag.sources.jsonl import read_metrics
+from tracker_diag.sources.prime_rl import read_exports
 from tracker_diag.sources.tokens import read_tokens
 
 
 def replay(tokens: Path, metrics: Path | None = None) -> Summary:
     """Diagnose the token table `tokens`, with the run's own `metrics` file where there is one.
+
+    A folder is taken for the token exports of prime-rl.
 
     Raises:
         SourceError: what is wrong with which file.
@@ -19,7 +22,7 @@ def replay(tokens: Path, metrics: Path | None = None) -> Summary:
     waiting = iter(own)
     upcoming = next(waiting, None)
     with Monitor(source=str(tokens)) as monitor:
-        for step, tensors in read_tokens(tokens):
+        for step, tensors in (read_exports if tokens.is_dir() else read_tokens)(tokens):
             while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
                 monitor.log(own[upcoming], upcoming)
                 upcoming = next(waiting, None)

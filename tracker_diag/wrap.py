@@ -1,5 +1,6 @@
 """wrap: the tracker that you use already, with `.diag` added and every call of yours left as it is."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,6 +11,7 @@ from tracker_diag.backends.found import backend_of
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
+from tracker_diag.notify import NOTIFY, Notifier
 from tracker_diag.reduce import Ranks
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
@@ -45,7 +47,8 @@ def wrap(
             `run_id`; `trackio` or its run; a `SummaryWriter` of torch or tensorboardX; a logger of Lightning or a
             tracker of accelerate; any object with `log(data, step)` or `log_metrics(metrics, step)`, and any
             function of metrics and step. The run must be underway; it is never started or ended here.
-        also: further backends that get the same records.
+        also: further backends that get the same records, and a `Notifier` that tells people; if the environment
+            variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
         rules, window, settings, clip, ranks, algorithm: see `Monitor`.
 
@@ -57,8 +60,9 @@ def wrap(
         DiagError: if `target` is none of these, or has no run that is underway.
     """
     backend, stand_in, known = _find(target, run_id)
+    people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY) else []
     monitor = Monitor(
-        (backend, *also), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks,
+        (backend, *also, *people), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks,
         config=known if config is None else config, algorithm=algorithm,
     )  # fmt: skip
     return stand_in(monitor)

@@ -1,0 +1,150 @@
+"""tracker_diag in NeMo-RL: one line in the script that starts the training, after its `setup`.
+
+    tracker_diag_nemo_rl.attach(logger, master_config)
+
+The trainers of GRPO and PPO are known, synchronous and asynchronous. Log-probabilities are looked at on the driver,
+where NeMo-RL compares them itself, with the mask of tokens as it was before sequences were masked for their error.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after
+from tracker_diag.wrap import dotted
+
+__all__ = ["SEES", "TESTED", "DiagnosticsLogger", "attach"]
+
+TESTED = "7ea279a (August 2026), read, not run"
+"""The commit of NeMo-RL whose signatures the tests stand on."""
+
+SEES: dict[str, str] = {
+    "mismatch": "prev_logprobs less generation_logprobs; not with force_on_policy_ratio, which makes no prev_logprobs",
+    "reference": "in the trainer that keeps its data on the driver, unless "
+    "skip_reference_policy_logprobs_calculation; it tells how far the batch's first policy is from the reference",
+    "post_tool": "gaps in token_mask: messages of the environment between those of the model",
+    "metrics": "all that the logger is given, with its step, but for the GPU monitor's",
+    "not": "the policy ratio by token, which is made in the workers: of it the rules see probs_ratio; advantages; "
+    "which tool answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+NO_PREVIOUS = (
+    "force_on_policy_ratio makes no log-probabilities of the trainer before the update: no signal of trainer against "
+    "generation engine. Set force_on_policy_ratio=false, or grpo.seq_logprob_error_threshold."
+)
+
+FUNCTION = "compute_and_apply_seq_logprob_error_masking"
+MODULES = tuple(f"nemo_rl.algorithms.{name}" for name in ("grpo", "grpo_sync", "ppo", "single_controller"))
+"""Where the function is looked up; those that are loaded later take it from the first."""
+
+_log = logging.getLogger("tracker_diag")
+
+
+class DiagnosticsLogger:
+    """Has the methods of NeMo-RL's `LoggerInterface`, and hands metrics over to a monitor."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def log_metrics(
+        self,
+        metrics: Mapping[str, Any],
+        step: int,
+        prefix: str | None = "",
+        step_metric: str | None = None,
+        step_finished: bool = False,
+    ) -> None:
+        """Metrics of `step`; those with a step of their own are the GPU monitor's, and stay out."""
+        if step_metric is None:
+            named = {f"{prefix}/{name}" if prefix else name: value for name, value in metrics.items()}
+            self._monitor.log(named, step, last=step_finished)
+
+    def log_hyperparams(self, params: Mapping[str, Any]) -> None:
+        with self._monitor.guard("integration_errors"):
+            self._monitor.config = {**self._monitor.config, **dotted(params)}
+
+    def log_histogram(self, histogram: list[Any], step: int, name: str) -> None:
+        """Nothing: what NeMo-RL draws are no log-ratios."""
+
+    def log_plot(self, figure: Any, step: int, name: str) -> None:
+        """Nothing."""
+
+    def finish(self) -> None:
+        """Called before the trackers' own, since this logger stands first."""
+        self._monitor.close()
+
+
+def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch the training that logs to `logger`, a `nemo_rl.utils.logger.Logger`.
+
+    Args:
+        config: the run's `MasterConfig`, or the same as a dictionary.
+        monitor: one with settings, rules or backends of your own.
+    """
+    algorithm = require(MODULES[0], "nemo-rl")
+    interface = require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface
+    settings = dotted(config.model_dump() if hasattr(config, "model_dump") else dict(config or {}))
+    monitor = monitor or _monitor(settings)
+    watched = monitor
+
+    def on_logprobs(_: Any, given: Mapping[str, Any]) -> None:
+        _observe(watched, given["train_data"])
+
+    off: list[Callable[[], None]] = []
+    try:
+        _check(interface)
+        others = [sys.modules[name] for name in MODULES[1:] if hasattr(sys.modules.get(name), FUNCTION)]
+        parameters = ("train_data", "rewards")
+        off.extend(after(module, FUNCTION, parameters, on_logprobs, monitor) for module in (algorithm, *others))
+        logger.loggers.insert(0, DiagnosticsLogger(monitor))
+    except (HookError, AttributeError) as error:
+        for undo in off:
+            undo()
+        _log.warning("this NeMo-RL is another than was tested, nothing of it is watched: %s", error)
+        return monitor
+    if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
+        _log.warning(NO_PREVIOUS)
+    return monitor
+
+
+def _check(interface: Any) -> None:
+    """HookError if loggers are asked for more than ours can do."""
+    if lacking := set(getattr(interface, "__abstractmethods__", ())) - set(dir(DiagnosticsLogger)):
+        raise HookError(f"LoggerInterface: asks for {', '.join(sorted(lacking))}, as tested versions do not")
+
+
+def _threshold(settings: Mapping[str, object]) -> bool:
+    return any(settings.get(f"{algorithm}.seq_logprob_error_threshold") is not None for algorithm in ("grpo", "ppo"))
+
+
+def _monitor(settings: Mapping[str, object]) -> Monitor:
+    """One that knows the run's settings, and writes to the trackers that are underway."""
+    bounds = (settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max"))
+    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+    of_sequences = bool(settings.get("loss_fn.sequence_level_importance_ratios"))
+    ppo = "ppo.num_prompts_per_step" in settings
+    monitor = Monitor(
+        config=settings,
+        algorithm="gspo" if of_sequences else "ppo" if ppo else "grpo",
+        clip=(min(low, 0.999), high),
+    )
+    for backend in active_backends():
+        monitor.add(backend)
+    return monitor
+
+
+def _observe(monitor: Monitor, data: Mapping[str, Any]) -> None:
+    """Hand over the two pairs that there are, each by itself: the policy pair is not seen, rather than zero."""
+    previous, mask = data["prev_logprobs"], data["token_mask"].bool()
+    if not mask.any():
+        return
+    # The mask of samples is left out: it is 0 on sequences that were rejected.
+    monitor.observe(old_logprobs=previous, rollout_logprobs=data["generation_logprobs"], model_mask=mask)
+    reference = data.get("reference_policy_logprobs")
+    if reference is not None and bool(reference.any()):  # zeros throughout where it was skipped
+        monitor.observe(logprobs=previous, ref_logprobs=reference, model_mask=mask)

@@ -1,0 +1,176 @@
+"""tracker_diag in open-instruct's GRPO: one key in the `runtime_env` that `grpo_fast.py` gives to `ray.init`.
+
+    ray.init(runtime_env={..., "worker_process_setup_hook": "tracker_diag_open_instruct.attach"})
+
+Each learner looks at the tensors of its losses; the learners put theirs together once a step. The scalars go with what
+the first learner returns, and so come into the row that open-instruct logs for the step. Findings are told in the log.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.base import Backend
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after
+from tracker_diag.records import Record, Scalar
+from tracker_diag.reduce import AllReduce, Ranks
+from tracker_diag.rules.alerts import Notice
+
+__all__ = ["SEES", "TESTED", "attach"]
+
+TESTED = "e6c3044 (August 2026), read, not run"
+"""The commit of open-instruct whose signatures the tests stand on."""
+
+SEES: dict[str, str] = {
+    "policy": "the loss's own log-probabilities less the old ones; zero with one mini-batch and one epoch, where the "
+    "old ones are the same, which is told as no signal",
+    "mismatch": "the old log-probabilities less vLLM's; not with use_vllm_logprobs, where they are the same",
+    "reference": "with load_ref_policy",
+    "post_tool": "with mask_tool_use: gaps in response_masks",
+    "advantage": "the sign of each token's advantage",
+    "metrics": "losses, KL, clip fraction and entropy of the learners, with the number of their step in this run",
+    "not": "rewards and lengths, which the driver adds; histograms, as the driver makes them of plain values; with "
+    "sequence_parallel_size above 1 any tensor, as a learner has parts of sequences; the trainer of grpo.py; which "
+    "tool answered; the number of a resumed run's step",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+PARTS = (
+    "sequence_parallel_size is above 1: each learner has parts of sequences, in which turns cannot be told; nothing is "
+    "watched."
+)
+
+INVALID = 1.0
+"""What open-instruct writes where vLLM gave no log-probability, and on tokens that are no response."""
+
+PLACES = {
+    "forward_for_logprobs": ("position_ids",),
+    "compute_rho_correction": ("old_logprob", "vllm_logprobs", "response_mask", "config"),
+    "compute_grpo_loss": ("new_logprobs", "advantages", "ref_logprobs", "rho_weights"),
+    "compute_metrics_from_loss_stats": ("loss_stats_B",),
+    "finalize_rho_histograms": ("acc",),
+}
+"""The functions of `grpo_utils` that a step goes through, in this order, and what each must take."""
+
+_log = logging.getLogger("tracker_diag")
+
+
+def attach(*, monitor: Monitor | None = None) -> Monitor | None:
+    """Watch the learner of this process, if it becomes one.
+
+    Args:
+        monitor: one with settings or rules of your own. By default one that knows the run's clip range, together
+            with those of the other learners.
+    """
+    module = require("open_instruct.grpo_utils", "open-instruct")
+    health = monitor or Monitor()
+    watch = _Learner(monitor, health)
+    off = []
+    try:
+        for name, parameters in PLACES.items():
+            off.append(after(module, name, parameters, getattr(watch, name), health))
+    except HookError as error:
+        for undo in off:
+            undo()
+        _log.warning("this open-instruct is another than was tested, nothing of it is watched: %s", error)
+    return monitor
+
+
+class _Returned(Backend):
+    """Keeps the scalars of the last step, for the learner to return, and tells alerts in the log."""
+
+    name = "open-instruct"
+    local = True
+    capabilities = frozenset({"scalars"})
+
+    def __init__(self) -> None:
+        self.scalars: dict[str, float] = {}
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self.scalars = {one.name: one.value for one in records if isinstance(one, Scalar)}
+
+    def alert(self, step: int, notice: Notice) -> None:
+        _log.warning("%s: %s", notice.title, notice.text)
+
+
+class _Learner:
+    """Takes in the losses of one learner; each method is called after the function of its name."""
+
+    def __init__(self, monitor: Monitor | None, health: Monitor) -> None:
+        self._monitor, self._health, self._returned = monitor, health, _Returned()
+        self._sequences: Any = None
+        self._seen: dict[str, Any] = {}
+        self._step, self._tried = 0, False
+        if monitor is not None:
+            monitor.add(self._returned)
+
+    def forward_for_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
+        # Packed: positions begin anew with each sequence of a row. Log-probabilities begin with the second token.
+        self._sequences = (given["position_ids"] == 0).cumsum(-1)[:, 1:]
+
+    def compute_rho_correction(self, result: Any, given: Mapping[str, Any]) -> None:
+        self._seen = {name: given[name] for name in ("old_logprob", "vllm_logprobs", "response_mask")}
+        if self._tried:
+            return
+        self._tried = True  # once: the learners make it together
+        if getattr(given["config"], "sequence_parallel_size", 1) > 1:
+            _log.warning(PARTS)
+            self._monitor = None
+        elif self._monitor is None:
+            self._monitor = self._made(given["config"])
+
+    def compute_grpo_loss(self, result: Any, given: Mapping[str, Any]) -> None:
+        seen, self._seen = self._seen, {}
+        if self._monitor is None or not seen:
+            return
+        mask, vllm = seen["response_mask"].bool(), seen["vllm_logprobs"]
+        known = vllm != INVALID
+        rows, width = mask.shape
+        ids = self._sequences + (width + 1) * _arange(rows, mask)[:, None]
+        tensors = {
+            "logprobs": given["new_logprobs"],
+            "old_logprobs": seen["old_logprob"],
+            "rollout_logprobs": vllm,
+            "ref_logprobs": given["ref_logprobs"],
+            "advantages": given["advantages"],
+            "applied_weights": given["rho_weights"],
+            "model_mask": mask & known,
+            "response_mask": known | ~mask,  # a token without a score is no tool's
+            "sequence_ids": ids,
+        }
+        flat = {name: one.detach().reshape(-1) for name, one in tensors.items() if one is not None}
+        self._monitor.observe(**flat)
+
+    def compute_metrics_from_loss_stats(self, result: Any, given: Mapping[str, Any]) -> None:
+        if self._monitor is not None:  # every learner comes here, once a step
+            self._monitor.log(result, self._step, last=True)
+        self._step += 1
+
+    def finalize_rho_histograms(self, result: Any, given: Mapping[str, Any]) -> None:
+        result.update(self._returned.scalars)
+
+    def _made(self, config: Any) -> Monitor:
+        """A monitor of this learner's; made on all of them at the same place."""
+        import torch.distributed as dist
+
+        several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        ranks: Ranks | None = AllReduce() if several else None
+        settings = {name: value for name, value in vars(config).items() if isinstance(value, str | int | float | bool)}
+        bounds = (settings.get("clip_lower"), settings.get("clip_higher"))
+        low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+        first = not several or dist.get_rank() == 0
+        return Monitor(
+            [self._returned] if first else [],
+            config=settings,
+            algorithm="grpo",
+            clip=(min(low, 0.999), high),
+            ranks=ranks,
+        )
+
+
+def _arange(n: int, like: Any) -> Any:
+    import torch
+
+    return torch.arange(n, device=like.device)

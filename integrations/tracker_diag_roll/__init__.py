@@ -1,0 +1,175 @@
+"""tracker_diag in ROLL: one line in the script that starts the training, before the pipeline is made.
+
+    tracker_diag_roll.attach(config)
+    pipeline = AgenticPipeline(pipeline_config=config)
+
+Log-probabilities are looked at on the driver, where ROLL corrects the trainer against the inference engine, with
+the mask as it was before filters. The tracker that `track_with` names logs as ever.
+"""
+
+import atexit
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after
+from tracker_diag.wrap import dotted
+
+__all__ = ["SEES", "TESTED", "attach"]
+
+TESTED = "8eb27cc (August 2026), read, not run"
+"""The commit of ROLL whose signatures the tests stand on."""
+
+SEES: dict[str, str] = {
+    "mismatch": "old_log_probs less infer_logprobs, with enable_old_logprobs_recompute and an engine that returns "
+    "log-probabilities",
+    "reference": "with enable_reference; it tells how far the batch's first policy is from it",
+    "post_tool": "gaps in response_mask: what the environment says between turns, before filters of the correction",
+    "advantage": "the sign of each token's advantage",
+    "env": "in agentic pipelines: the tag of each trajectory's environment; in others its domain",
+    "metrics": "all that the tracker is given, with its step",
+    "not": "the policy ratio by token, which is made in the workers: of it the rules see actor/approxkl and "
+    "actor/ppo_ratio_clipfrac; any ratio without enable_old_logprobs_recompute, as the correction is then made in the "
+    "workers; which tool answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+NO_RECOMPUTE = (
+    "enable_old_logprobs_recompute is off: ROLL compares log-probabilities in its workers, no signal of trainer "
+    "against inference engine here. Set enable_old_logprobs_recompute: true."
+)
+
+NO_TRACKER = "track_with names no tracker: ROLL logs nothing, and nothing is evaluated. Set track_with, stdout say."
+
+CORRECTIONS = "roll.utils.train_infer_corrections"
+PIPELINES = (
+    "roll.pipeline.agentic.agentic_pipeline",
+    "roll.pipeline.rlvr.rlvr_pipeline",
+    "roll.pipeline.rlvr.rlvr_vlm_pipeline",
+)
+"""Where the correction of a batch is looked up; those that are loaded later take it from its own module."""
+
+_log = logging.getLogger("tracker_diag")
+
+
+def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch the pipeline that is made next.
+
+    Args:
+        config: the pipeline's.
+        monitor: one with settings, rules or backends of your own. By default one that knows the run's settings and
+            writes to the run of W&B or MLflow that ROLL starts.
+    """
+    tracking = require("roll.utils.tracking", "roll")
+    given = monitor
+    monitor = monitor or _monitor(config)
+    watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
+    off: list[Callable[[], None]] = []
+    try:
+        corrections = require(CORRECTIONS, "roll")
+        parameters = ("response_mask", "old_log_probs", "infer_log_probs")
+        off.append(after(corrections, "compute_train_infer_correction", parameters, watch.on_correction, monitor))
+        for module in (corrections, *(sys.modules[name] for name in PIPELINES if name in sys.modules)):
+            name = "apply_train_infer_correction_to_batch"
+            off.append(after(module, name, ("pipeline_config", "batch"), watch.on_batch, monitor))
+        registry: dict[str, Any] = tracking.tracker_registry
+    except (HookError, AttributeError) as error:
+        for undo in off:
+            undo()
+        _log.warning("this ROLL is another than was tested, nothing of it is watched: %s", error)
+        return monitor
+    for name, tracker in list(registry.items()):
+        registry[name] = _watched(tracker, monitor, add=given is None)
+    if not getattr(config, "track_with", None):
+        _log.warning(NO_TRACKER)
+    if not getattr(config, "enable_old_logprobs_recompute", False):
+        _log.warning(NO_RECOMPUTE)
+    return monitor
+
+
+class _Watch:
+    """What is kept between the correction of a batch and its end."""
+
+    def __init__(self, monitor: Monitor, reference: bool) -> None:
+        self._monitor, self._reference = monitor, reference
+        self._correction: dict[str, Any] = {}
+
+    def on_correction(self, result: Any, given: Mapping[str, Any]) -> None:
+        weights, kept, _ = result
+        self._correction = {
+            "model_mask": given["response_mask"] != 0,  # a copy: the batch's own is changed in a moment
+            "old_logprobs": given["old_log_probs"],
+            "rollout_logprobs": given["infer_log_probs"],
+            "applied_weights": weights * kept,
+        }
+
+    def on_batch(self, result: Any, given: Mapping[str, Any]) -> None:
+        """Hand over the two pairs that there are, each by itself: the policy pair is not seen, rather than zero."""
+        seen, self._correction = self._correction, {}
+        if not seen or not seen["model_mask"].any():
+            return
+        data = given["batch"]
+        labels: dict[str, Any] = {}
+        if "advantages" in data.batch:
+            labels["advantages"] = data.batch["advantages"]
+        for name in ("tags", "domain"):
+            if name in data.non_tensor_batch:
+                labels["env"] = [str(one) for one in data.non_tensor_batch[name]]
+                break
+        self._monitor.observe(**seen, **labels)
+        if self._reference and "ref_log_probs" in data.batch:  # otherwise a copy of old_log_probs
+            self._monitor.observe(
+                logprobs=seen["old_logprobs"],
+                ref_logprobs=data.batch["ref_log_probs"],
+                model_mask=seen["model_mask"],
+                **labels,
+            )
+
+
+def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Callable[..., Any]:
+    """What makes one of ROLL's trackers, the same tracker with its `log` and `finish` heard."""
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        one = tracker(*args, **kwargs)
+        with monitor.guard("integration_errors"):
+            for backend in active_backends() if add else ():
+                monitor.add(backend)
+            _hear(one, monitor)
+        # ROLL ends no tracker; at the end of the process the last one that came goes first.
+        atexit.unregister(monitor.close)
+        atexit.register(monitor.close)
+        return one
+
+    return made
+
+
+def _hear(tracker: Any, monitor: Monitor) -> None:
+    own, log, finish = get_ident(), tracker.log, tracker.finish
+
+    def heard(values: Any, step: int | None = None, **kwargs: Any) -> Any:
+        # A resumed run logs its history again, from a thread.
+        if isinstance(values, Mapping) and get_ident() == own:
+            metrics = {name.rsplit("@", 1)[0]: value for name, value in values.items() if isinstance(name, str)}
+            monitor.log(metrics, step, last=True)
+        return log(values, step, **kwargs)
+
+    def finished() -> Any:
+        monitor.close()
+        return finish()
+
+    tracker.log, tracker.finish = heard, finished
+
+
+def _monitor(config: Any) -> Monitor:
+    settings = dotted(config.to_dict() if hasattr(config, "to_dict") else dict(config or {}))
+    both = settings.get("pg_clip")
+    sides = ("pg_clip_low", "pg_clip_high") if settings.get("use_pg_clip_range") else ("pg_clip", "pg_clip")
+    bounds = [settings.get(side) or both for side in sides]
+    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+    of_sequences = settings.get("ratio_type") in {"sequence", "segment"}
+    return Monitor(config=settings, algorithm="gspo" if of_sequences else None, clip=(min(low, 0.999), high))

@@ -1,0 +1,221 @@
+"""tracker_diag in slime, by its own options.
+
+    --get-mismatch-metrics
+    --custom-tis-function-path tracker_diag_slime.tis
+    --custom-rollout-log-function-path tracker_diag_slime.log_rollout
+
+`tis` corrects nothing without `--use-tis`, and is slime's own function with it. A function of yours is seen with
+`tis = tracker_diag_slime.observing(your_function)` in a module of yours. Where neither fits,
+`--custom-megatron-before-train-step-hook-path tracker_diag_slime.before_train_step` sees the metrics alone.
+
+The rank that has slime's W&B run watches its own share of the batch. Rollouts are in another process, with a monitor
+of their own for the rules about environment and reward.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeAlias
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after
+from tracker_diag.rules.loader import catalog
+
+__all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
+
+TESTED = "624b824 (August 2026), read, not run"
+"""The commit of slime whose signatures the tests stand on."""
+
+SEES: dict[str, str] = {
+    "mismatch": "with --get-mismatch-metrics or --use-tis: the trainer's log-probabilities before the update less "
+    "SGLang's",
+    "post_tool": "gaps in loss_masks, before any rejection",
+    "metrics": "train/* and rollout/* of the trainer with train/step; with log_rollout also rewards, lengths and "
+    "statuses of the samples",
+    "not": "the policy and reference ratios, which no option of slime hands over: of these the rules see "
+    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; tokens of other data-parallel ranks; with context parallelism "
+    "statistics of whole sequences are of this rank's part of each; which tool answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+NO_MISMATCH = (
+    "slime hands no log-probabilities over: no signal of trainer against SGLang. Set --get-mismatch-metrics with "
+    "--custom-tis-function-path tracker_diag_slime.tis."
+)
+
+ROLLOUT_LINKS = ("environment", "reward")
+"""The links whose rules the rollout's process looks at, where it has a monitor."""
+
+Lists: TypeAlias = Sequence[Any]
+Corrected: TypeAlias = tuple[Any, Any, dict[str, Any]]
+
+_log = logging.getLogger("tracker_diag")
+_trainer: list[Monitor | None] = []
+"""The monitor of this process once it was looked for; None on ranks that do not watch."""
+_rollouts: list[Monitor] = []
+
+
+def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch the trainer of this process; done by `tis` and `before_train_step` on the rank that logs.
+
+    Args:
+        args: slime's.
+        monitor: one with settings, rules or backends of your own.
+    """
+    monitor = monitor or _monitor(args, rollout=False)
+    _trainer[:] = [monitor]
+    waiting: dict[str, Any] = {}
+
+    def on_log(_: Any, given: Mapping[str, Any]) -> None:
+        metrics: Mapping[str, Any] = given["metrics"]
+        if given["step_key"] == "train/step":
+            monitor.log({**waiting, **metrics}, int(metrics["train/step"]))
+            waiting.clear()
+        elif given["step_key"] == "rollout/step":  # counts rollouts, of several train steps each
+            waiting.update(metrics)
+
+    try:
+        logging_utils = require("slime.observability.logging_utils", "slime")
+        after(logging_utils, "log", ("args", "metrics", "step_key"), on_log, monitor)
+    except HookError as error:
+        _log.warning("this slime is another than was tested, nothing of it is watched: %s", error)
+        _trainer[:] = [None]
+    if not getattr(args, "custom_tis_function_path", None):
+        _log.warning(NO_MISMATCH)
+    return monitor
+
+
+def observing(function: Callable[..., Corrected]) -> Callable[..., Corrected]:
+    """`function`, one for `--custom-tis-function-path`, seen by the diagnostics and otherwise as it was."""
+
+    @wraps(function)
+    def seen(
+        args: Any,
+        *,
+        pg_loss: Any,
+        train_log_probs: Lists,
+        rollout_log_probs: Lists,
+        loss_masks: Lists,
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        **kwargs: Any,
+    ) -> Corrected:
+        if monitor := _watching(args):
+            with monitor.guard("integration_errors"):
+                lengths = (total_lengths, response_lengths)
+                _observe(monitor, train_log_probs, rollout_log_probs, loss_masks, lengths)
+        return function(
+            args,
+            pg_loss=pg_loss,
+            train_log_probs=train_log_probs,
+            rollout_log_probs=rollout_log_probs,
+            loss_masks=loss_masks,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+            **kwargs,
+        )
+
+    return seen
+
+
+@observing
+def tis(args: Any, *, pg_loss: Any, loss_masks: Lists, **kwargs: Any) -> Corrected:
+    """What slime does by itself: truncated importance sampling with `--use-tis`, otherwise nothing."""
+    if not args.use_tis:
+        return pg_loss, loss_masks, {}
+    vanilla = require("slime.backends.megatron_utils.loss", "slime").vanilla_tis_function
+    corrected: Corrected = vanilla(args, pg_loss=pg_loss, loss_masks=loss_masks, **kwargs)
+    return corrected
+
+
+def before_train_step(  # noqa: PLR0917  # slime's signature, here and below
+    args: Any,
+    rollout_id: int,  # noqa: ARG001
+    step_id: int,  # noqa: ARG001
+    model: Any,  # noqa: ARG001
+    optimizer: Any,  # noqa: ARG001
+    opt_param_scheduler: Any,  # noqa: ARG001
+) -> None:
+    """For `--custom-megatron-before-train-step-hook-path`: watch what the trainer logs from this step on."""
+    _watching(args)
+
+
+def log_rollout(
+    rollout_id: int,
+    args: Any,
+    samples: Lists,
+    rollout_extra_metrics: Mapping[str, Any] | None,
+    rollout_time: float,  # noqa: ARG001
+) -> bool:
+    """For `--custom-rollout-log-function-path`: look at the samples, and let slime log them as ever."""
+    if not _rollouts:
+        _rollouts.append(_monitor(args, rollout=True))
+    monitor = _rollouts[0]
+    with monitor.guard("integration_errors"):
+        n = max(len(samples), 1)
+        statuses = [getattr(sample.status, "value", sample.status) for sample in samples]
+        rewards = [sample.reward for sample in samples if isinstance(sample.reward, int | float)]
+        metrics: dict[str, Any] = {
+            **(rollout_extra_metrics or {}),
+            "rollout/response_len/mean": sum(sample.response_length for sample in samples) / n,
+            "rollout/truncated_ratio": statuses.count("truncated") / n,
+        }
+        if rewards:
+            metrics["rollout/raw_reward"] = sum(rewards) / len(rewards)
+        monitor.log(metrics, rollout_id, last=True)
+    return False
+
+
+def _monitor(args: Any, *, rollout: bool) -> Monitor:
+    """One that knows the run's settings, and writes to the tracker that is underway."""
+    config = {name: value for name, value in vars(args).items() if isinstance(value, str | int | float | bool)}
+    # Two monitors of one run: each rule is looked at by one of them.
+    divided = getattr(args, "custom_rollout_log_function_path", None) == "tracker_diag_slime.log_rollout"
+    rules = [rule for rule in catalog() if (rule.link in ROLLOUT_LINKS) == rollout] if divided else None
+    bounds = (config.get("eps_clip"), config.get("eps_clip_high") or config.get("eps_clip"))
+    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+    monitor = Monitor(config=config, clip=(min(low, 0.999), high), rules=rules)
+    for backend in active_backends():
+        monitor.add(backend)
+    return monitor
+
+
+def _watching(args: Any) -> Monitor | None:
+    """The monitor of this process; only the rank that has slime's tracker gets one."""
+    if not _trainer:
+        _trainer.append(None)  # tried once, whatever comes of it
+        try:
+            if require("slime.backends.megatron_utils.initialize", "slime").is_megatron_main_rank():
+                attach(args)
+        except Exception as error:  # noqa: BLE001  # no error of ours may reach the training step
+            _log.warning("nothing of this slime is watched: %s: %s", type(error).__name__, error)
+    return _trainer[0]
+
+
+def _observe(
+    monitor: Monitor, new: Lists, old: Lists, masks: Lists, lengths: tuple[Sequence[int], Sequence[int]]
+) -> None:
+    """Hand over one micro-batch: lists with a tensor a sample, of its response alone."""
+    import torch
+
+    parts = [mask.bool() for mask in masks]
+    after_tool: list[Any] | None = None
+    if any(len(one) != len(mask) for one, mask in zip(new, parts, strict=True)):
+        # Context parallel: log-probabilities of this rank's part, masks of the whole. What comes after a tool is told
+        # by the whole.
+        part_of = require("slime.backends.megatron_utils.cp_utils", "slime").slice_log_prob_with_cp
+        flags = [mask & (((~mask) & (mask.cumsum(0) > 0)).cumsum(0) > 0) for mask in parts]
+        after_tool = [part_of(one, *both) for one, *both in zip(flags, *lengths, strict=True)]
+        parts = [part_of(one, *both) for one, *both in zip(parts, *lengths, strict=True)]
+    if not sum(len(one) for one in new):
+        return
+    ids = torch.cat([torch.full_like(one, i, dtype=torch.int64) for i, one in enumerate(parts)])
+    monitor.observe(
+        old_logprobs=torch.cat([one.detach() for one in new]),
+        rollout_logprobs=torch.cat([one.detach() for one in old]),
+        model_mask=torch.cat(parts),
+        after_tool=None if after_tool is None else torch.cat(after_tool),
+        sequence_ids=ids,
+    )

@@ -1,0 +1,184 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import tracker_diag_open_instruct as integration
+
+from tracker_diag import Monitor
+from tracker_diag.errors import MissingExtra
+
+# Signatures and order of calls as in allenai/open-instruct at e6c3044: open_instruct/grpo_utils.py, and
+# PolicyTrainerRayProcess.step and one_training_step in open_instruct/grpo_fast.py; packing as in rl_utils.py.
+INVALID, WIDTH = 1.0, 30
+
+
+def forward_for_logprobs(  # noqa: PLR0917
+    model, query_responses, attention_mask, position_ids, pad_token_id, temperature, return_entropy=False,
+    pass_olmo_core_doc_lens=False,
+):  # fmt: skip
+    return model(query_responses)[:, 1:], None
+
+
+def compute_rho_correction(old_logprob, vllm_logprobs, response_mask, advantages, config):
+    rho = torch.exp(torch.where(response_mask, old_logprob - vllm_logprobs, 0.0))
+    return SimpleNamespace(weights=rho.clamp(max=2.0), histogram_metrics={"val/rho_hist": rho[response_mask]})
+
+
+def compute_grpo_loss(  # noqa: PLR0917
+    new_logprobs, ratio, advantages, ref_logprobs, config, rho_weights
+):
+    return -advantages * ratio * rho_weights, torch.zeros_like(ratio), torch.zeros_like(ratio)
+
+
+def compute_metrics_from_loss_stats(loss_stats_B, token_counts):  # noqa: N803
+    return {"policy/clipfrac_avg": 0.1, "loss/policy_avg": 0.2}
+
+
+def finalize_rho_histograms(acc):
+    return {name: np.concatenate([one.detach().numpy() for one in chunks]) for name, chunks in acc.items()}
+
+
+FUNCTIONS = [
+    forward_for_logprobs,
+    compute_rho_correction,
+    compute_grpo_loss,
+    compute_metrics_from_loss_stats,
+    finalize_rho_histograms,
+]
+
+
+@pytest.fixture
+def utils(monkeypatch):
+    module = ModuleType("open_instruct.grpo_utils")
+    vars(module).update({function.__name__: function for function in FUNCTIONS})
+    monkeypatch.setitem(sys.modules, "open_instruct", ModuleType("open_instruct"))
+    monkeypatch.setitem(sys.modules, "open_instruct.grpo_utils", module)
+    return module
+
+
+def config(**others):
+    return SimpleNamespace(
+        **{"clip_lower": 0.2, "clip_higher": 0.272, "sequence_parallel_size": 1, "beta": 0.0} | others
+    )
+
+
+def row(generator):
+    """Two packed sequences, prompt, turn, tool's result, turn; the second without a tool; then padding."""
+    mask = torch.zeros(1, WIDTH, dtype=torch.bool)
+    mask[0, 3:8] = mask[0, 10:14] = True  # 14 tokens
+    mask[0, 17:24] = True  # its prompt stands at 14 … 16
+    positions = torch.tensor([[*range(14), *range(10), *[0] * 6]])
+    new = torch.randn(1, WIDTH, generator=generator) - 2
+    vllm = torch.where(mask, new - 0.05 * torch.randn(1, WIDTH, generator=generator), INVALID)
+    vllm[0, 5] = INVALID  # vLLM gave NaN, which open-instruct writes over
+    return mask, positions, new, vllm
+
+
+def step(utils, args, number, first=True):
+    """As PolicyTrainerRayProcess.step; gives what it returns, and the losses."""
+    generator = torch.Generator().manual_seed(number)
+    histograms, losses = {}, []
+    for _ in range(2):
+        mask, positions, new, vllm = row(generator)
+        leaf = new.clone().requires_grad_()
+        local, _ = utils.forward_for_logprobs(lambda _, leaf=leaf: leaf, mask, None, positions, 0, 1.0)
+        local = torch.where(mask[:, 1:], local, INVALID)
+        old = local.detach() - 0.01
+        rho = utils.compute_rho_correction(old, vllm[:, 1:], mask[:, 1:], torch.ones(1, WIDTH - 1), args)
+        for name, values in rho.histogram_metrics.items():
+            histograms.setdefault(name, []).append(values)
+        loss, _, _ = utils.compute_grpo_loss(
+            new_logprobs=local,
+            ratio=torch.exp(local - old),
+            advantages=torch.ones(1, WIDTH - 1),
+            ref_logprobs=old - 0.2,
+            config=args,
+            rho_weights=rho.weights,
+        )
+        loss[mask[:, 1:]].sum().backward()
+        losses.append(leaf.grad.clone())
+    metrics = utils.compute_metrics_from_loss_stats({"val/ratio": torch.ones(2)}, torch.ones(2))
+    arrays = {"batch/prompt_lengths": [3, 3]}
+    if first:
+        arrays.update(utils.finalize_rho_histograms(histograms))
+    return metrics, arrays, losses
+
+
+def counts(monitor):
+    table = monitor.slices_table()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return {(row["pair"], row["slice"]): row["count"] for row in rows}
+
+
+def test_packed_tokens_of_a_step(utils):
+    monitor = Monitor()
+    integration.attach(monitor=monitor)
+    for number in range(4):
+        step(utils, config(), number)
+    assert monitor.summary().steps == 4
+    assert not +monitor.health
+    found = counts(monitor)
+    for pair in ("policy", "mismatch", "reference"):
+        assert found[pair, "text_only"] == 4 * 2 * (5 - 1 + 7)  # one token has no score; the second prompt is no tool
+        assert found[pair, "post_tool"] == 4 * 2 * 4
+
+
+def test_the_scalars_go_into_the_row_of_the_step_and_the_rest_is_as_without_us(utils):
+    alone = [step(utils, config(), number) for number in range(3)]
+    integration.attach()
+    for (metrics, arrays, losses), (own, own_arrays, own_losses) in zip(
+        [step(utils, config(), number) for number in range(3)], alone, strict=True
+    ):
+        assert metrics == own
+        diagnostics = {name: value for name, value in arrays.items() if name.startswith("diag/")}
+        assert {name: type(arrays[name]) for name in own_arrays} == {
+            name: type(own_arrays[name]) for name in own_arrays
+        }
+        assert set(arrays) - set(diagnostics) == set(own_arrays)
+        assert all(torch.equal(a, b) for a, b in zip(losses, own_losses, strict=True))
+        assert all(isinstance(value, float | int) for value in diagnostics.values())
+        assert diagnostics["diag/mismatch/post_tool/count"] > 0
+
+
+def test_a_learner_that_has_parts_of_sequences_watches_none(utils, caplog):
+    integration.attach()
+    _, arrays, _ = step(utils, config(sequence_parallel_size=2), 0)
+    assert "each learner has parts of sequences" in caplog.text
+    assert not [name for name in arrays if name.startswith("diag/")]
+
+
+def test_learners_put_their_tokens_together(utils, monkeypatch):
+    """One learner of several, in a group of its own: the collective runs, once a step."""
+    import torch.distributed as dist
+
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    made = []
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 1 if group is not None else 2)
+    monkeypatch.setattr(
+        integration, "Monitor", lambda *given, **named: made.append(Monitor(*given, **named)) or made[-1]
+    )
+    try:
+        integration.attach()
+        for number in range(2):
+            _, arrays, _ = step(utils, config(), number)
+        assert made[-1]._ranks is not None
+        assert counts(made[-1])["mismatch", "post_tool"] == 2 * 2 * 4
+        assert arrays["diag/mismatch/post_tool/count"] == 2 * 2 * 4
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_changed_function_is_told_and_nothing_is_hooked(utils, caplog):
+    utils.compute_grpo_loss = lambda logprobs, ratio: ratio
+    integration.attach(monitor=Monitor())
+    assert "takes no new_logprobs, advantages, ref_logprobs, rho_weights" in caplog.text
+    assert utils.forward_for_logprobs is forward_for_logprobs
+    assert utils.compute_rho_correction is compute_rho_correction
+
+
+def test_without_open_instruct_what_needs_it_asks_for_it():
+    with pytest.raises(MissingExtra, match="open-instruct"):
+        integration.attach()

@@ -1,0 +1,316 @@
+import asyncio
+import json
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import tracker_diag_prime_rl as integration
+from tracker_diag_prime_rl import read_exports
+
+from tracker_diag import Monitor, replay
+from tracker_diag.errors import MissingExtra, SourceError
+from tracker_diag.testing import CapturingBackend
+
+WIDTH = 40
+
+
+def rollout(rng, step):
+    """A sequence of two turns with a tool's result between them; its tail after the result grows from step 40 on."""
+    mask = np.zeros(WIDTH, bool)
+    mask[6:18] = mask[24:38] = True  # prompt, turn, result, turn, and a line's end that nobody trains on
+    after = np.arange(WIDTH) >= 24
+    new = rng.uniform(-3, -0.1, WIDTH)
+    old = new - rng.normal(0, np.where(after, 0.02 * (1 + max(step - 40, 0) / 8), 0.02))
+    return mask, new, old
+
+
+def record(step, number, mask, new, old, **other):
+    n = len(mask)
+    ratio = np.exp(new - old)
+    nothing = [None] * n
+    columns = {
+        "token_ids": [1] * n,
+        "position_ids": list(range(n)),
+        "loss_mask": mask.tolist(),
+        "advantages": [0.5 if number % 2 else -0.5] * n,
+        "inference_logprobs": old.tolist(),
+        "trainer_logprobs": new.tolist(),
+        "entropy": [0.3] * n,
+        "mismatch_kl": nothing,
+        "log_importance_ratio": (new - old).tolist(),
+        "importance_ratio": ratio.tolist(),
+        "prob_delta": nothing,
+        "is_masked": (ratio > 1.05).tolist(),
+        "is_masked_high": nothing,
+        "is_masked_low": nothing,
+        "rl_weights": nothing,
+        "ce_weights": nothing,
+        "ref_kl_weights": nothing,
+    }
+    head = {"schema_version": 1, "step": step, "rank": 0, "micro_step": 0, "micro_sequence_idx": 0}
+    return head | {"export_sequence_idx": number, "env_name": "shop"} | columns | other
+
+
+def write(root, step, records, rank=0, stable=True):
+    folder = root / "token_exports" / f"step_{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rank_{rank}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    if stable:
+        (folder / "STABLE").touch()
+
+
+@pytest.fixture
+def exports(tmp_path):
+    """The same run as exports of two ranks and as a token table."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for step in range(140):
+        ranks = [[], []]
+        for number in range(24):
+            mask, new, old = rollout(rng, step)
+            # A token table has no column for what the optimiser used.
+            ranks[number % 2].append(record(step, number, mask, new, old, is_masked=[None] * WIDTH))
+        for rank in (0, 1):
+            write(tmp_path, step, ranks[rank], rank)
+        for sequence, one in enumerate([*ranks[0], *ranks[1]]):
+            columns = (one[name] for name in ("loss_mask", "trainer_logprobs", "inference_logprobs", "advantages"))
+            tokens = zip(range(WIDTH), *columns, strict=True)
+            rows += [(step, sequence, *token, "shop") for token in tokens]
+    names = ("step", "sequence", "position", "is_model", "old_logprob", "rollout_logprob", "advantage", "env")
+    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), tmp_path / "t.parquet")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_exports_give_the_findings_of_the_same_run_as_a_token_table(exports, monkeypatch):
+    table = replay.replay(exports / "t.parquet").to_json()
+    monkeypatch.setattr(replay, "read_tokens", read_exports)  # what reads is all that differs
+    found = replay.replay(exports / "token_exports").to_json()
+    del table["run"]["source"], found["run"]["source"]
+    for summary in (table, found):  # sums of float32 and of float64 differ in their last digits
+        for finding in summary["findings"]:
+            del finding["evidence"], finding["summary"]
+    assert found == table
+    assert {one["slice"] for one in found["findings"]} >= {"post_tool"}
+
+
+def test_a_step_is_read_rank_by_rank_with_its_labels(tmp_path, rng):
+    first, second = (rollout(rng, 0) for _ in range(2))
+    write(tmp_path, 3, [record(3, 0, *first)], rank=0)
+    write(tmp_path, 3, [record(3, 1, *second, env_name=None)], rank=10)
+    write(tmp_path, 12, [record(12, 0, *first)])
+    write(tmp_path, 4, [record(4, 0, *first)], stable=False)  # still being written
+    steps = dict(read_exports(tmp_path))
+    assert list(steps) == [3, 12]
+    found = steps[3]
+    np.testing.assert_array_equal(found["model_mask"], [*first[0], *second[0]])
+    np.testing.assert_array_equal(found["sequence_ids"], [0] * WIDTH + [1] * WIDTH)
+    np.testing.assert_allclose(found["old_logprobs"], [*first[1], *second[1]], rtol=1e-6)
+    np.testing.assert_allclose(found["rollout_logprobs"], [*first[2], *second[2]], rtol=1e-6)
+    np.testing.assert_array_equal(found["advantages"], [-0.5] * WIDTH + [0.5] * WIDTH)
+    ratio = np.exp(np.array([*first[1], *second[1]]) - [*first[2], *second[2]])
+    np.testing.assert_allclose(found["applied_weights"], np.where(ratio > 1.05, 0, ratio), rtol=1e-5)
+    assert found["env"] == ["shop", ""]
+
+
+def counts(monitor):
+    table = monitor.slices_table()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return {row["slice"]: row["count"] for row in rows if row["pair"] == "mismatch" and ":" not in row["slice"]}
+
+
+def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, rng):
+    mask, new, old = rollout(rng, 0)
+    weights = np.where(np.arange(WIDTH) < 20, 0.0, 1.0)  # the first turn is another model's
+    write(tmp_path, 0, [record(0, 0, mask, new, old, rl_weights=weights.tolist())])
+    write(tmp_path, 1, [record(1, 0, mask, new, old, rl_weights=[0.0] * WIDTH)])
+    ((step, found),) = read_exports(tmp_path)
+    assert step == 0
+    np.testing.assert_array_equal(found["model_mask"], mask & (weights == 1))
+    assert not (found["response_mask"] & mask & (weights == 0)).any()
+    monitor = Monitor()
+    monitor.observe(**found)  # the second turn is the policy's first
+    monitor.log({}, 0, last=True)
+    assert {one: n for one, n in counts(monitor).items() if n} == {"all": 14, "text_only": 14}
+
+
+def test_what_could_not_be_scored_is_nan_and_not_zero(tmp_path, rng):
+    mask, new, old = rollout(rng, 0)
+    given = record(0, 0, mask, new, old)
+    given["inference_logprobs"][30] = None
+    write(tmp_path, 0, [given])
+    ((_, found),) = read_exports(tmp_path)
+    assert np.isnan(found["rollout_logprobs"]).nonzero()[0].tolist() == [30]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, r"rank_0\.jsonl:1: schema_version 2 given, expected 1"),
+        ({"loss_mask": None}, r"rank_0\.jsonl:1: no list loss_mask"),
+        ({"advantages": [1.0]}, r"rank_0\.jsonl:1: columns of different lengths, expected 40 values in each"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_told(tmp_path, rng, change, message):
+    write(tmp_path, 0, [record(0, 0, *rollout(rng, 0)) | change])
+    with pytest.raises(SourceError, match=message):
+        list(read_exports(tmp_path))
+
+
+def test_a_broken_line_and_an_empty_folder_are_told(tmp_path):
+    with pytest.raises(SourceError, match="no complete step"):
+        list(read_exports(tmp_path))
+    with pytest.raises(SourceError, match="no complete step"):
+        list(read_exports(tmp_path / "nowhere"))
+    write(tmp_path, 0, [])
+    (tmp_path / "token_exports/step_0/rank_0.jsonl").write_text('{"schema_version": 1,')
+    with pytest.raises(SourceError, match=r"rank_0\.jsonl:1: no JSON"):
+        list(read_exports(tmp_path))
+
+
+# Signatures as in PrimeIntellect-ai/prime-rl at 559b447: src/prime_rl/monitors/base.py, monitors/__init__.py,
+# src/prime_rl/trainer/rl/loss.py (LossInputs, default_loss_fn), prime_rl/configs/trainer.py (DefaultLossConfig).
+class Base(ABC):
+    def __init__(self, config):
+        self.config = config
+
+    async def log(self, data, step, kind="train", subset="effective"):
+        if isinstance(data, dict):
+            await self.log_metrics(data, step=step)
+        else:
+            await self.log_episodes(data, step=step, kind=kind, subset=subset)
+
+    @abstractmethod
+    async def log_metrics(self, metrics, step): ...
+
+    @abstractmethod
+    async def log_episodes(self, episodes, step, kind, subset): ...
+
+    async def finalize(self):
+        self.config = None
+
+
+@dataclass
+class LossInputs:
+    trainer_logprobs: torch.Tensor
+    inference_logprobs: torch.Tensor
+    ref_logprobs: torch.Tensor | None
+    advantages: torch.Tensor
+    loss_mask: torch.Tensor
+    loss_weights: torch.Tensor | None = None
+
+
+@dataclass
+class DefaultLossConfig:
+    kl_tau: float = 1e-3
+
+
+def default_loss_fn(inputs, loss_config):
+    ratio = torch.exp(inputs.trainer_logprobs - inputs.inference_logprobs)
+    loss = -(ratio * inputs.advantages)[inputs.loss_mask].sum() * loss_config.kl_tau
+    return SimpleNamespace(loss=loss, metrics={})
+
+
+@pytest.fixture
+def prime_rl(monkeypatch):
+    def module(name, **contents):
+        made = ModuleType(name)
+        vars(made).update(contents)
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    for name in ("prime_rl", "prime_rl.configs", "prime_rl.trainer", "prime_rl.trainer.rl"):
+        module(name)
+    module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
+    module("prime_rl.trainer.rl.loss", default_loss_fn=default_loss_fn)
+    monkeypatch.setattr(integration._Watched, "current", None)
+    monkeypatch.setattr(integration._Watched, "tried", False)
+    return module("prime_rl.monitors", Monitor=Base, MONITORS=[])
+
+
+class Wandb(Base):
+    """Writes down what it is told, as the tracker that comes after."""
+
+    def __init__(self, told):
+        super().__init__(None)
+        self.told = told
+
+    async def log_metrics(self, metrics, step):
+        self.told.append((step, dict(metrics)))
+
+    async def log_episodes(self, episodes, step, kind, subset): ...
+
+    async def finalize(self):
+        self.told.append("finalized")
+
+
+def train(prime_rl, rng, steps):
+    """As src/prime_rl/trainer/rl/train.py: losses of a step's sequences, then several calls of one step."""
+
+    async def each(call):
+        for one in prime_rl.MONITORS:
+            await call(one)
+
+    losses = []
+    for step in range(steps):
+        for number in range(4):
+            mask, new, old = (torch.from_numpy(part) for part in rollout(rng, 0))
+            leaf = new.clone().requires_grad_()
+            inputs = LossInputs(leaf, old, None, torch.full((WIDTH,), 0.5 - number % 2), mask)
+            out = integration.loss(inputs, kl_tau=0.5)
+            out.loss.backward()
+            assert leaf.grad is not None
+            losses.append(out.loss.item())
+        for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
+            asyncio.run(each(lambda one, step=step, metrics=metrics: one.log(metrics, step=step)))
+    asyncio.run(each(lambda one: one.log([SimpleNamespace()], step=0)))
+    asyncio.run(each(lambda one: one.finalize()))
+    return losses
+
+
+def test_in_the_process_rank_0_sees_its_sequences_and_metrics(prime_rl, rng):
+    told, backend = [], CapturingBackend()
+    prime_rl.MONITORS.append(Wandb(told))
+    monitor = integration.attach(monitor=Monitor([backend]))
+    assert [type(one).__name__ for one in prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
+    train(prime_rl, rng, 12)
+    assert told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
+    assert told[-1] == "finalized"
+    assert monitor.summary().steps == 12
+    assert dict(monitor.health) == {} or not +monitor.health
+    assert counts(monitor)["text_only"] == 8 * 4 * 12  # the window's eight steps
+    assert counts(monitor)["post_tool"] == 8 * 4 * 14
+
+
+def test_the_loss_attaches_by_itself_and_is_prime_rls_own(prime_rl, rng):
+    prime_rl.MONITORS.append(Wandb([]))
+    losses = train(prime_rl, np.random.default_rng(5), 2)
+    prime_rl.MONITORS.clear()
+    integration._Watched.current = None
+    assert train(prime_rl, np.random.default_rng(5), 2) == losses  # another rank: no monitors, nothing kept
+    assert integration._Watched.current is None
+
+
+def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng, caplog):
+    class Changed(Base):
+        @abstractmethod
+        async def log_samples(self, samples): ...
+
+    prime_rl.Monitor = Changed
+    prime_rl.MONITORS.append(Wandb([]))
+    integration.attach()
+    assert "asks for log_samples" in caplog.text
+    assert len(prime_rl.MONITORS) == 1
+    train(prime_rl, rng, 1)
+
+
+def test_without_prime_rl_only_what_needs_it_asks_for_it():
+    assert "prime_rl.monitors" not in sys.modules
+    with pytest.raises(MissingExtra, match="prime-rl"):
+        integration.attach()

@@ -1,0 +1,215 @@
+import sys
+import threading
+from types import ModuleType, SimpleNamespace
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+import tracker_diag_roll as integration
+
+from tracker_diag import Monitor
+from tracker_diag.errors import MissingExtra
+
+# Signatures and order of calls as in alibaba/ROLL at 8eb27cc: roll/utils/tracking.py (BaseTracker, tracker_registry,
+# create_tracker), roll/utils/train_infer_corrections.py (both functions; the filter changes the batch's mask in
+# place), roll/pipeline/base_pipeline.py and roll/pipeline/agentic/agentic_pipeline.py.
+CORRECTIONS = """
+import torch
+
+def compute_train_infer_correction(
+    cfg, response_mask, old_log_probs, infer_log_probs, global_valid_samples=None, global_valid_tokens=None
+):
+    weight = torch.exp(old_log_probs - infer_log_probs).clamp(max=cfg)
+    kept = torch.ones_like(response_mask)
+    kept[0] = 0
+    return weight, kept, {"actor/train_infer_final_mask_mean": 0.9}
+
+def apply_train_infer_correction_to_batch(pipeline_config, batch, stat_mask_key="response_mask", update_mask_keys=None):
+    mask = batch.batch[stat_mask_key][:, 1:].long()
+    weight, kept, metrics = compute_train_infer_correction(
+        cfg=2.0, response_mask=mask, old_log_probs=batch.batch["old_log_probs"],
+        infer_log_probs=batch.batch["infer_logprobs"], global_valid_samples=None, global_valid_tokens=None,
+    )
+    batch.batch["train_infer_is_weight"] = weight
+    batch.batch[stat_mask_key][:, 1:] *= kept
+    return batch, metrics
+"""
+
+
+class Mlflow:
+    """A tracker of one's own registered with ROLL, as its documentation tells; it starts the run."""
+
+    def __init__(self, config, **kwargs):
+        self.run = mlflow.start_run()
+        self.told = []
+
+    def log(self, values, step, **kwargs):
+        self.told.append((dict(values), step))
+        mlflow.log_metrics({name.partition("@")[0]: value for name, value in values.items()}, step=step)
+
+    def finish(self):
+        mlflow.end_run()
+
+
+class Quiet(Mlflow):
+    def __init__(self, config, **kwargs):
+        self.told = []
+
+    def log(self, values, step, **kwargs):
+        self.told.append((dict(values), step))
+
+    def finish(self):
+        self.told.append("finished")
+
+
+@pytest.fixture
+def roll(monkeypatch):
+    def module(name, source="", **contents):
+        made = ModuleType(name)
+        vars(made).update(contents)
+        exec(source, vars(made))  # noqa: S102
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    for name in ("roll", "roll.utils", "roll.pipeline", "roll.pipeline.agentic"):
+        module(name)
+    corrections = module(integration.CORRECTIONS, CORRECTIONS)
+    pipeline = module(
+        integration.PIPELINES[0],
+        apply_train_infer_correction_to_batch=corrections.apply_train_infer_correction_to_batch,
+    )
+    tracking = module("roll.utils.tracking", tracker_registry={"quiet": Quiet, "mlflow": Mlflow})
+    return SimpleNamespace(tracking=tracking, corrections=corrections, pipeline=pipeline)
+
+
+class Config:
+    enable_old_logprobs_recompute = True
+    track_with = "quiet"
+    pg_clip, use_pg_clip_range, pg_clip_low, pg_clip_high = 0.2, True, 0.2, 0.28
+
+    def __init__(self, **others):
+        self.enable_reference = False
+        vars(self).update(others)
+
+    def to_dict(self):
+        return {"adv_estimator": "grpo", "actor_train": {"lr": 1e-6}} | {
+            name: getattr(self, name) for name in ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
+        }
+
+
+def batch(number, post=0.05, size=6):
+    generator = torch.Generator().manual_seed(number)
+    mask = torch.zeros(size, 25, dtype=torch.long)  # long, so that ROLL's own slice is a view of the batch's
+    mask[:, 7:13] = mask[: size // 2, 17:21] = 1
+    old = torch.randn(size, 24, generator=generator) - 2
+    noise = torch.randn(size, 24, generator=generator) * 0.05
+    noise[:, 16:] *= post / 0.05
+    tensors = {
+        "response_mask": mask,
+        "old_log_probs": old,
+        "infer_logprobs": old - noise,
+        "ref_log_probs": old - 0.1,
+        "advantages": torch.full((size, 24), 0.5),
+    }
+    return SimpleNamespace(
+        batch=tensors, non_tensor_batch={"tags": np.array(["sokoban", "shop"] * (size // 2), object)}
+    )
+
+
+def train(roll, config, steps, tail=lambda step: 0.05, size=6):
+    """As BasePipeline and AgenticPipeline.run: the tracker is made, then a batch and a row a step."""
+    tracker = roll.tracking.tracker_registry[config.track_with](config.to_dict(), project="p")
+    for step in range(steps):
+        data = batch(step, tail(step), size)
+        data, metrics = roll.pipeline.apply_train_infer_correction_to_batch(config, data, update_mask_keys=None)
+        assert data.batch["response_mask"][0].sum() == 0
+        tracker.log(values=metrics | {"actor/pg_loss@sum": 0.1, "critic/score/mean": 0.5}, step=step)
+    return tracker
+
+
+def counts(monitor):
+    table = monitor.slices_table()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return {(row["pair"], row["slice"]): row["count"] for row in rows}
+
+
+def test_tokens_before_filters_and_metrics_with_their_step(roll):
+    monitor = integration.attach(Config(enable_reference=True), monitor=Monitor())
+    tracker = train(roll, Config(), 5)
+    assert monitor.step == 4
+    assert monitor.summary().steps == 5
+    assert not +monitor.health
+    found = counts(monitor)
+    for pair in ("mismatch", "reference"):
+        assert found[pair, "text_only"] == 5 * 6 * 6
+        assert found[pair, "post_tool"] == 5 * 3 * 4
+        assert found[pair, "env:shop"] == 5 * (3 * 6 + 4)
+    assert ("policy", "all") not in found
+    assert tracker.told[0][0]["actor/pg_loss@sum"] == 0.1
+    assert [step for _, step in tracker.told] == list(range(5))
+
+
+def test_without_a_reference_rolls_copy_of_the_old_policy_is_none(roll):
+    monitor = integration.attach(Config(), monitor=Monitor())
+    train(roll, Config(), 1)
+    assert {pair for pair, _ in counts(monitor)} == {"mismatch"}
+
+
+def test_the_trackers_rows_are_as_without_us_and_it_is_closed_before(roll):
+    alone = train(roll, Config(), 3).told
+    monitor = integration.attach(Config(), monitor=Monitor())
+    tracker = train(roll, Config(), 3)
+    tracker.finish()
+    assert monitor._summary is not None
+    assert tracker.told == [*alone, "finished"]
+
+
+def test_history_of_a_resumed_run_is_not_told_again(roll):
+    monitor = integration.attach(Config(), monitor=Monitor())
+    tracker = roll.tracking.tracker_registry["quiet"]({})
+    thread = threading.Thread(target=lambda: tracker.log(values={"critic/score/mean": 1.0}, step=3))
+    thread.start()
+    thread.join()
+    assert tracker.told == [({"critic/score/mean": 1.0}, 3)]
+    assert monitor.step is None
+
+
+@pytest.mark.slow
+def test_findings_arrive_in_the_run_that_roll_started(roll, mlflow_store):
+    config = Config(track_with="mlflow")
+    monitor = integration.attach(config)
+    tracker = train(roll, config, 90, lambda step: 0.05 * (1 + max(step - 50, 0) / 5), size=64)
+    run = tracker.run.info.run_id
+    tracker.finish()
+    found = mlflow.MlflowClient().get_run(run)
+    assert found.info.status == "FINISHED"
+    assert found.data.tags["diag.alert.state"] == "warn"
+    assert found.data.tags["diag.first_break"]
+    assert found.data.metrics["diag/mismatch/post_tool/p95"] > 0.3
+    assert found.data.metrics["critic/score/mean"] == 0.5
+    assert not +monitor.health
+
+
+def test_settings_reach_the_monitor_and_what_gives_no_signal_is_told(roll, caplog):
+    monitor = integration.attach(Config())
+    assert monitor._clip == (0.2, 0.28)
+    assert monitor.config["actor_train.lr"] == 1e-6
+    assert not caplog.records
+    integration.attach(Config(enable_old_logprobs_recompute=False, track_with=""))
+    assert "Set enable_old_logprobs_recompute: true" in caplog.text
+    assert "Set track_with" in caplog.text
+
+
+def test_a_changed_correction_is_told_and_nothing_is_hooked(roll, caplog):
+    before = roll.corrections.compute_train_infer_correction
+    roll.pipeline.apply_train_infer_correction_to_batch = lambda data, masks: (data, {})
+    integration.attach(Config(), monitor=Monitor())
+    assert "takes no pipeline_config, batch" in caplog.text
+    assert roll.corrections.compute_train_infer_correction is before
+    assert roll.tracking.tracker_registry["quiet"] is Quiet
+
+
+def test_without_roll_what_needs_it_asks_for_it():
+    with pytest.raises(MissingExtra, match="roll"):
+        integration.attach(Config())

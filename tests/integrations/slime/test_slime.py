@@ -1,0 +1,205 @@
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+import tracker_diag_slime as integration
+
+from tracker_diag import Monitor
+from tracker_diag.errors import MissingExtra
+from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.testing import CapturingBackend
+
+# Signatures as in THUDM/slime at 624b824: slime/observability/logging_utils.py (log),
+# slime/backends/megatron_utils/loss.py (vanilla_tis_function, and the call in policy_loss_function),
+# .../initialize.py (is_megatron_main_rank), .../cp_utils.py (slice_log_prob_with_cp), .../model.py (train_one_step,
+# train), slime/observability/rollout_metrics.py (log_rollout_data).
+LENGTHS = (12, 7)
+
+
+def log(args, metrics, step_key):
+    args.told.append((step_key, dict(metrics)))
+
+
+def vanilla_tis_function(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, **kwargs):
+    tis = torch.exp(torch.cat(train_log_probs) - torch.cat(rollout_log_probs))
+    return pg_loss * tis.clamp(args.tis_clip_low, args.tis_clip), loss_masks, {"tis": tis.clone().detach()}
+
+
+@pytest.fixture
+def slime(monkeypatch):
+    def module(name, **contents):
+        made = ModuleType(name)
+        vars(made).update(contents)
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    for name in ("slime", "slime.observability", "slime.backends", "slime.backends.megatron_utils"):
+        module(name)
+    module("slime.backends.megatron_utils.loss", vanilla_tis_function=vanilla_tis_function)
+    parallel = SimpleNamespace(main=True)
+    module("slime.backends.megatron_utils.initialize", is_megatron_main_rank=lambda: parallel.main)
+    half = module("slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda one, total, n: one[n // 2 :])
+    monkeypatch.setattr(integration, "_trainer", [])
+    monkeypatch.setattr(integration, "_rollouts", [])
+    return SimpleNamespace(
+        logging_utils=module("slime.observability.logging_utils", log=log), parallel=parallel, half=half
+    )
+
+
+def arguments(**others):
+    known = {"use_tis": False, "tis_clip": 2.0, "tis_clip_low": 0.0, "eps_clip": 0.2, "eps_clip_high": 0.28}
+    known |= {"advantage_estimator": "grpo", "custom_tis_function_path": "tracker_diag_slime.tis", "told": []}
+    return SimpleNamespace(**known | others)
+
+
+def micro_batch(generator):
+    """Two samples: a tool's result in the first, the second without."""
+    masks = [torch.ones(n, dtype=torch.int) for n in LENGTHS]
+    masks[0][4:7] = 0
+    new = [torch.randn(n, generator=generator) - 2 for n in LENGTHS]
+    old = [
+        (one - 0.05 * torch.randn(len(one), generator=generator)) * mask for one, mask in zip(new, masks, strict=True)
+    ]
+    return {
+        "pg_loss": torch.cat(new).clone().requires_grad_(),
+        "train_log_probs": new,
+        "rollout_log_probs": old,
+        "loss_masks": masks,
+        "total_lengths": [n + 5 for n in LENGTHS],
+        "response_lengths": list(LENGTHS),
+    }
+
+
+def train(slime, args, tis, steps=3, per_rollout=1):
+    """As slime/backends/megatron_utils/model.py: a hook before each step, its micro-batches, then one row."""
+    generator, outputs = torch.Generator().manual_seed(0), []
+    for step in range(steps):
+        if step % per_rollout == 0:
+            rollout = {"rollout/raw_reward": 0.5, "rollout/step": step // per_rollout}
+            slime.logging_utils.log(args, rollout, step_key="rollout/step")
+        integration.before_train_step(args, step, 0, None, None, None)
+        for _ in range(2):
+            pg_loss, masks, _ = tis(args=args, **micro_batch(generator))
+            pg_loss.sum().backward()
+            outputs.append((pg_loss.detach(), masks))
+        slime.logging_utils.log(args, {"train/ppo_kl": 0.01, "train/step": step}, step_key="train/step")
+    return outputs
+
+
+def counts(monitor, name="mismatch"):
+    table = monitor.slices_table()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return {row["slice"]: row["count"] for row in rows if row["pair"] == name}
+
+
+def test_the_correction_comes_out_as_slimes_own(slime):
+    for args in (arguments(use_tis=True), arguments()):
+        args.told.clear()
+        for (loss, masks), given in zip(train(slime, args, integration.tis), _batches(), strict=True):
+            if args.use_tis:
+                expected, expected_masks, _ = vanilla_tis_function(args, **given)
+                assert torch.equal(loss, expected)
+            else:
+                expected_masks = given["loss_masks"]
+                assert torch.equal(loss, given["pg_loss"])
+            assert all(torch.equal(a, b) for a, b in zip(masks, expected_masks, strict=True))
+
+
+def _batches():
+    generator = torch.Generator().manual_seed(0)
+    return [micro_batch(generator) for _ in range(6)]
+
+
+def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
+    backend = CapturingBackend()
+    monitor = integration.attach(arguments(), monitor=Monitor([backend]))
+    args = arguments()
+    train(slime, args, integration.tis, steps=4, per_rollout=2)
+    assert [key for key, _ in args.told].count("train/step") == 4
+    assert monitor.step == 3
+    summary = monitor.close()
+    assert summary.steps == 4
+    assert not +monitor.health
+    found = counts(monitor)
+    assert found["text_only"] == 4 * 2 * (4 + 7)
+    assert found["post_tool"] == 4 * 2 * 5
+    rewards = [0.5, None, 0.5, None]  # every second step begins a rollout
+    assert [backend.own[step].get("rollout/raw_reward") for step in range(4)] == rewards
+
+
+def test_a_rank_without_the_tracker_watches_nothing(slime):
+    slime.parallel.main = False
+    train(slime, arguments(), integration.tis)
+    assert integration._trainer == [None]
+    assert slime.logging_utils.log is log
+
+
+def test_of_a_part_of_the_context_the_whole_tells_what_comes_after_a_tool(slime):
+    monitor = integration.attach(arguments(), monitor=Monitor())
+    given = micro_batch(torch.Generator().manual_seed(1))
+    for name in ("train_log_probs", "rollout_log_probs"):
+        given[name] = [one[n // 2 :] for one, n in zip(given[name], LENGTHS, strict=True)]
+    given["pg_loss"] = torch.cat(given["train_log_probs"])
+    integration.tis(arguments(), **given)
+    monitor.log({}, 0, last=True)
+    found = counts(monitor)
+    assert found["post_tool"] == 5  # of sample 0 from token 6 on: the result's last token, and five of the model
+    assert found["text_only"] == 4
+    assert not +monitor.health
+
+
+def test_a_function_of_ones_own_is_seen_and_left_alone(slime):
+    monitor = integration.attach(arguments(), monitor=Monitor())
+
+    def mine(args, *, pg_loss, loss_masks, **kwargs):
+        assert set(kwargs) == {"train_log_probs", "rollout_log_probs", "total_lengths", "response_lengths"}
+        return pg_loss * 0, loss_masks, {"mine": pg_loss}
+
+    loss, _, metrics = integration.observing(mine)(arguments(), **micro_batch(torch.Generator()))
+    assert loss.abs().sum() == 0
+    assert list(metrics) == ["mine"]
+    assert monitor.observed
+
+
+def test_a_changed_slime_is_told_and_training_goes_on(slime, caplog):
+    slime.logging_utils.log = lambda args, values, key: None
+    slime.logging_utils.log.__name__ = "log"
+    integration.tis(arguments(), **micro_batch(torch.Generator()))
+    assert "another than was tested" in caplog.text
+    assert "takes no metrics, step_key" in caplog.text
+    assert integration._trainer == [None]
+    assert len(integration.tis(arguments(), **micro_batch(torch.Generator()))) == 3
+
+
+def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime):
+    path = "tracker_diag_slime.log_rollout"
+    args = arguments(custom_rollout_log_function_path=path)
+    status = SimpleNamespace(value="truncated")
+    samples = [SimpleNamespace(reward=1.0, status=status, response_length=4) for _ in range(4)]
+    for rollout in range(3):
+        assert integration.log_rollout(rollout, args, samples, {"rollout/extra": 1.0}, 5.0) is False
+    (rollouts,) = integration._rollouts
+    assert rollouts.summary().steps == 3
+    trainer = integration.attach(args)
+    own, others = ({rule.id for rule in one._engine.rules} for one in (rollouts, trainer))
+    assert own
+    assert not own & others
+    assert {rule.link for rule in rollouts._engine.rules} == set(integration.ROLLOUT_LINKS)
+
+
+def test_what_is_not_set_is_told(slime, caplog):
+    integration.attach(arguments(custom_tis_function_path=None))
+    assert "Set --get-mismatch-metrics" in caplog.text
+
+
+def test_settings_reach_the_monitor(slime):
+    monitor = integration.attach(arguments(advantage_estimator="gspo"))
+    assert monitor.config["eps_clip_high"] == 0.28
+    assert monitor._clip == (0.2, 0.28)
+    assert algorithm_of(monitor.config) == "gspo"
+
+
+def test_without_slime_what_needs_it_asks_for_it():
+    with pytest.raises(MissingExtra, match="slime"):
+        integration.attach(arguments())

@@ -1,0 +1,124 @@
+"""prime-rl's token exports: `token_exports/step_N/rank_R.jsonl`, one sequence a line, with a STABLE file when complete.
+
+A run writes them with `trainer.enable_token_export=true`. They are read step by step, as a token table is.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import SourceError
+
+SCHEMA = 1
+"""The version of a record that is known here."""
+COLUMNS = ("loss_mask", "inference_logprobs", "trainer_logprobs")
+"""What each record must have, a value a token."""
+OTHERS = ("advantages", "importance_ratio", "is_masked", "rl_weights", "ref_kl_weights")
+"""What it may have beside: null on each token where the run has none."""
+
+
+def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The arguments of `Monitor.observe` for each complete step of `folder`, in rising order of steps.
+
+    prime-rl updates once a step, so its trainer's log-probabilities are those of the batch's start. Tokens that the
+    policy did not sample, of a frozen model say, have no log-probability of a rollout, and are left out. Memory is
+    that of one step.
+
+    Args:
+        folder: `token_exports`, or the output folder that it lies in.
+
+    Raises:
+        SourceError: what is wrong with which file and line.
+    """
+    inside = folder / "token_exports"
+    root = inside if inside.is_dir() else folder
+    steps = {
+        int(found[1]): one
+        for one in (root.iterdir() if root.is_dir() else ())
+        if (found := re.fullmatch(r"step_(\d+)", one.name)) and (one / "STABLE").exists()
+    }
+    if not steps:
+        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
+    for step, files in sorted(steps.items()):
+        records = [record for file in sorted(files.glob("rank_*.jsonl"), key=_rank) for record in _records(file)]
+        if tensors := _observation(records):
+            yield step, tensors
+
+
+def _rank(file: Path) -> tuple[int, str]:
+    digits = re.sub(r"\D", "", file.stem)
+    return int(digits or 0), file.stem
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise SourceError(f"{file}:{number}: no JSON: {error}") from error
+            problem = _problem(record)
+            if problem:
+                raise SourceError(f"{file}:{number}: {problem}")
+            yield record
+
+
+def _problem(record: Any) -> str | None:
+    """What is wrong with a record, if anything."""
+    if not isinstance(record, dict):
+        return f"{type(record).__name__} given, expected an object"
+    if record.get("schema_version") != SCHEMA:
+        return f"schema_version {record.get('schema_version')} given, expected {SCHEMA}"
+    for name in COLUMNS:
+        if not isinstance(record.get(name), list):
+            return f"no list {name}, expected a value a token"
+    if len({len(record[name]) for name in (*COLUMNS, *OTHERS) if isinstance(record.get(name), list)}) > 1:
+        return f"columns of different lengths, expected {len(record['loss_mask'])} values in each"
+    return None
+
+
+def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Packed arrays of all sequences of a step; nothing where no token was sampled."""
+    if not records:
+        return {}
+    lengths = [len(record["loss_mask"]) for record in records]
+
+    def column(name: str) -> Any:
+        """(N,) float32, NaN for null."""
+        parts = [record.get(name) or [None] * n for record, n in zip(records, lengths, strict=True)]
+        return np.array([value for part in parts for value in part], np.float32)
+
+    masked = column("loss_mask") == 1
+    sampled = masked & _sampled(column("rl_weights"), column("ref_kl_weights"))
+    if not sampled.any():
+        return {}
+    found: dict[str, Any] = {
+        "old_logprobs": column("trainer_logprobs"),
+        "rollout_logprobs": column("inference_logprobs"),
+        "model_mask": sampled,
+        # A frozen model's tokens are no tool's; prompts are told from tools by their place.
+        "response_mask": sampled | ~masked,
+        "sequence_ids": np.repeat(np.arange(len(records)), lengths),
+        "advantages": column("advantages"),
+    }
+    ratio, dropped = column("importance_ratio"), column("is_masked")
+    if np.isfinite(dropped[sampled]).all():
+        found["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
+    if any(record.get("env_name") for record in records):
+        found["env"] = [_text(record, "env_name") for record in records]
+    return found
+
+
+def _sampled(rl_weights: Any, ref_kl_weights: Any) -> Any:
+    """(N,) whether the policy sampled the token, as far as its weights in the loss tell."""
+    rl = np.isnan(rl_weights) | (rl_weights != 0)  # null is the default, 1
+    return rl | (~np.isnan(ref_kl_weights) & (ref_kl_weights != 0))
+
+
+def _text(record: Mapping[str, Any], name: str) -> str:
+    value = record.get(name)
+    return value if isinstance(value, str) else ""
