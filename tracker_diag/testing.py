@@ -197,7 +197,7 @@ def _declared(backend: Backend) -> list[str]:
 def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
     """What goes wrong when all that there is at `step` is written."""
     counts = np.array([3, 2, 0, 1])
-    tail = Histogram("diag/policy/all/hist", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts)
+    tail = Histogram("diag/policy/text_only/hist", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts)
     records: list[Record] = [Scalar("diag/policy/all/p95", step / 10), *(Scalar(name, 1.0) for name in ODD_NAMES), tail]
     calls = [
         partial(backend.metrics, step, {"loss": math.nan, "reward": math.inf, "kl": 0.1}),

@@ -58,7 +58,7 @@ def test_tensorboard(tmp_path):
     from tracker_diag.backends.tensorboard import TensorBoardBackend
 
     def scalars(name):
-        events = EventAccumulator(str(tmp_path)).Reload()
+        events = EventAccumulator(str(tmp_path / "diag")).Reload()
         return {event.step: event.value for event in events.Scalars(name)}
 
     assert check_backend(TensorBoardBackend(str(tmp_path)), scalars) == []

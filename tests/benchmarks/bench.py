@@ -225,6 +225,7 @@ def tracker() -> dict[str, float]:
     import wandb
 
     from tracker_diag.backends.mlflow import MlflowBackend
+    from tracker_diag.backends.outbox import FOLDER, Outbox
     from tracker_diag.backends.wandb import WandbBackend
 
     rng = np.random.default_rng(0)
@@ -247,12 +248,13 @@ def tracker() -> dict[str, float]:
         settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True)
         run = wandb.init(project="bench", dir=folder, settings=settings)
         backends = [MlflowBackend(client, client.create_run(experiment).info.run_id), WandbBackend(run)]
+        os.environ[FOLDER] = folder
         found: dict[str, float] = {}
-        for backend in backends:
+        for backend in map(Outbox, backends):
             taken = []
             for step in range(200):
                 start = time.perf_counter()
-                backend.log(step, records)
+                backend.log(step, records, time.time())
                 taken.append(time.perf_counter() - start)
                 time.sleep(0.005)
             found[backend.name] = median(taken) * 1e3

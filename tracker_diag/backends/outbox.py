@@ -65,6 +65,8 @@ class Outbox(Backend):
         self._end: tuple[Summary, Sequence[Table]] | None = None
         self._deadline = float("inf")
         self._stop = False
+        self._whole = False
+        """All was delivered, and the tracker's end was told."""
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         if type(self.inner).metrics is not Backend.metrics:
@@ -116,17 +118,13 @@ class Outbox(Backend):
         if self._thread:
             self._thread.join(seconds + 1)
         with self._wake:
-            alive = self._thread is not None and self._thread.is_alive()
-            left = alive or self._waits
-            if left:
-                place = self._journal.path if self._journal else "memory, and lost with the process"
-                self._errors.append(
-                    TimeoutError(f"{self.name}: not all was delivered; the rest is in {place}: tracker-diag flush")
-                )
-            if self._journal and not alive:
-                self._journal.close(keep=left)
-                self._journal = None
-        return not left
+            if self._whole:
+                return True
+            place = self._journal.path if self._journal else "memory, and lost with the process"
+            self._errors.append(
+                TimeoutError(f"{self.name}: not all was delivered; the rest is in {place}: tracker-diag flush")
+            )
+        return False
 
     @property
     def _waits(self) -> bool:
@@ -207,6 +205,10 @@ class Outbox(Backend):
             end = self._end
             with contextlib.suppress(Exception):  # it is counted; there is no later
                 self._attempt(lambda: self.inner.close(*end))
+        with self._wake:
+            self._whole = not self._waits
+            if self._journal:
+                self._journal.close(keep=not self._whole)
 
     @property
     def _ending(self) -> bool:
