@@ -4,12 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check lint types fast docs evidence bench screenshots clean
+FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal)
+
+PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
+
+.PHONY: frameworks demo test check lint types fast docs evidence bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
-test: $(VENV)/.dev  ## everything, with real servers, a browser and training runs
+test: $(VENV)/.dev $(FRAMEWORKS)  ## everything, with real servers, a browser and training runs
 	$(BIN)/python -m pytest
 
 check: lint types fast  ## what every change must pass first
@@ -51,5 +55,12 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) --editable ".[dev]"
 	touch $@ $(VENV)/.demo
 
+frameworks: $(FRAMEWORKS)  ## trainers that cannot be installed beside each other, for their tests
+
+build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
+	rm -rf $@
+	$(PIP_ALONE) --target $@ --requirement $<
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist demo-out
+	rm -rf $(VENV) build dist demo-out .tracker_diag

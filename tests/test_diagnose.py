@@ -173,6 +173,60 @@ def test_the_page_stands_alone_and_shows_the_curve(metrics_file, tmp_path):
     assert "NaN" in text
 
 
+@pytest.mark.parametrize(
+    ("framework", "key", "config", "seconds"),
+    [
+        ("TRL", "step_time", {}, 79 * 30),
+        ("verl", "timing_s/step", {}, 79 * 30),
+        ("verl", "perf/time_per_step", {"num_gpus": 8}, 79 * 30),
+        ("TRL", "nothing", {}, None),
+    ],
+)
+def test_what_steps_take_makes_up_for_a_clock(rng, framework, key, config, seconds):
+    rows = [row | {key: 30.0} for row in healthy(rng)]
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    found = diagnose(finished(rows, config), framework=framework)
+    cost = found.cost(found.summary.first_break)
+    assert cost.seconds == (seconds and pytest.approx(seconds))
+    assert cost.gpu_hours == (8 * seconds / 3600 if config else None)
+
+
+def test_the_time_of_rows_that_stand_for_ten_steps_and_of_a_row_without_one(rng):
+    rows = {10 * step: row | {"step_time": 30.0 if step < 100 else 60.0} for step, row in enumerate(healthy(rng))}
+    del rows[1000]["step_time"]
+    seconds = diagnose(finished(rows)).run.seconds
+    assert seconds[990] == pytest.approx(990 * 30)
+    assert seconds[1000] == pytest.approx(1000 * 30)
+    assert seconds[1990] == pytest.approx(1000 * 30 + 990 * 60)
+
+
+def test_the_whole_trainings_time_is_spread_over_its_steps(rng):
+    rows = dict(enumerate(healthy(rng), 1))
+    rows[200]["train_runtime"] = 4000.0
+    seconds = diagnose(finished(rows)).run.seconds
+    assert seconds[200] - seconds[100] == pytest.approx(2000)
+    clock = {step: 7.0 * step for step in rows}
+    assert diagnose(finished(rows, seconds=clock)).run.seconds == clock  # what the source knows goes first
+
+
+def test_files_of_stable_baselines3_are_read_by_their_names(tmp_path, rng):
+    monitor = tmp_path / "monitor.csv"
+    episodes = "".join(f"{20 + rng.normal():.3f},20,{i}\n" for i in range(100))
+    monitor.write_text('#{"t_start": 1.0, "env_id": "CartPole-v1"}\nr,l,t\n' + episodes)
+    found = diagnose(read_run(str(monitor)))
+    assert found.keys.framework == "SB3"
+    assert set(found.series) == {"reward", "episode_length"}
+    assert found.run.seconds[40] == 1.0
+    arrays = tmp_path / "evaluations.npz"
+    np.savez(arrays, timesteps=[5, 10], results=[[1.0, 3.0], [2.0, 2.0]], ep_lengths=[[5, 5], [5, 5]])
+    found = diagnose(read_run(str(arrays)))
+    assert found.keys.framework == "SB3"
+    assert found.series == {"eval_score": {5: 2.0, 10: 2.0}}
+    np.savez(arrays, timesteps=[5], results=[[1.0]], successes=[[True]])
+    assert diagnose(read_run(str(arrays))).series == {"eval_score": {5: 1.0}}
+
+
 def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     rows = healthy(rng)
     for step in range(120, 200):
@@ -195,3 +249,25 @@ def test_large_steps_and_sparse_rows_are_fine(rng):
     found = diagnose(finished(rows))
     assert found.summary.last_step == max(rows)
     assert np.isfinite(list(found.series["reward"].values())).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arm", "named"),
+    [
+        ("healthy", set()),
+        ("constrained", set()),
+        ("widen", set()),  # benign to the averages: only the tensors show it
+        ("collapse", {"POL010"}),
+        ("stale-narrow", {"POL010"}),
+    ],
+)
+def test_what_the_averages_of_the_demos_arms_tell_without_the_tensors(arm, named):
+    from tracker_diag.demo.grpo import ARMS, train
+
+    rows = {step.step: dict(step.metrics) for step in train(ARMS[arm], 0, 240)}
+    findings = diagnose(finished(rows)).summary.findings
+    loud = {one.rule.id for one in findings if one.fired is not None and one.rule.severity != "info"}
+    assert named <= loud
+    assert named or not loud
+    assert all(one.onset > 80 for one in findings if one.rule.id in loud)  # nothing goes wrong before

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from tracker_diag import Monitor
-from tracker_diag.hooks import HookError, after
+from tracker_diag.hooks import HookError, after, before
 
 
 class Trainer:
@@ -39,6 +39,26 @@ def test_functions_of_modules_and_of_classes_too():
     assert seen == [{"x": 4}, {"self", "model", "inputs"}]
 
 
+def test_before_a_call_the_arguments_are_as_they_came():
+    batch, seen = {"mask": 1}, []
+    module = SimpleNamespace(reject=lambda batch: batch.update(mask=0) or batch, __name__="module")
+    off = before(module, "reject", ("batch",), lambda given: seen.append(dict(given["batch"])), Monitor())
+    assert module.reject(batch) is batch
+    assert (seen, batch) == ([{"mask": 1}], {"mask": 0})
+    off()
+    module.reject(batch)
+    assert len(seen) == 1
+
+
+def test_what_a_hook_before_a_call_raises_is_counted_and_the_call_goes_on():
+    trainer, monitor = Trainer(), Monitor()
+    before(trainer, "loss", ("model",), lambda given: given["nothing"], monitor)
+    assert trainer.loss(1, 2) == 3
+    assert monitor.health["integration_errors"] == 1
+    with pytest.raises(TypeError, match="missing 1 required"):
+        trainer.loss(1)
+
+
 def test_what_the_hook_raises_is_counted_and_goes_no_further():
     trainer, monitor = Trainer(), Monitor()
     after(trainer, "loss", ("model",), lambda result, given: given["nothing"], monitor)
@@ -54,6 +74,7 @@ def test_what_the_function_raises_goes_through():
         trainer.loss(1)
 
 
+@pytest.mark.parametrize("hook", [after, before])
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
@@ -61,7 +82,7 @@ def test_what_the_function_raises_goes_through():
         ("loss", ("model", "batch"), r"Trainer\.loss\(model, inputs\): takes no batch"),
     ],
 )
-def test_a_function_that_has_changed_is_told_at_set_up(name, parameters, message):
+def test_a_function_that_has_changed_is_told_at_set_up(hook, name, parameters, message):
     trainer = Trainer()
     with pytest.raises(HookError, match=message):
-        after(trainer, name, parameters, lambda *seen: None, Monitor())
+        hook(trainer, name, parameters, lambda *seen: None, Monitor())

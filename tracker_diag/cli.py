@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.integrations_cli import integrations
-from tracker_diag.panels_cli import panels_app
+from tracker_diag.panels_cli import export_wandb, panels_app
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import SEVERITIES, Summary
@@ -33,6 +33,7 @@ class FailOn(str, Enum):
     error = "error"
 
 
+rules_app.command("export-wandb")(export_wandb)
 app.add_typer(rules_app, name="rules")
 app.add_typer(panels_app, name="panels")
 app.command()(integrations)

@@ -1,7 +1,7 @@
 """Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from tracker_diag.sources.run import FinishedRun
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
 NODES = ("nnodes", "num_nodes", "trainer.nnodes")
+RUNTIME = ("train_runtime", "train/train_runtime")
+"""Seconds of the whole training, which the trainers of Hugging Face log with their last row."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Cost:
 
     steps: int
     seconds: float | None
-    """Wall time, where the source knows it."""
+    """Wall time, where the source knows it, or the run has logged how long its steps take."""
     gpu_hours: float | None
     """Where the run tells how many accelerators it has as well."""
 
@@ -111,7 +113,32 @@ def diagnose(
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
+    seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
+    run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     return Diagnosis(run, summary, keys, algorithm, series)
+
+
+def _seconds(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:
+    """Wall time since the first of `rows`: from the time of a step as logged, else from the sum at the end."""
+    ends = [row[key] for row in rows.values() for key in RUNTIME if key in row]
+    mean = ends[-1] / max(rows) if ends and max(rows) > 0 else None
+    a_step = next(iter(step_seconds.values()), mean)
+    if a_step is None:
+        return {}
+    found: dict[int, float] = {}
+    passed, before = 0.0, next(iter(rows))
+    for step in rows:
+        a_step = step_seconds.get(step, a_step)
+        passed += a_step * (step - before)
+        found[step], before = passed, step
+    return found
+
+
+def _idle(grad_norm: Mapping[int, float]) -> Iterator[str]:
+    """Steps that were paid for and moved nothing, which no rule tells while they come one by one."""
+    zeros = [step for step, value in grad_norm.items() if value == 0]
+    if zeros:
+        yield f"the gradient norm is exactly 0 in {len(zeros)} of {len(grad_norm)} rows, first at step {zeros[0]}"
 
 
 def accelerators(config: Mapping[str, object]) -> int | None:

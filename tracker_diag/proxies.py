@@ -1,5 +1,6 @@
 """Proxies: a tracker with `.diag` added, whose logging calls are heard and forwarded as they are."""
 
+import atexit
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -72,23 +73,36 @@ class ContextManaged(Wrapped):
 class WandbRun(ContextManaged):
     """A `wandb.Run`; the step of the diagnostics is the number of W&B's row."""
 
-    def __init__(self, target: Any, monitor: Monitor, row: int | None) -> None:
+    def __init__(self, target: Any, monitor: Monitor, row: int | None, append: Callable[[], None]) -> None:
         super().__init__(target, monitor)
-        self.__dict__["_row"] = row
+        self.__dict__.update(_row=row, _append=append)
+        atexit.register(self._ended)
 
     def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
         """`Run.log`, unchanged."""
         commits = step is None if commit is None else commit
-        row: int | None = self._row  # counted here, since asking W&B takes a message to another process
-        if row is not None and step is not None:
-            row = max(row, step)
-        self.diag.log(data, row if step is None else step, last=commits)
-        self.__dict__["_row"] = row + commits if row is not None else None
+        with self.diag.guard("internal_errors"):  # one thread at a time
+            row: int | None = self._row  # counted here, since asking W&B takes a message to another process
+            if row is not None and step is not None:
+                row = max(row, step)
+            self.diag.log(data, row if step is None else step, last=commits)
+            self.__dict__["_row"] = row + commits if row is not None else None
         self._target.log(data, step=step, commit=commit)
 
     def finish(self, *args: Any, **kwargs: Any) -> None:
-        self.diag.close()
+        self._ended()
         self._target.finish(*args, **kwargs)
+
+    def __exit__(self, *error: Any) -> Any:
+        self._ended()
+        return self._target.__exit__(*error)
+
+    def _ended(self) -> None:
+        """The run ends now: what waited for a row of yours gets rows of its own."""
+        atexit.unregister(self._ended)
+        self.diag.close()
+        with self.diag.guard("backend_errors"):
+            self._append()
 
 
 class _Mlflow(Wrapped):
@@ -190,7 +204,14 @@ class Logger(Wrapped):
     """Any object with `log(data, step)` or `log_metrics(metrics, step)`, of Lightning, accelerate or your own.
 
     The diagnostics are told first: what they write of the step before is to come before this one.
+
+    Args:
+        upcoming: gives the step that a call without one gets, where the target counts.
     """
+
+    def __init__(self, target: Any, monitor: Monitor, upcoming: Callable[[], int | None] = lambda: None) -> None:
+        super().__init__(target, monitor)
+        self.__dict__["_upcoming"] = upcoming
 
     def __getattr__(self, name: str) -> Any:
         there = super().__getattr__(name)
@@ -212,7 +233,8 @@ class Logger(Wrapped):
                 given = signature.bind(*args, **kwargs).arguments
                 given |= given.pop("kwargs", {})
                 step = next((given[name] for name in STEPS if given.get(name) is not None), None)
-                self.diag.log(given[next(iter(signature.parameters))], step)
+                step, last = (step, False) if step is not None else (self._upcoming(), True)
+                self.diag.log(given[next(iter(signature.parameters))], step, last=last)
             return call(*args, **kwargs)
 
         return log

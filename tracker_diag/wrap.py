@@ -60,7 +60,7 @@ def wrap(
         DiagError: if `target` is none of these, or has no run that is underway.
     """
     backend, stand_in, known = _find(target, run_id)
-    people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY) else []
+    people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY, "").strip() else []
     monitor = Monitor(
         (backend, *also, *people), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks,
         config=known if config is None else config, algorithm=algorithm,
@@ -101,8 +101,9 @@ def _other(target: Any, homes: set[str]) -> Found:
 def _wandb(run: Any) -> Found:
     from tracker_diag.backends.wandb import WandbBackend, row_of
 
-    row = row_of(run)
-    return WandbBackend(run), lambda monitor: proxies.WandbRun(run, monitor, row), dotted(run.config.as_dict())
+    row, backend = row_of(run), WandbBackend(run, goes_on=True)
+    settings = dotted(run.config.as_dict())
+    return backend, lambda monitor: proxies.WandbRun(run, monitor, row, backend.append), settings
 
 
 def _mlflow(target: Any, run_id: str | None) -> Found:
@@ -132,7 +133,7 @@ def _trackio(target: Any) -> Found:
     from tracker_diag.backends.trackio import TrackioBackend
 
     backend = TrackioBackend.of(target)
-    return backend, lambda monitor: proxies.Logger(target, monitor), backend.config
+    return backend, lambda monitor: proxies.Logger(target, monitor, backend.next_step), dotted(backend.config)
 
 
 def _tensorboard(writer: Any) -> Found:

@@ -19,18 +19,18 @@ def test_lines_of_a_step_are_merged_and_steps_are_sorted(tmp_path):
 def test_nan_and_infinity_are_read_back(tmp_path):
     file = tmp_path / "m.jsonl"
     file.write_text('{"step": 1, "a": "nan", "b": "inf", "c": "-inf", "d": "text"}\n')
-    assert repr(read_metrics(file)[1]) == "{'a': nan, 'b': inf, 'c': -inf, 'd': 'text'}"
+    assert repr(read_metrics(file)[1]) == "{'a': nan, 'b': inf, 'c': -inf}"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"step": 1}\n{"step": 2', "m.jsonl:2: no JSON object: "),
-        ('{"a": 1}\n', "m.jsonl:1: expected an object with an integer step"),
-        ("[1]\n", "m.jsonl:1: expected an object with an integer step"),
-        ('{"step": true}\n', "m.jsonl:1: expected an object with an integer step"),
+        ('{"a": 1}\n', "m.jsonl:1: step is 'None', expected a whole number"),
+        ("[1]\n", "m.jsonl:1: list given, expected a JSON object with a step"),
+        ('{"step": true}\n', "m.jsonl:1: step is 'True', expected a whole number"),
         ("[" * 100_000 + "\n", "m.jsonl:1: no JSON object: "),
-        ('{"step": "1"}\n', "m.jsonl:1: expected an object with an integer step"),
+        ('{"step": "1"}\n', "m.jsonl:1: step is '1', expected a whole number"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_and_line(tmp_path, text, message):
@@ -45,7 +45,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path):
     with pytest.raises(SourceError, match="No such file"):
         read_metrics(tmp_path / "none.jsonl")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SourceError, match="binary: "):
+    with pytest.raises(SourceError, match="binary:1: no JSON object"):
         read_metrics(tmp_path / "binary")
 
 

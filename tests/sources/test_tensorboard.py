@@ -116,3 +116,16 @@ def test_no_scalars_and_no_events(write, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="no event files of TensorBoard in this folder"):
         read_tensorboard(tmp_path / "empty", "it")
+
+
+def test_the_diagnostics_beside_a_run_are_none_of_its_metrics(tmp_path, make_batch, rng):
+    from tensorboardX import SummaryWriter
+
+    import tracker_diag as td
+
+    with td.wrap(SummaryWriter(str(tmp_path / "run"))) as writer:
+        for step in range(3):
+            writer.diag.observe(**make_batch(rng))
+            writer.add_scalar("train/reward", step / 10, step)
+    run = read_tensorboard(tmp_path, "run")
+    assert [set(row) for row in run.rows.values()] == [{"train/reward"}] * 3

@@ -70,6 +70,8 @@ class Backend:
     def flush(self, *, last: bool = False) -> bool:
         """Bring all that was given to the tracker; whether all of it is there. If not, it is called again.
 
+        So it is after an error; one that is not temporary must have given up what it was about.
+
         `last`: nothing comes after this but `close`.
         """
         return True

@@ -1,25 +1,28 @@
-"""A chart view for MLflow's run page: tails, effective sample size, KL and pictures, ready to open.
+"""A chart view for MLflow's run page: tails, effective sample size, shape, rules and pictures, ready to open.
 
 The format is that of MLflow 3.17's front end and undocumented: best effort, never a reason to fail.
 """
 
 import base64
 import json
+import re
 import time
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
+from tracker_diag.backends.panels import LINES, NAME, RULES
+from tracker_diag.batch import PAIRS
+from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.slices import CONTEXT
+from tracker_diag.rules.loader import catalog
 
 VIEW_KEY = "tracker-diag"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 
-_LINES = {
-    "Tails: p95 of |log-ratio| by slice": ("p95", "log"),
-    "Effective sample size of tokens, share of n": ("ess", "linear"),
-    "Effective sample size of sequences, share of n": ("ess_sequence", "linear"),
-}
+RUNS = 50
+"""Newest runs that are looked at for what there is to show."""
+
 _PICTURES = "Distribution of |log-ratio|, step by step"
 
 
@@ -28,20 +31,61 @@ def view_path(experiment_id: str) -> str:
     return f"/#/experiments/{experiment_id}/runs?compareRunsMode=CHART&viewStateShareKey={VIEW_KEY}"
 
 
-def chart_view(pairs: Sequence[str], image_step: int) -> str:
-    """Value of the experiment tag `VIEW_TAG`: charts of `pairs`, the pictures opened at `image_step`."""
+def save_view(client: Any, experiment: str) -> tuple[str, bool]:
+    """Save the view in an experiment, given by name or id; its id, and whether anything was written.
+
+    Raises:
+        DiagError: there is no such experiment, or the store cannot be reached.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_experiment_by_name(experiment) or client.get_experiment(experiment)
+        runs = client.search_runs([found.experiment_id], order_by=["attributes.start_time DESC"], max_results=RUNS)
+        logged = {key.removeprefix(PREFIX).partition("/")[0] for run in runs for key in run.data.metrics}
+        steps = [step for run in runs if (step := _image_step(client, run.info.run_id)) is not None]
+        view = chart_view([pair for pair in PAIRS if pair in logged] or list(PAIRS), steps[0] if steps else None)
+        if _shown(view) == _shown(found.tags.get(VIEW_TAG, "{}")):
+            return found.experiment_id, False
+        client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
+    except MlflowException as error:
+        raise DiagError(f"mlflow: experiment {experiment}: no view saved: {error}") from error
+    return found.experiment_id, True
+
+
+def _image_step(client: Any, run_id: str) -> int | None:
+    """The last step that a run has our pictures of."""
+    named = [re.search(r"[~#]tail[+%]step[+%](\d+)[+%]", file.path) for file in client.list_artifacts(run_id, "images")]
+    return max((int(match[1]) for match in named if match), default=None)
+
+
+def _shown(view: str) -> tuple[object, object]:
+    """What makes two views the same; when they were made does not."""
+    parts = json.loads(view)
+    return parts.get("name"), parts.get("state")
+
+
+def chart_view(pairs: Sequence[str], image_step: int | None) -> str:
+    """Value of the experiment tag `VIEW_TAG`: charts of `pairs`, pictures opened at `image_step` if there are any."""
     charts: list[dict[str, object]] = []
     sections: list[dict[str, object]] = []
-    for title, (stat, scale) in _LINES.items():
-        section = _section(title, sections)
+    for lines in LINES:
+        # A chart's own title is not shown, so each plot is a section of its own, with a chart for each pair.
+        section = _section(f"{lines.section}: {lines.title}", sections)
         for pair in pairs:
-            keys = [f"{PREFIX}{pair}/{name}/{stat}" for name in CONTEXT]
-            charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, scale))
-        if stat == "p95":
+            keys = lines.keys(pair)
+            charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, lines.scale))
+        if lines.stat == "p95" and image_step is not None:
             section = _section(_PICTURES, sections)
             for pair in pairs:
                 key = f"{PREFIX}{pair}/tail"
                 charts.append(_chart("IMAGE", section, len(charts), key) | {"imageKeys": [key], "step": image_step})
+    section = _section(RULES, sections)
+    by_link: dict[str, list[str]] = {}
+    for rule in catalog():
+        by_link.setdefault(rule.link, []).append(f"{PREFIX}rule/{rule.id}")
+    for keys in by_link.values():  # those of links without a rule that ever was pending are empty, and hidden
+        charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, "linear"))
     state = {
         "compareRunCharts": charts,
         "compareRunSections": sections,
@@ -63,7 +107,7 @@ def chart_view(pairs: Sequence[str], image_step: int) -> str:
     }
     packed = "deflate;" + base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     now = int(time.time() * 1000)
-    return json.dumps({"name": "Tail diagnostics", "createdAt": now, "updatedAt": now, "state": packed})
+    return json.dumps({"name": NAME, "createdAt": now, "updatedAt": now, "state": packed})
 
 
 def _section(title: str, sections: list[dict[str, object]]) -> str:

@@ -32,6 +32,9 @@ HISTOGRAM_STEPS = 50
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
 
+REFUSALS = 100
+"""Times that a tracker may refuse something in one go."""
+
 CLOSE_WITHIN = 30.0
 """Seconds that the end of a run waits for a slow tracker."""
 
@@ -69,23 +72,27 @@ class Outbox(Backend):
         """All was delivered, and the tracker's end was told."""
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if type(self.inner).metrics is not Backend.metrics:
+        if self._hears("metrics"):
             self._put({"metrics": dict(metrics), "step": step})
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-        pictures = [record for record in records if not isinstance(record, Scalar)]
-        self._put({"scalars": scalars, "step": step, "at": at}, pictures)
+        if self._hears("log"):
+            scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+            pictures = [record for record in records if not isinstance(record, Scalar)]
+            self._put({"scalars": scalars, "step": step, "at": at}, pictures)
 
     def finding(self, step: int, finding: Finding) -> None:
-        rule = finding.rule.model_dump(mode="json")
-        self._put({"finding": finding.state_dict(), "rule": rule, "step": step}, keep=True)
+        if self._hears("finding", "standing"):
+            rule = finding.rule.model_dump(mode="json")
+            self._put({"finding": finding.state_dict(), "rule": rule, "step": step}, keep=True)
 
     def alert(self, step: int, notice: Notice) -> None:
-        self._put({"alert": [notice.level, notice.title, notice.text], "step": step})
+        if self._hears("alert"):
+            self._put({"alert": [notice.level, notice.title, notice.text], "step": step})
 
     def event(self, step: int, event: str) -> None:
-        self._put({"event": event, "step": step})
+        if self._hears("event"):
+            self._put({"event": event, "step": step})
 
     def errors(self) -> Sequence[Exception]:
         with self._wake:
@@ -100,11 +107,16 @@ class Outbox(Backend):
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Deliver what waits and end, within `CLOSE_WITHIN` seconds; what is left then stays in the journal."""
+        self.end(summary, tables)
+        self._finish()
+
+    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        """Say that nothing comes after this, and wait for nothing; `close` then waits."""
         with self._wake:
-            self._end, self._deadline = (summary, tables), time.monotonic() + CLOSE_WITHIN
-            self._start()
-            self._wake.notify()
-        self._finish(CLOSE_WITHIN)
+            if self._end is None:
+                self._end, self._deadline = (summary, tables), time.monotonic() + CLOSE_WITHIN
+                self._start()
+                self._wake.notify()
 
     def drain(self, seconds: float) -> bool:
         """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
@@ -112,11 +124,15 @@ class Outbox(Backend):
             self._stop, self._deadline = True, time.monotonic() + seconds
             self._start()
             self._wake.notify()
-        return self._finish(seconds)
+        return self._finish()
 
-    def _finish(self, seconds: float) -> bool:
+    def _hears(self, *names: str) -> bool:
+        """Whether the tracker does anything with one of these."""
+        return any(getattr(type(self.inner), name) is not getattr(Backend, name) for name in names)
+
+    def _finish(self) -> bool:
         if self._thread:
-            self._thread.join(seconds + 1)
+            self._thread.join(max(0.0, self._deadline - time.monotonic()) + 1)
         with self._wake:
             if self._whole:
                 return True
@@ -230,7 +246,12 @@ class Outbox(Backend):
             step, known = self._changed, tuple(self._known.values())
             self._attempt(lambda: self.inner.standing(step, known))
             self._changed = None
-        arrived = self._attempt(lambda: self.inner.flush(last=self._ending)) is not False
+        arrived: object = None
+        for _ in range(REFUSALS):
+            arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
+            if arrived is not None:
+                break
+        arrived = arrived is not False
         if journal and arrived:
             with self._wake:
                 journal.delivered()

@@ -26,14 +26,19 @@ ALONE = 20
 
 
 class WandbBackend(Backend):
-    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it."""
+    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it.
+
+    Args:
+        goes_on: the run may be logged to after `close`, by steps of its own. What then still waits for a row is
+            appended by `append`, when the run ends; otherwise `close` does that.
+    """
 
     name = "wandb"
     capabilities = frozenset({"scalars", "histograms", "tables", "alerts"})
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, *, goes_on: bool = False) -> None:
         self._wandb: Any = require("wandb", "wandb")
-        self._run = run
+        self._run, self._goes_on = run, goes_on
         self._rows: deque[dict[str, Any]] = deque()
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
@@ -72,30 +77,41 @@ class WandbBackend(Backend):
         self._tables[table.name] = table
 
     def flush(self, *, last: bool = False) -> bool:
-        if self._rows or self._tables:
-            self._run.log({}, commit=False)  # a run that is finished says so here, and only after 30 s when asked
+        return self._write(appending=last and not self._goes_on) or last
+
+    def append(self) -> None:
+        """Append what still waits for a row, now that nothing of yours comes after it."""
+        self._write(appending=True)
+
+    def _write(self, *, appending: bool) -> bool:
+        """Write one step a row; whether none is left."""
         while self._rows:
+            self._log({})  # a run that is finished says so here, and only after 30 s when asked for its row
             row = row_of(self._run)
             if row is not None and row == self._used:  # a second step of ours would overwrite the first
-                if not (last or self._alone(row)):
+                if not (appending or self._alone(row)):
                     return False
-                self._run.log({}, commit=True)
+                self._log({}, commit=True)
                 self._ours += 1
-            # In shared mode each call is a row of its own.
-            self._run.log(self._rows[0] | self._take_tables(), commit=row is None)
+            self._log(self._rows[0], commit=row is None)  # in shared mode each call is a row of its own
             self._rows.popleft()
             self._used = row_of(self._run)
-        if self._tables:
-            self._run.log(self._take_tables(), commit=False)
+        while self._tables:
+            name, table = self._tables.popitem()
+            self._run.log({name: self._media(table)}, commit=False)
         return True
+
+    def _log(self, data: dict[str, Any], *, commit: bool = False) -> None:
+        try:
+            self._run.log(data, commit=commit)
+        except Exception as error:
+            if not self.temporary(error):
+                self._rows.popleft()  # it would hold up all that come after it
+            raise
 
     def _alone(self, row: int) -> bool:
         """Whether nobody but us has written into this run since we came."""
         return self._first is not None and row == self._first + self._ours and len(self._rows) > ALONE
-
-    def _take_tables(self) -> dict[str, Any]:
-        tables, self._tables = self._tables, {}
-        return {name: self._media(table) for name, table in tables.items()}
 
     def temporary(self, error: Exception) -> bool:
         return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)

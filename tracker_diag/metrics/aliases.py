@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,10 @@ class _Matcher:
                 if match := pattern.fullmatch(form):
                     member = match.groupdict().get("member")
                     return self._mapped(name, place, order, f"{name}:{member}" if member else "")
+        if self.file.framework != GENERIC and registry.of_evaluation(key):
+            # An evaluation is often the user's own, whatever the trainer.
+            well_known = _matcher(GENERIC).find(key, order)
+            return well_known and replace(well_known, rank=_LAST + well_known.rank)
         name_in_key = registry.canonical(key)
         return Mapped(name_in_key, rank=_LAST + order) if name_in_key else None
 

@@ -27,7 +27,7 @@ from tracker_diag.rules.nodes import (
     Trend,
     names,
 )
-from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader
+from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader, Series
 from tracker_diag.rules.signals import can_be, holds, reader
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
@@ -43,26 +43,31 @@ class Engine:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
         )
+        self._series: dict[str, Series] = {}
         self._readers: dict[str, Reader] = {}
-        """What several rules ask of the same series is read once."""
+        """What several rules ask of the same series is read once, and each series once for all readers."""
         self._watches: list[_Watch] = []
         self._noted: set[str] = set()
         for rule in self.rules:
             for pair in _pairs(rule):
                 for slice in rule.slices:
-                    keys: dict[str, str] = {}
+                    at = Place(pair, slice, settings or GrowthSettings(), algorithm, self._series)
+                    readers: dict[str, Reader] = {}
                     for name, signal in rule.signals.items():
-                        keys[name] = _key(signal, pair, slice)
-                        if keys[name] not in self._readers:
-                            at = Place(pair, slice, settings or GrowthSettings(), algorithm)
-                            self._readers[keys[name]] = reader(signal, at)
-                    self._watches.append(_Watch(rule, pair, slice, keys))
+                        key = _key(signal, pair, slice)
+                        if key not in self._readers:
+                            self._readers[key] = reader(signal, at)
+                        readers[name] = self._readers[key]
+                    self._watches.append(_Watch(rule, pair, slice, readers))
 
     def evaluate(self, observed: Observed) -> list[Finding]:
         """Take in one step; the findings whose state changed at it, inhibitions already marked."""
         observed = replace(observed, fired={**observed.fired, **self._fired()})
-        readings = {key: one.read(observed) for key, one in self._readers.items()}
-        changed = [watch.step(observed, readings) for watch in self._watches]  # a list: each watch is to step
+        for series in self._series.values():
+            series.read(observed)
+        for one in self._readers.values():
+            one.read(observed)
+        changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
         if any(changed):
             firing = [w.finding for w in self._watches if w.finding and w.finding.state == "firing"]
             # Whose explanation came or went has changed too: it may be an alert now, or none any more.
@@ -148,12 +153,16 @@ PAST = 100
 class _Watch:
     """One rule on one pair and slice."""
 
-    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, keys: Mapping[str, str]) -> None:
+    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader]) -> None:
         self.rule = rule
         self.pair: Pair | None = pair
         self.slice = slice
-        self._keys = keys
+        self._readers = readers
         self._required = tuple(dict.fromkeys(names(rule.condition)))
+        self._deciding = [readers[name] for name in self._required]
+        self._said: list[bool | None] = []
+        """What they said last, of which the verdict was."""
+        self._verdict: bool | None = None
         self._silent = list(self._required)
         """Signals that have never said anything."""
         self._can_fire = False
@@ -163,7 +172,8 @@ class _Watch:
         self.past: list[Finding] = []
         self.given = False
         """Whether the pair was ever observed, and gave a signal."""
-        self.blindness = "no step yet"
+        self._blindness = "no step yet"
+        """Why it cannot see, where its readers do not tell."""
         self._has_seen, self._missed = False, 0
 
     @property
@@ -175,21 +185,35 @@ class _Watch:
         """Whether the rule could decide, at some step and not too long ago."""
         return self._has_seen and self._missed <= LOST_AFTER
 
-    def step(self, observed: Observed, read: Mapping[str, Reading]) -> bool:
-        """Take in one step, `read` by the engine's readers; whether a finding began, fired or was resolved."""
-        readings = {name: read[key] for name, key in self._keys.items()}
-        said = [name for name in self._silent if readings[name].holds is not None]
-        if said:
-            self._silent = [name for name in self._silent if name not in said]
-            self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
-        self.given |= self.pair is None or self.pair not in (observed.absent or {})
-        # What fails for want of a metric that never came is no health: the rule could not have fired.
-        verdict = holds(self.rule.condition, readings) if self._can_fire else None
-        if verdict is None:
-            self._blind(readings)
+    @property
+    def blindness(self) -> str:
+        """Why the rule cannot see."""
+        if self._blindness:
+            return self._blindness
+        note = next((one.reading().note for one in self._deciding if one.holds is None), "")
+        return f"{self.pair}: {note}" if self.pair else note
+
+    def step(self, observed: Observed) -> bool:
+        """Take in one step, once the readers have; whether a finding began, fired or was resolved."""
+        said = [one.holds for one in self._deciding]
+        if said != self._said:  # at most steps nothing new is said
+            self._said, self._verdict = said, self._judge()
+        self.given = self.given or self.pair is None or self.pair not in (observed.absent or {})
+        if self._verdict is None:
+            self._missed, self._blindness = self._missed + 1, ""
+            if self.state == "healthy":
+                self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
             return False
         self._has_seen, self._missed = True, 0
-        return self._true(observed.step, readings) if verdict else self._false(observed.step)
+        return self._true(observed.step) if self._verdict else self._false(observed.step)
+
+    def _judge(self) -> bool | None:
+        silent = [name for name in self._silent if self._readers[name].holds is None]
+        if silent != self._silent:
+            self._silent = silent
+            self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(silent))
+        # What fails for want of a metric that never came is no health: the rule could not have fired.
+        return holds(self.rule.condition, self._readers) if self._can_fire else None
 
     def inhibit(self, firing: Sequence[Finding]) -> bool:
         """Mark the finding by what explains it now, and tell whether that has changed.
@@ -212,7 +236,7 @@ class _Watch:
             self.finding = self.finding.moved(state="resolved", resolved=step)
         self._drop_pending()
         self._failed, self.state = 0, "unknown"
-        self._has_seen, self.blindness = False, "the baseline was taken anew"
+        self._has_seen, self._blindness = False, "the baseline was taken anew"
         return fired
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,7 +254,7 @@ class _Watch:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._held, self._failed, self._since, self._missed = state["counts"]
         self.state, self.given = state["state"], state["given"]
-        self._has_seen, self.blindness = state["has_seen"], state["blindness"]
+        self._has_seen, self._blindness, self._said = state["has_seen"], state["blindness"], []
         self._silent = [name for name in self._required if name in state["silent"]]
         self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
@@ -242,14 +266,7 @@ class _Watch:
         same_pair = other.pair == self.pair or other.pair not in self.rule.pairs
         return self.rule.id in other.rule.inhibits and same_slice and same_pair
 
-    def _blind(self, readings: Mapping[str, Reading]) -> None:
-        self._missed += 1
-        note = next(readings[name].note for name in self._required if readings[name].holds is None)
-        self.blindness = f"{self.pair}: {note}" if self.pair else note
-        if self.state == "healthy":
-            self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
-
-    def _true(self, step: int, readings: Mapping[str, Reading]) -> bool:
+    def _true(self, step: int) -> bool:
         self._failed = 0
         if self._held == 0:
             self._since = step
@@ -260,6 +277,7 @@ class _Watch:
         if self.state == "pending" and not fires:
             return False
         self.state = "firing" if fires else "pending"
+        readings = {name: replace(one.reading(), signal=name) for name, one in self._readers.items()}
         required = [readings[name] for name in self._required]
         dated = [r.onset for r in required if r.holds and r.onset is not None]
         if self.finding and self.finding.state == "resolved":
@@ -277,7 +295,7 @@ class _Watch:
             fired=step if fires else None,
             resolved=None,
             summary=_render(self.rule.summary, readings, self.pair, self.slice),
-            evidence=tuple(replace(readings[name], signal=name) for name in (*self._required, *self.rule.support)),
+            evidence=tuple(readings[name] for name in (*self._required, *self.rule.support)),
         )
         return True
 

@@ -31,8 +31,8 @@ def reader(signal: Signal, at: Place) -> Reader:
     return READERS[type(signal)](signal, at)
 
 
-def holds(condition: Condition, readings: Mapping[str, Reading]) -> bool | None:
-    """`condition` over `readings` in Kleene's three-valued logic; None is unknown."""
+def holds(condition: Condition, readings: Mapping[str, Reading | Reader]) -> bool | None:
+    """`condition` over what `readings` say, in Kleene's three-valued logic; None is unknown."""
     match condition:
         case str():
             return readings[condition].holds

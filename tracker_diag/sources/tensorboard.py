@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, require
+from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.sources.rows import Rows
 from tracker_diag.sources.run import FinishedRun, Progress, one_line
 from tracker_diag.sources.tensorboard_text import settings
@@ -51,7 +52,7 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Event files of a run in the order in which they were begun, each with what goes before its metrics' names."""
-    found = sorted((path for path in folder.rglob("*tfevents*") if path.is_file()), key=_begun)
+    found = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _ours(path)), key=_begun)
     if not found:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")
     runs = sorted({_run(file.parent.relative_to(folder)) for file in found})
@@ -61,6 +62,11 @@ def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     for file in found:
         part = file.parent.relative_to(folder / runs[0])
         yield file, "" if part == Path() else f"{part.as_posix()}/"
+
+
+def _ours(file: Path) -> bool:
+    """Whether it holds the diagnostics of a run, which its metrics are not."""
+    return PREFIX.rstrip("/") in file.parts[-3:-1]
 
 
 def _begun(file: Path) -> tuple[str, list[tuple[int, str]]]:

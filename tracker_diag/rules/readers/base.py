@@ -48,9 +48,16 @@ class Observed:
 class Reader(ABC):
     """One signal on one pair and slice: call `read` once a step, in order."""
 
+    holds: bool | None = None
+    """Whether the signal holds at this step; None where it cannot see."""
+
     @abstractmethod
-    def read(self, observed: Observed) -> Reading:
-        """What the signal says at this step."""
+    def read(self, observed: Observed) -> None:
+        """Take in one step, of which the series have been read."""
+
+    @abstractmethod
+    def reading(self) -> Reading:
+        """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
 
     def rebaseline(self) -> None:  # noqa: B027  # most signals have no baseline, and no state
         """Forget what was normal."""
@@ -64,39 +71,41 @@ class Reader(ABC):
 
 
 class Series:
-    """One series, or the ratio of two, as a signal reads it."""
+    """One series, or the ratio of two, read once a step for all the signals that look at it."""
+
+    now: Scalar | None = None
+    """The value at this step; None where there is none."""
 
     def __init__(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> None:
         self.definition = ref.definition
         self.keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
         self.name = " / ".join(self.keys)
-        self._prefixes = [_prefixes(key) for key in self.keys]
-        self._none = Reading("", self.name, None, note="no step yet")
+        self._observed: Observed | None = None
 
-    def read(self, observed: Observed) -> Scalar | None:
-        """The value at this step; None where there is none."""
-        scalar = observed.series.get(self.keys[0])
-        if scalar is None:
-            self._say(observed.why(self._prefixes[0]))
-            return None
-        if len(self.keys) == 1:
-            return scalar
-        under = observed.series.get(self.keys[1])
-        if under is None or under.value == 0:
-            self._say(observed.why(self._prefixes[1]) if under is None else f"{self.keys[1]} is 0")
-            return None
-        # Errors of the logarithm: those of a ratio add up, as the two are sampled apart.
-        known = scalar.error is not None and under.error is not None
-        error = math.hypot(scalar.error or 0.0, under.error or 0.0) if known else None
-        return Scalar(self.name, scalar.value / under.value, min(scalar.n or 0, under.n or 0) or None, error)
-
-    def _say(self, note: str) -> None:
-        if self._none.note != note:
-            self._none = Reading("", self.name, None, note=note)
+    def read(self, observed: Observed) -> None:
+        """Take in one step."""
+        self._observed = observed
+        self.now = observed.series.get(self.keys[0])
+        if self.now is not None and len(self.keys) == 2:
+            self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
 
     def unknown(self, note: str = "") -> Reading:
         """A reading that says why there is none."""
-        return Reading("", self.name, None, note=note) if note else self._none
+        return Reading("", self.name, None, note=note or self._why())
+
+    def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
+        if under is None or under.value == 0:
+            return None
+        # Errors of the logarithm: those of a ratio add up, as the two are sampled apart.
+        known = over.error is not None and under.error is not None
+        error = math.hypot(over.error or 0.0, under.error or 0.0) if known else None
+        return Scalar(self.name, over.value / under.value, min(over.n or 0, under.n or 0) or None, error)
+
+    def _why(self) -> str:
+        if self._observed is None:
+            return "no step yet"
+        missing = next((key for key in self.keys if key not in self._observed.series), None)
+        return f"{self.keys[-1]} is 0" if missing is None else self._observed.why(_prefixes(missing))
 
 
 @dataclass(frozen=True)
@@ -107,10 +116,13 @@ class Place:
     slice: SliceName
     settings: GrowthSettings
     algorithm: Algorithm | None = None
+    known: dict[str, Series] = field(default_factory=dict[str, Series])
+    """Series that other readers look at, by name."""
 
     def series(self, ref: SeriesRef, over: SeriesRef | None = None) -> Series:
         """The series `ref` here, or its ratio to `over`."""
-        return Series(ref, over, self.pair, self.slice)
+        series = Series(ref, over, self.pair, self.slice)
+        return self.known.setdefault(series.name, series)
 
 
 def _prefixes(key: str) -> list[str]:

@@ -30,23 +30,29 @@ class GrowthReader(Reader):
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
 
-    def read(self, observed: Observed) -> Reading:
-        now = self._series.read(observed)
-        self._missed += 1
+    def read(self, observed: Observed) -> None:
+        now = self._series.now
         if now is not None:
             self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None)
             self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
+            self.holds = self._detector.holds
+            return
+        self._missed += 1
+        if self._missed > LOST_AFTER:
+            self.holds = None
+
+    def reading(self) -> Reading:
         if self._last is None:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
             return self._series.unknown(f"no value since step {self._last_step}")
         (value, n), detector = self._last, self._detector
-        holds = detector.holds
-        note = detector.needs if holds is None else ""
-        return Reading("", self._series.name, holds, value, detector.baseline, n, detector.onset, note)
+        note = detector.needs if self.holds is None else ""
+        return Reading("", self._series.name, self.holds, value, detector.baseline, n, detector.onset, note)
 
     def rebaseline(self) -> None:
         self._detector.rebaseline()
+        self.holds = None
 
     def state_dict(self) -> dict[str, Any]:
         last = list(self._last) if self._last else None
@@ -56,6 +62,7 @@ class GrowthReader(Reader):
         self._detector.load_state_dict(state["detector"])
         self._last = (state["last"][0], state["last"][1]) if state["last"] else None
         self._last_step, self._missed = state["step"], state["missed"]
+        self.holds = self._detector.holds if self._missed <= LOST_AFTER else None
 
 
 class TrendReader(Reader):
@@ -68,25 +75,30 @@ class TrendReader(Reader):
         self._starts: deque[int] = deque(maxlen=BLOCKS)
         self._block: list[float] = []
         self._block_start = 0
-        self._holds: bool | None = None
+        self._changes: bool | None = None
+        """What the last eight blocks said."""
         self._missed = 0
 
-    def read(self, observed: Observed) -> Reading:
-        now = self._series.read(observed)
-        self._missed += 1
+    def read(self, observed: Observed) -> None:
+        now = self._series.now
         if now is not None:
             self._take(observed.step, now.value)
             self._missed = 0
+        else:
+            self._missed += 1
+        self.holds = self._changes if self._missed <= LOST_AFTER else None
+
+    def reading(self) -> Reading:
         if not self._means and not self._block:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
             return self._series.unknown(f"no value in {self._missed} steps")
-        if self._holds is None:
+        if self.holds is None:
             have = len(self._means) * self._size + len(self._block)
             return self._series.unknown(f"{have} of {BLOCKS * self._size} steps with a value")
-        onset = self._onset() if self._holds else None
-        n = now.n if now else None
-        return Reading("", self._series.name, self._holds, self._means[-1], self._means[0], n, onset)
+        onset = self._onset() if self.holds else None
+        n = self._series.now.n if self._series.now else None
+        return Reading("", self._series.name, self.holds, self._means[-1], self._means[0], n, onset)
 
     def _take(self, step: int, value: float) -> None:
         if not self._block:
@@ -97,16 +109,18 @@ class TrendReader(Reader):
             self._starts.append(self._block_start)
             self._block = []
             if len(self._means) == BLOCKS:
-                self._holds = self._changes()
+                self._changes = self._judge(list(self._means))
 
-    def _changes(self) -> bool:
-        sign = 1 if self._signal.direction == "rising" else -1
-        y = [math.log(max(mean, 1e-12)) for mean in self._means] if self._signal.factor else list(self._means)
+    def _judge(self, y: list[float]) -> bool:
+        if self._signal.factor:
+            y = [math.log(max(mean, 1e-12)) for mean in y]
+        if self._signal.direction == "falling":
+            y = [-mean for mean in y]
         least = math.log(self._signal.factor) if self._signal.factor else self._signal.change or 0.0
         # First what is cheap: most series have not moved at all.
-        if sign * (max(y[-3:], key=lambda v: sign * v) - min(y[:3], key=lambda v: sign * v)) < least:
+        if max(y[-3:]) - min(y[:3]) < least:
             return False
-        return sign * mann_kendall(y) >= STEADY and sign * theil_sen(y) * (BLOCKS - 1) >= least
+        return mann_kendall(y) >= STEADY and theil_sen(y) * (BLOCKS - 1) >= least
 
     def _onset(self) -> int:
         """The first step of the block that has come a quarter of the way."""
@@ -117,18 +131,18 @@ class TrendReader(Reader):
     def rebaseline(self) -> None:
         self._means.clear()
         self._starts.clear()
-        self._block, self._holds = [], None
+        self._block, self._changes = [], None
 
     def state_dict(self) -> dict[str, Any]:
         blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}
-        return blocks | {"start": self._block_start, "holds": self._holds, "missed": self._missed}
+        return blocks | {"start": self._block_start, "holds": self._changes, "missed": self._missed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rebaseline()
         self._means.extend(state["means"])
         self._starts.extend(state["starts"])
         self._block, self._block_start = list(state["block"]), state["start"]
-        self._holds, self._missed = state["holds"], state["missed"]
+        self._changes, self._missed = state["holds"], state["missed"]
 
 
 class SpikeReader(Reader):
@@ -137,25 +151,30 @@ class SpikeReader(Reader):
     def __init__(self, signal: Spike, at: Place) -> None:
         self._series, self._signal = at.series(signal.series), signal
         self._recent: deque[float] = deque(maxlen=signal.steps)
-        self._last: Reading | None = None
+        self._needed = (signal.steps + 1) // 2
+        self._last: tuple[float, float] | None = None
+        """The last value that was judged, and the median before it."""
+        self._step = 0
 
-    def read(self, observed: Observed) -> Reading:
-        now = self._series.read(observed)
+    def read(self, observed: Observed) -> None:
+        now = self._series.now
         if now is None:
-            if self._last is None:
-                return self._series.unknown()
-            return Reading("", self._series.name, False, self._last.value, self._last.baseline)
-        needed, before = (self._signal.steps + 1) // 2, len(self._recent)
-        if before < needed:
-            self._recent.append(now.value)
-            return self._series.unknown(f"{before + 1} of {needed} steps with a value")
-        values = list(self._recent)
-        middle = median(values)
-        holds = far_off(self._signal, now.value, middle) and self._unlikely(now.value, middle, values)
+            self.holds = None if self._last is None else False
+            return
+        if len(self._recent) >= self._needed:
+            values = list(self._recent)
+            middle = median(values)
+            self._last, self._step = (now.value, middle), observed.step
+            self.holds = far_off(self._signal, now.value, middle) and self._unlikely(now.value, middle, values)
         self._recent.append(now.value)
-        onset = observed.step if holds else None
-        self._last = Reading("", self._series.name, holds, now.value, middle, now.n, onset)
-        return self._last
+
+    def reading(self) -> Reading:
+        now = self._series.now
+        if self._last is None:
+            text = f"{len(self._recent)} of {self._needed} steps with a value"
+            return self._series.unknown("" if now is None else text)
+        n = now.n if now else None
+        return Reading("", self._series.name, self.holds, *self._last, n, self._step if self.holds else None)
 
     def _unlikely(self, value: float, middle: float, values: list[float]) -> bool:
         spread = 1.4826 * median([abs(v - middle) for v in values])
@@ -163,17 +182,15 @@ class SpikeReader(Reader):
 
     def rebaseline(self) -> None:
         self._recent.clear()
-        self._last = None
+        self._last = self.holds = None
 
     def state_dict(self) -> dict[str, Any]:
-        last = [self._last.value, self._last.baseline] if self._last else None
-        return {"recent": list(self._recent), "last": last}
+        return {"recent": list(self._recent), "last": list(self._last) if self._last else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
-        last = state["last"]
-        self._last = Reading("", self._series.name, False, last[0], last[1]) if last else None
+        self._last = (state["last"][0], state["last"][1]) if state["last"] else None
 
 
 def far_off(signal: Spike, value: float, middle: float) -> bool:

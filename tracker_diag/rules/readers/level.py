@@ -16,13 +16,17 @@ class ThresholdReader(Reader):
 
     def __init__(self, signal: Threshold, at: Place) -> None:
         self._series = at.series(signal.series, signal.relative_to)
-        self._bounds = limits(signal, at.algorithm)
+        self._above, self._below = limits(signal, at.algorithm)
 
-    def read(self, observed: Observed) -> Reading:
-        now = self._series.read(observed)
+    def read(self, observed: Observed) -> None:
+        now = self._series.now
+        self.holds = None if now is None else outside(now.value, self._above, self._below)
+
+    def reading(self) -> Reading:
+        now = self._series.now
         if now is None:
             return self._series.unknown()
-        return Reading("", self._series.name, outside(now.value, *self._bounds), now.value, None, now.n)
+        return Reading("", self._series.name, self.holds, now.value, None, now.n)
 
 
 class BaselineRatioReader(Reader):
@@ -33,20 +37,25 @@ class BaselineRatioReader(Reader):
         self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
         self._seen, self._total = 0, 0.0
 
-    def read(self, observed: Observed) -> Reading:
-        now = self._series.read(observed)
+    def read(self, observed: Observed) -> None:
+        now, self.holds = self._series.now, None
+        if now is None:
+            return
+        self._seen += 1
+        if self._seen <= self._burn_in + self._steps:
+            self._total += now.value if self._seen > self._burn_in else 0.0
+        elif self._total:
+            self.holds = outside(now.value / (self._total / self._steps), *self._bounds)
+
+    def reading(self) -> Reading:
+        now, needed = self._series.now, self._burn_in + self._steps
         if now is None:
             return self._series.unknown()
-        self._seen += 1
-        needed = self._burn_in + self._steps
         if self._seen <= needed:
-            self._total += now.value if self._seen > self._burn_in else 0.0
             return self._series.unknown(f"baseline has {self._seen} of {needed} steps with a value")
-        baseline = self._total / self._steps
-        if baseline == 0:
+        if self._total == 0:
             return self._series.unknown("the baseline is 0")
-        beyond = outside(now.value / baseline, *self._bounds)
-        return Reading("", self._series.name, beyond, now.value, baseline, now.n)
+        return Reading("", self._series.name, self.holds, now.value, self._total / self._steps, now.n)
 
     def rebaseline(self) -> None:
         self._seen, self._total = min(self._seen, self._burn_in), 0.0
@@ -70,21 +79,24 @@ class CorrelationReader(Reader):
         self._since = 0
         self._last: float | None = None
 
-    def read(self, observed: Observed) -> Reading:
-        one, two = self._series.read(observed), self._other.read(observed)
+    def read(self, observed: Observed) -> None:
+        one, two = self._series.now, self._other.now
         if one is not None and two is not None:
             self._recent.append((one.value, two.value))
             self._since += 1
+        if len(self._recent) == self._recent.maxlen and (self._last is None or self._since >= self.EVERY):
+            self._since, self._last = 0, _spearman(np.array(self._recent))
+        self.holds = None if self._last is None else outside(self._last, *self._bounds)
+
+    def reading(self) -> Reading:
         name, needed = f"{self._series.name} ~ {self._other.name}", self._recent.maxlen
         if not self._recent:
-            return (self._series if one is None else self._other).unknown()
+            return (self._series if self._series.now is None else self._other).unknown()
         if len(self._recent) < (needed or 0):
             return Reading("", name, None, note=f"{len(self._recent)} of {needed} steps with both values")
-        if self._last is None or self._since >= self.EVERY:
-            self._since, self._last = 0, _spearman(np.array(self._recent))
         if self._last is None:
             return Reading("", name, None, note="one of the two does not move")
-        return Reading("", name, outside(self._last, *self._bounds), self._last, n=len(self._recent))
+        return Reading("", name, self.holds, self._last, n=len(self._recent))
 
     def rebaseline(self) -> None:
         self._recent.clear()
@@ -106,19 +118,26 @@ class StuckReader(Reader):
         self._series, self._within = at.series(signal.series), signal.within
         self._recent: deque[float] = deque(maxlen=signal.steps)
 
-    def read(self, observed: Observed) -> Reading:
-        now = self._series.read(observed)
+    def read(self, observed: Observed) -> None:
+        now = self._series.now
         if now is not None:
             self._recent.append(now.value)
+            self._judge()
+
+    def _judge(self) -> None:
+        full = len(self._recent) == self._recent.maxlen
+        self.holds = max(self._recent) - min(self._recent) <= self._within if full else None
+
+    def reading(self) -> Reading:
         if not self._recent:
             return self._series.unknown()
-        if len(self._recent) < (self._recent.maxlen or 0):
+        if self.holds is None:
             return self._series.unknown(f"{len(self._recent)} of {self._recent.maxlen} steps with a value")
-        spread = max(self._recent) - min(self._recent)
-        return Reading("", self._series.name, spread <= self._within, self._recent[-1])
+        return Reading("", self._series.name, self.holds, self._recent[-1])
 
     def rebaseline(self) -> None:
         self._recent.clear()
+        self.holds = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"recent": list(self._recent)}
@@ -126,6 +145,7 @@ class StuckReader(Reader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
+        self._judge()
 
 
 def _spearman(values: Any) -> float | None:

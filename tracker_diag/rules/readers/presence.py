@@ -13,13 +13,17 @@ class NonFiniteReader(Reader):
     """Whether anything was NaN or infinite at this step, and what."""
 
     def __init__(self, signal: NonFinite, at: Place) -> None:
-        """Nothing is to be remembered."""
+        self._bad: tuple[str, ...] = ()
+        self._step = 0
 
-    def read(self, observed: Observed) -> Reading:
-        if observed.non_finite:
-            bad = observed.non_finite
-            return Reading("", bad[0], True, n=len(bad), onset=observed.step)
-        if not observed.checked:
+    def read(self, observed: Observed) -> None:
+        self._bad, self._step = observed.non_finite, observed.step
+        self.holds = True if self._bad else False if observed.checked else None
+
+    def reading(self) -> Reading:
+        if self._bad:
+            return Reading("", self._bad[0], True, n=len(self._bad), onset=self._step)
+        if self.holds is None:
             return Reading("", "any", None, note="no metric and no tensor yet")
         return Reading("", "any", False, n=0)
 
@@ -32,18 +36,23 @@ class MissingRankReader(Reader):
         self._since: dict[str, int] = {}
         """The step from which on each rank, by its number, has been silent."""
 
-    def read(self, observed: Observed) -> Reading:
-        if observed.missing is None:
+        self._missing: Mapping[str, int] | None = None
+
+    def read(self, observed: Observed) -> None:
+        self._missing, self.holds = observed.missing, None
+        if self._missing is not None:
+            silent = {label.partition(" on ")[0] for label in self._missing}
+            self._since = {rank: self._since.get(rank, observed.step) for rank in silent}
+            self.holds = max(self._missing.values(), default=0) >= self._steps
+
+    def reading(self) -> Reading:
+        if self._missing is None:
             return Reading("", "ranks", None, note="no ranks that report through a store")
-        silent = {label.partition(" on ")[0] for label in observed.missing}
-        self._since = {rank: self._since.get(rank, observed.step) for rank in silent}
-        longest = max(observed.missing, key=observed.missing.__getitem__, default=None)
+        longest = max(self._missing, key=self._missing.__getitem__, default=None)
         if longest is None:
             return Reading("", "ranks", False, 0)
-        steps, missing = observed.missing[longest], sum(n >= self._steps for n in observed.missing.values())
-        return Reading(
-            "", longest, steps >= self._steps, steps, n=missing, onset=self._since[longest.partition(" on ")[0]]
-        )
+        steps, missing = self._missing[longest], sum(n >= self._steps for n in self._missing.values())
+        return Reading("", longest, self.holds, steps, n=missing, onset=self._since[longest.partition(" on ")[0]])
 
     def state_dict(self) -> dict[str, Any]:
         return {"since": dict(self._since)}
@@ -59,12 +68,15 @@ class AbsentReader(Reader):
         self._series, self._needed = at.series(signal.series), signal.steps
         self._steps, self._came = 0, False
 
-    def read(self, observed: Observed) -> Reading:
-        self._came |= self._series.read(observed) is not None
+    def read(self, observed: Observed) -> None:
+        self._came |= self._series.now is not None
         self._steps += observed.checked
-        if not self._came and self._steps < self._needed:
+        self.holds = None if not self._came and self._steps < self._needed else not self._came
+
+    def reading(self) -> Reading:
+        if self.holds is None:
             return self._series.unknown(f"{self._steps} of {self._needed} steps")
-        return Reading("", self._series.name, not self._came)
+        return Reading("", self._series.name, self.holds)
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self._steps, "came": self._came}
@@ -82,13 +94,16 @@ class ConfigChangedReader(Reader):
         self._changed: list[Any] | None = None
         self._last: Mapping[str, object] | None = None
 
-    def read(self, observed: Observed) -> Reading:
+    def read(self, observed: Observed) -> None:
         if observed.config is not self._last:  # a run has hundreds of settings, which hardly ever change
             self._last = observed.config
             found = {key: str(value) for key, value in _matching(observed.config, self._keys)}
             for key, value in found.items():
                 if self._first.setdefault(key, value) != value and self._changed is None:
                     self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
+        self.holds = self._changed is not None if self._first else None
+
+    def reading(self) -> Reading:
         if not self._first:
             return Reading("", "config", None, note=_unset(self._keys))
         if self._changed is None:
@@ -109,13 +124,21 @@ class ConfigIsReader(Reader):
     """Whether a setting has one of some values; case does not matter."""
 
     def __init__(self, signal: ConfigIs, at: Place) -> None:
-        self._signal = signal
+        self._keys, self._values = signal.keys, {str(value).lower() for value in signal.values}
+        self._last: Mapping[str, object] | None = None
+        self._found: tuple[str, object] | None = None
 
-    def read(self, observed: Observed) -> Reading:
-        for key, value in _matching(observed.config, self._signal.keys):
-            wanted = [str(one).lower() for one in self._signal.values]
-            return Reading("", f"{key}: {value}", str(value).lower() in wanted)
-        return Reading("", "config", None, note=_unset(self._signal.keys))
+    def read(self, observed: Observed) -> None:
+        if observed.config is not self._last:
+            self._last = observed.config
+            self._found = next(_matching(observed.config, self._keys), None)
+            self.holds = None if self._found is None else str(self._found[1]).lower() in self._values
+
+    def reading(self) -> Reading:
+        if self._found is None:
+            return Reading("", "config", None, note=_unset(self._keys))
+        key, value = self._found
+        return Reading("", f"{key}: {value}", self.holds)
 
 
 class FiredReader(Reader):
@@ -123,16 +146,18 @@ class FiredReader(Reader):
 
     def __init__(self, signal: Fired, at: Place) -> None:
         self._signal = signal
+        self._recent: dict[str, int] = {}
+        """When they fired."""
 
-    def read(self, observed: Observed) -> Reading:
-        recent = [
-            rule
-            for rule in self._signal.rules
-            if observed.step - observed.fired.get(rule, -(10**9)) <= self._signal.steps
-        ]
-        holds = len(recent) >= self._signal.count
-        onset = min((observed.fired[rule] for rule in recent), default=None) if holds else None
-        return Reading("", ", ".join(recent) or "none", holds, len(recent), onset=onset)
+    def read(self, observed: Observed) -> None:
+        since = observed.step - self._signal.steps
+        self._recent = {rule: observed.fired[rule] for rule in self._signal.rules if rule in observed.fired}
+        self._recent = {rule: fired for rule, fired in self._recent.items() if fired >= since}
+        self.holds = len(self._recent) >= self._signal.count
+
+    def reading(self) -> Reading:
+        onset = min(self._recent.values(), default=None) if self.holds else None
+        return Reading("", ", ".join(self._recent) or "none", self.holds, len(self._recent), onset=onset)
 
 
 def _matching(config: Mapping[str, object], patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:

@@ -1,0 +1,136 @@
+"""tracker_diag in AReaL: `attach(trainer)` before `trainer.train()`, in the process of each rank.
+
+    with PPOTrainer(config, train_dataset=...) as trainer:
+        tracker_diag_areal.attach(trainer)
+        trainer.train(workflow=...)
+
+Log-probabilities are looked at where the loss is computed, before M2PO and rejection sampling take tokens out, and
+sliced by the policy version that sampled each token.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after, before
+from tracker_diag.wrap import dotted
+
+__all__ = ["SEES", "TESTED", "attach"]
+
+TESTED = "1.0"
+"""Versions of AReaL that the tests run against."""
+
+SEES: dict[str, str] = {
+    "policy": "current against proximal log-probabilities, from the second minibatch of a step on",
+    "mismatch": "with actor.use_decoupled_loss: proximal log-probabilities against those of the rollout engine",
+    "reference": "with a reference model",
+    "post_tool": "multi-turn workflows: tokens that loss_mask leaves out",
+    "policy_lag": "by token: the trainer's version less that which sampled the token",
+    "advantage": "the sign of each token's advantage",
+    "metrics": "all that StatsLogger.commit is given, with its global step",
+    "not": "tokens of other ranks than the first, unless the monitor is one with ranks; any ratio in single-controller "
+    "mode, where the loss is computed in other processes; with prox_logp_method=loglinear the policy and mismatch "
+    "pairs, whose proximal policy is then an interpolation; which of several tools answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+SINGLE_CONTROLLER = (
+    "in single-controller mode the loss is computed in other processes: no signal. Tails, ESS and KL by slice will not "
+    "be seen, only what the trainer logs. To see them, launch with one trainer process a rank (SPMD)."
+)
+
+_log = logging.getLogger("tracker_diag")
+
+
+def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch one call of `trainer.train()`; call this before it.
+
+    The diagnostics go to the run of W&B that the trainer's `StatsLogger` has started, beside its own rows. They are
+    closed before that run is ended.
+
+    Args:
+        trainer: a `PPOTrainer`, or anything with its `config` and `stats_logger`.
+        monitor: one with settings, rules, ranks or backends of your own. By default one that knows the trainer's
+            settings, its algorithm and its clip range.
+    """
+    require("areal", "areal")
+    if monitor is None:
+        monitor = _monitor(trainer.config)
+        for backend in active_backends():
+            monitor.add(backend)
+    off: list[Callable[[], None]] = []
+    watched, stats = monitor, trainer.stats_logger
+
+    def on_commit(given: Mapping[str, Any]) -> None:
+        rows = [given["data"]] if isinstance(given["data"], Mapping) else given["data"]
+        metrics = {key: value for row in rows for key, value in row.items() if not key.endswith("__count")}
+        watched.log(metrics, given["global_step"])
+
+    def on_close(_: Mapping[str, Any]) -> None:
+        watched.close()
+        while off:
+            off.pop()()
+
+    def on_loss(_: Any, given: Mapping[str, Any]) -> None:
+        observe(given, watched)
+
+    try:
+        off.append(before(stats, "commit", ("global_step", "data"), on_commit, monitor))
+        off.append(before(stats, "close", (), on_close, monitor))
+        if require("areal.utils.environ", "areal").is_single_controller():
+            _log.warning(SINGLE_CONTROLLER)
+        else:
+            actor = require("areal.trainer.ppo.actor", "areal")
+            parameters = ("logprobs", "input_data", "current_version", "use_decoupled_loss")
+            off.append(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
+    except HookError as error:
+        while off:
+            off.pop()()
+        _log.warning("this AReaL is another than was tested, nothing of it is watched: %s", error)
+    return monitor
+
+
+def observe(given: Mapping[str, Any], monitor: Monitor) -> None:
+    """Hand over what `grpo_loss_fn` was given: a microbatch, packed (N,) with cu_seqlens or padded (B, T).
+
+    AReaL turns masks and log-probabilities one place to the left, so that they stand where the token was predicted;
+    `versions` still stands where the token is.
+    """
+    import torch
+
+    data, new = given["input_data"], given["logprobs"].detach()
+    tensors: dict[str, Any] = {
+        "logprobs": new,
+        "old_logprobs": data.get("prox_logp"),
+        "ref_logprobs": data.get("ref_logp"),
+    }
+    if given.get("use_decoupled_loss") and tensors["old_logprobs"] is not None:
+        tensors["rollout_logprobs"] = data["logprobs"]
+    if tensors["old_logprobs"] is None and tensors["ref_logprobs"] is None:
+        return
+    if new.ndim == 1:
+        places = torch.arange(len(new), device=new.device)
+        tensors["sequence_ids"] = torch.searchsorted(data["cu_seqlens"].to(places.dtype), places, right=True)
+    version = given.get("current_version")
+    if version is not None and "versions" in data:
+        tensors["policy_lag"] = version - torch.roll(data["versions"].long(), shifts=-1, dims=-1)
+    monitor.observe(model_mask=data["loss_mask"].bool(), advantages=data.get("advantages"), **tensors)
+
+
+def _monitor(given: Any) -> Monitor:
+    settings = asdict(given)
+    settings.pop("stats_logger", None)  # it has the tracker's key
+    config = dotted(settings)
+    low = _bound(config, "actor.eps_clip", 0.2)
+    high = _bound(config, "actor.eps_clip_higher", low)
+    gspo = config.get("actor.importance_sampling_level") == "sequence"
+    return Monitor(config=config, algorithm="gspo" if gspo else "grpo", clip=(low, high))
+
+
+def _bound(config: Mapping[str, object], key: str, otherwise: float) -> float:
+    bound = config.get(key)
+    return float(bound) if isinstance(bound, int | float) else otherwise

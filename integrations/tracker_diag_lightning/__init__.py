@@ -1,0 +1,48 @@
+"""Lightning: what a module logs, and the tensors that it hands over, into the diagnostics.
+
+    trainer = Trainer(callbacks=[DiagnosticsCallback()], logger=MLFlowLogger(...))
+
+    def training_step(self, batch, batch_idx):
+        ...
+        self.trainer.diag.observe(logprobs=new, old_logprobs=old, model_mask=mask)
+        self.log("reward", reward)
+
+Findings go to the runs of the Trainer's MLflow and W&B loggers, or, where it has none, to those that are underway.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tracker_diag import Monitor
+from tracker_diag.errors import require
+
+if TYPE_CHECKING:
+    from tracker_diag_lightning.callback import DiagnosticsCallback as DiagnosticsCallback
+
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+
+TESTED = "2.6, as lightning and as pytorch_lightning"
+SEES: dict[str, str] = {
+    "policy, mismatch, reference": "what the module hands to self.trainer.diag.observe; all batches up to the "
+    "next row of log_every_n_steps add up",
+    "metrics": "every row that Lightning's loggers are given, with its step; for a Trainer with logger=False too",
+    "not": "no tensor by itself: Lightning does not know which of a module's tensors are log-probabilities",
+}
+
+
+def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Add a `DiagnosticsCallback` to a `Trainer` that exists already; the same as `Trainer(callbacks=[...])`."""
+    require("lightning", "lightning")
+    from tracker_diag_lightning.callback import DiagnosticsCallback
+
+    callback = DiagnosticsCallback(monitor=monitor)
+    trainer.callbacks.append(callback)
+    return callback.monitor
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DiagnosticsCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("lightning", "lightning")
+    from tracker_diag_lightning.callback import DiagnosticsCallback
+
+    return DiagnosticsCallback

@@ -1,0 +1,90 @@
+"""DiagnosticsCallback, and one more logger for the Trainer, which hears the rows of the others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.backends.base import Backend
+
+
+class DiagnosticsCallback(Callback):
+    """Watches `fit`. The module hands over tensors with `self.trainer.diag.observe(...)`.
+
+    Args:
+        monitor: by default one is made, with the module's hyperparameters, and writes to the Trainer's MLflow and
+            W&B loggers. In either case it is closed when `fit` ends, just before the loggers are.
+    """
+
+    def __init__(self, *, monitor: Monitor | None = None) -> None:
+        self._given = monitor is not None
+        self.monitor = monitor or Monitor()
+        self._closed = False
+        self._heard: _Listener | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if self._closed and not self._given:
+            self.monitor, self._closed = Monitor(), False
+        trainer.diag = self.monitor
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        if not self._given and trainer.is_global_zero:
+            with self.monitor.guard("integration_errors"):
+                for backend in backends(trainer):
+                    self.monitor.add(backend)
+        # Not before: checkpoints take their folder from the loggers that are there at `setup`.
+        self._heard = _Listener(self.monitor, trainer.default_root_dir)
+        trainer.loggers = [*trainer.loggers, self._heard]
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._close(trainer)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._close(trainer)
+
+    def _close(self, trainer: Any) -> None:
+        if self._heard is None:  # not `fit`
+            return
+        heard, self._heard, self._closed = self._heard, None, True
+        trainer.loggers = [logger for logger in trainer.loggers if logger is not heard]
+        self.monitor.close()
+
+
+class _Listener(DummyLogger):
+    """Hears each row with its step; `callback_metrics` would give old values again and again."""
+
+    def __init__(self, monitor: Monitor, folder: str) -> None:
+        super().__init__()
+        self._monitor, self._folder = monitor, folder
+
+    @property
+    def save_dir(self) -> str:
+        return self._folder
+
+    def log_metrics(self, metrics: Mapping[str, object], step: int | None = None) -> None:
+        self._monitor.log(metrics, step)
+
+    def log_hyperparams(self, params: Any = None, *args: Any, **kwargs: Any) -> None:
+        with self._monitor.guard("integration_errors"):
+            given = params if isinstance(params, Mapping) else vars(params or {})
+            plain = {str(k): v for k, v in given.items() if isinstance(v, str | int | float | bool)}
+            self._monitor.config = plain | dict(self._monitor.config)
+
+
+def backends(trainer: Any) -> list[Backend]:
+    """One backend for each of the Trainer's MLflow and W&B loggers; if it has neither, for the runs underway."""
+    found: list[Backend] = []
+    for logger in trainer.loggers:
+        kinds = {kind.__name__ for kind in type(logger).__mro__}
+        if "MLFlowLogger" in kinds:
+            from tracker_diag.backends.mlflow import MlflowBackend
+
+            found.append(MlflowBackend(logger.experiment, logger.run_id))
+        elif "WandbLogger" in kinds:
+            from tracker_diag.backends.wandb import WandbBackend
+
+            found.append(WandbBackend(logger.experiment))
+    return found or active_backends()

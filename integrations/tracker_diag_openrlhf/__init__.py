@@ -1,0 +1,186 @@
+"""tracker_diag in OpenRLHF: start the training with `python -m tracker_diag_openrlhf` in place of its own module.
+
+    python -m tracker_diag_openrlhf --actor.model_name_or_path ... --logger.wandb.key ...
+
+With `ray job submit`, add to the runtime environment instead: `"worker_process_setup_hook":
+"tracker_diag_openrlhf.install"`. The trainer is a Ray actor; when it is made there, `attach` is called on it. With a
+trainer in your own process, call `attach(trainer)` before `trainer.fit()`.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after, before
+from tracker_diag.wrap import dotted
+
+__all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
+
+TESTED = "0.11"
+"""Versions of OpenRLHF that the tests run against."""
+
+SEES: dict[str, str] = {
+    "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities",
+    "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
+    "post_tool": "multi-turn agents: tokens between the action ranges",
+    "advantage": "the sign of each token's advantage",
+    "metrics": "all that the trainer logs, at every step, and its evaluations",
+    "not": "the policy ratio by token, which is made in the actors' processes: of it the rules see ppo_kl and "
+    "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
+    "the policy lag of a token; which of several tools answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+NO_ROLLOUT = (
+    "OpenRLHF brings vLLM's log-probabilities to the trainer only for its correction: no signal of trainer against "
+    "rollout engine. Set --algo.advantage.is_correction_level token, which also corrects the loss."
+)
+
+_TRAINER = "openrlhf.trainer.ppo_trainer"
+
+_log = logging.getLogger("tracker_diag")
+
+
+def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch one call of `trainer.fit()`; call this before it, in the trainer's process.
+
+    The diagnostics go to the run of W&B that the trainer has started, beside its own rows. They are closed before
+    that run is ended.
+
+    Args:
+        trainer: a `BasePPOTrainer`, synchronous or not.
+        monitor: one with settings, rules or backends of your own. By default one that knows the trainer's
+            arguments, its algorithm and its clip range.
+    """
+    require("openrlhf", "openrlhf")
+    if monitor is None:
+        monitor = _monitor(trainer.args)
+        for backend in active_backends():
+            monitor.add(backend)
+    try:
+        _watch(trainer, monitor)
+    except HookError as error:
+        _log.warning("this OpenRLHF is another than was tested, nothing of it is watched: %s", error)
+        return monitor
+    if monitor.config.get("algo.advantage.is_correction_level") == "off":
+        _log.warning(NO_ROLLOUT)
+    return monitor
+
+
+def watch_loss(loss: Any, monitor: Monitor) -> Callable[[], None]:
+    """See the policy ratio where `loss`, a `PolicyLoss` of OpenRLHF, is computed; gives a function that ends it."""
+
+    def seen(_: Any, given: Mapping[str, Any]) -> None:
+        monitor.observe(
+            logprobs=given["log_probs"].detach(),
+            old_logprobs=given["old_log_probs"],
+            model_mask=given["action_mask"].bool(),
+            advantages=given["advantages"],
+        )
+
+    return after(loss, "forward", ("log_probs", "old_log_probs", "advantages", "action_mask"), seen, monitor)
+
+
+def install() -> None:
+    """From now on each trainer that is made in this process is attached to; the hook of Ray's worker processes.
+
+    OpenRLHF is not imported by this: most workers of a job must not import its trainer.
+    """
+    if _TRAINER in sys.modules:
+        _await_trainers(sys.modules[_TRAINER])
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Waits for the import of OpenRLHF's trainer."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != _TRAINER:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                _await_trainers(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _await_trainers(module: Any) -> None:
+    def made(_: None, given: Mapping[str, Any]) -> None:
+        attach(given["self"])
+
+    try:
+        # The monitor is only for failures of attach itself, which are told in the log.
+        after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(rules=()))
+    except (HookError, AttributeError) as error:
+        _log.warning("this OpenRLHF is another than was tested, it is not watched: %s", error)
+
+
+def _watch(trainer: Any, monitor: Monitor) -> None:
+    """See the experiences that are made, and what is logged; all of it or nothing."""
+
+    def on_experiences(made: Any, _: Mapping[str, Any]) -> None:
+        for experience in made:
+            _observe(experience, monitor)
+
+    def on_log(given: Mapping[str, Any]) -> None:
+        monitor.log(given.get("logs_dict") or {}, given["global_step"])
+
+    def on_close(_: Mapping[str, Any]) -> None:
+        monitor.close()
+
+    loggers = [one for one in (trainer.wandb_logger, trainer.tensorboard_logger) if one is not None]
+    off: list[Callable[[], None]] = []
+    try:
+        maker = trainer.experience_maker
+        off.append(after(maker, "make_experience_batch", ("rollout_samples",), on_experiences, monitor))
+        off.append(before(trainer, "save_logs_and_checkpoints", ("global_step", "logs_dict"), on_log, monitor))
+        for logger in loggers[:1]:  # W&B's, if there are two
+            off.append(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
+            off.append(before(logger, "close", (), on_close, monitor))
+    except HookError:
+        for undo in off:
+            undo()
+        raise
+
+
+def _observe(experience: Any, monitor: Monitor) -> None:
+    """Hand over the two pairs that there may be; the policy pair is not seen, rather than zero."""
+    old = experience.action_log_probs
+    labels = {"model_mask": experience.action_mask.bool(), "advantages": experience.advantages}
+    if experience.rollout_log_probs is not None:
+        monitor.observe(old_logprobs=old, rollout_logprobs=experience.rollout_log_probs, **labels)
+    if experience.base_action_log_probs is not None:
+        monitor.observe(logprobs=old, ref_logprobs=experience.base_action_log_probs, **labels)
+
+
+def _monitor(args: Any) -> Monitor:
+    settings = _nested(args)
+    settings.pop("logger", None)  # it has the tracker's key
+    config = dotted(settings)
+    low, high = args.actor.eps_clip_low_high
+    if config.get("actor.policy_loss_type") == "gspo":
+        return Monitor(config=config, algorithm="gspo", clip=(low, high))
+    estimator = config.get("algo.advantage.estimator")
+    return Monitor(config=config, algorithm="ppo" if estimator == "gae" else "grpo", clip=(low, high))
+
+
+def _nested(args: Any) -> dict[str, Any]:
+    """Arguments in dictionaries: OpenRLHF has a namespace for each part of a name."""
+    return {key: _nested(value) if hasattr(value, "__dict__") else value for key, value in vars(args).items()}

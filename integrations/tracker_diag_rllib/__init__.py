@@ -1,0 +1,56 @@
+"""RLlib: the result of every training iteration, and where the learner is local the ratios of PPO's updates.
+
+    algorithm = PPOConfig().environment("CartPole-v1").build_algo()
+    monitor = attach(algorithm)
+
+or, for Ray Tune, which builds the algorithm in another process,
+
+    config.callbacks(DiagnosticsCallback)
+
+Findings go to the W&B or MLflow run that is underway in the algorithm's process; under Tune that is mostly none,
+and they are told in that process's log alone.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tracker_diag import Monitor
+from tracker_diag.errors import require
+
+if TYPE_CHECKING:
+    from tracker_diag_rllib.callback import DiagnosticsCallback as DiagnosticsCallback
+
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+
+TESTED = "2.60, new API stack"
+SEES: dict[str, str] = {
+    "policy": "PPO with a local learner (num_learners=0): each action's log-probability in the last epoch of an "
+    "update, less that at the time of sampling",
+    "advantage": "PPO with a local learner: by the sign of the advantage",
+    "metrics": "every number of each result, nested names joined by /, under training_iteration",
+    "not": "remote learners keep their tensors in their own processes: metrics alone. "
+    "There are no tools, so every action is text_only, and rules about post_tool stay blind",
+}
+
+
+def attach(algorithm: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch an `Algorithm` that is built; the monitor is closed by `algorithm.stop()`.
+
+    Args:
+        monitor: by default one is made, with the algorithm's settings and the trackers that are underway.
+    """
+    require("ray.rllib", "rllib")
+    from tracker_diag_rllib.callback import DiagnosticsCallback
+
+    callback = DiagnosticsCallback()
+    present = algorithm.callbacks
+    algorithm.callbacks = [*(present if isinstance(present, list) else [present]), callback]
+    return callback.begin(algorithm, monitor)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DiagnosticsCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("ray.rllib", "rllib")
+    from tracker_diag_rllib.callback import DiagnosticsCallback
+
+    return DiagnosticsCallback

@@ -1,0 +1,84 @@
+"""DiagnosticsCallback: hears the results, and looks on while a local learner makes its losses."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[reportMissingImports]  # Ray pins too much to be in every environment
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.hooks import HookError, after, before
+from tracker_diag_rllib.results import joined, row, settings
+
+_log = logging.getLogger("tracker_diag")
+
+
+class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseClass]
+    """Made by RLlib in every process; it does something only in that of the algorithm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.monitor: Monitor | None = None
+        self._learner: Any = None
+        self._minibatches: list[dict[str, Any]] = []
+
+    def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:
+        self.begin(algorithm, None)
+
+    def begin(self, algorithm: Any, monitor: Monitor | None) -> Monitor:
+        """Look on from now on; gives the monitor, a new one if none is given."""
+        config = algorithm.config
+        if monitor is None:
+            clip = float(getattr(config, "clip_param", None) or 0.2)
+            # PPO's rules are those of any policy with a critic; those that see nothing say so.
+            monitor = Monitor(config=settings(config), algorithm="ppo", clip=(min(clip, 0.99), clip))
+            with monitor.guard("integration_errors"):
+                for backend in active_backends():
+                    monitor.add(backend)
+        self.monitor = monitor
+        try:
+            before(algorithm, "cleanup", [], self._ending, monitor)
+            if hasattr(config, "clip_param"):
+                self._look_on(algorithm, monitor)
+        except HookError as error:
+            _log.warning("no ratios of RLlib are seen, only its metrics: %s", error)
+        return monitor
+
+    def _look_on(self, algorithm: Any, monitor: Monitor) -> None:
+        self._learner = getattr(getattr(algorithm, "learner_group", None), "_learner", None)
+        if self._learner is None:
+            raise HookError("the learners are remote; with num_learners=0 the learner is in this process")
+        wanted = ["module_id", "batch", "fwd_out"]
+        after(self._learner, "compute_loss_for_module", wanted, self._seen_loss, monitor)
+
+    def _seen_loss(self, result: Any, given: Mapping[str, Any]) -> None:
+        batch, fwd_out = given["batch"], given["fwd_out"]
+        module = self._learner.module[given["module_id"]].unwrapped()
+        new = module.get_train_action_dist_cls().from_logits(fwd_out["action_dist_inputs"].detach())
+        self._minibatches.append(
+            {
+                "logprobs": new.logp(batch["actions"]).detach().flatten(),
+                "old_logprobs": batch["action_logp"].detach().flatten(),
+                "advantages": batch["advantages"].detach().flatten(),
+                # RLlib adds a step to each episode for the critic, and pads sequences; neither is an action.
+                "model_mask": batch["loss_mask"].flatten().bool() if "loss_mask" in batch else None,
+            }
+        )
+
+    def on_train_result(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
+        monitor = self.monitor
+        if monitor is None:
+            return
+        with monitor.guard("integration_errors"):
+            minibatches, self._minibatches = self._minibatches, []
+            # Of several epochs the last one counts, whose ratios are those of nearly the whole update.
+            last = max(len(minibatches) // max(int(getattr(algorithm.config, "num_epochs", None) or 1), 1), 1)
+            if minibatches:
+                monitor.observe(**joined(minibatches[-last:]))
+        kl_computed = bool(getattr(algorithm.config, "use_kl_loss", True))
+        monitor.log(row(result, kl_computed=kl_computed), int(result["training_iteration"]))
+
+    def _ending(self, given: Mapping[str, Any]) -> None:
+        if self.monitor is not None:
+            self.monitor.close()

@@ -1,0 +1,51 @@
+"""What an RLlib result and a learner's mini-batches are to the diagnostics; Ray is not needed here."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def joined(minibatches: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `observe` takes; each action is a sequence of its own, as each is a sample of its own in PPO's loss."""
+    import torch
+
+    together = {
+        name: torch.cat([one[name] for one in minibatches]) for name in ("logprobs", "old_logprobs", "advantages")
+    }
+    anchor = together["logprobs"]
+    masks = [
+        torch.ones_like(one["logprobs"], dtype=torch.bool) if one["model_mask"] is None else one["model_mask"]
+        for one in minibatches
+    ]
+    ids = torch.arange(len(anchor), device=anchor.device)
+    return {**together, "model_mask": torch.cat(masks), "sequence_ids": ids}
+
+
+def row(result: Mapping[str, Any], *, kl_computed: bool = True) -> dict[str, Any]:
+    """What a result holds beside the configuration, nested names joined by `/`.
+
+    RLlib says NaN for what was not logged in an iteration: an episode's return when none ended, a number of
+    parameters after the first. Only of what a learner computes NaN is NaN. And it says 0 for a KL that it does not
+    compute, which would read as a policy that does not move.
+    """
+    left_out = () if kl_computed else ("mean_kl_loss", "curr_kl_coeff")
+    found = {
+        name: value
+        for name, value in _flat(result, "")
+        if value == value  # noqa: PLR0124  # all but NaN
+        or (name.startswith("learners/") and not name.rpartition("/")[2].startswith("num_"))
+    }
+    return {name: value for name, value in found.items() if name.rpartition("/")[2] not in left_out}
+
+
+def _flat(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in nested.items():
+        if not isinstance(value, Mapping):
+            yield f"{prefix}{name}", value
+        elif name != "config":
+            yield from _flat(value, f"{prefix}{name}/")
+
+
+def settings(config: Any) -> dict[str, object]:
+    """The settings of the algorithm that are plain values, by name."""
+    found = {name: value for name, value in config.to_dict().items() if isinstance(value, str | int | float | bool)}
+    return {**found, "trainer": type(config).__name__}

@@ -1,0 +1,35 @@
+"""Stable-Baselines3: the ratios of every PPO update, and the metrics of any algorithm, into the diagnostics.
+
+    model.learn(100_000, callback=DiagnosticsCallback())
+
+Findings go to the W&B or MLflow run that is underway when training starts. Here a token is an action of the
+environment, and each is a sequence of its own, as each is a sample of its own in PPO's loss.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tracker_diag.errors import require
+
+if TYPE_CHECKING:
+    from tracker_diag_sb3.callback import DiagnosticsCallback as DiagnosticsCallback  # what __getattr__ gives
+
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback"]
+
+TESTED = "2.9"
+SEES: dict[str, str] = {
+    "policy": "PPO: each action's log-probability in the last epoch of an update, less that at the time of sampling",
+    "env": "PPO with several environments: by their ids if these differ, else by their number",
+    "advantage": "PPO: by the sign of the advantage, normalised if the loss normalises it",
+    "metrics": "all that the model's logger dumps, of any algorithm, under its step",
+    "not": "A2C, DQN, SAC and TD3 have no ratio, and sb3-contrib's recurrent PPO pads its batches: metrics alone. "
+    "There are no tools, so every action is text_only, and rules about post_tool stay blind",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DiagnosticsCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("stable_baselines3", "sb3")
+    from tracker_diag_sb3.callback import DiagnosticsCallback
+
+    return DiagnosticsCallback

@@ -1,0 +1,179 @@
+"""DiagnosticsCallback: looks on while PPO goes over its rollout buffer, and hears what the logger dumps."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.hooks import HookError, after
+
+_log = logging.getLogger("tracker_diag")
+
+SETTINGS = (
+    "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef",
+    "max_grad_norm", "target_kl", "normalize_advantage", "buffer_size", "train_freq", "gradient_steps", "tau",
+)  # fmt: skip
+
+
+class DiagnosticsCallback(BaseCallback):
+    """Give it to `learn`; it costs no forward pass, since it takes the log-probabilities that the loss is made of.
+
+    Args:
+        monitor: by default one is made when training starts, with the settings of the model, and writes to the
+            trackers that are underway. In either case it is closed when training ends.
+    """
+
+    def __init__(self, *, monitor: Monitor | None = None) -> None:
+        super().__init__()
+        self._given = monitor
+        self.monitor = monitor
+        """The monitor of this training; None before it starts, if none was given."""
+        self._writer: _Writer | None = None
+        self._hooks: list[Callable[[], None]] = []
+        self._rollout: dict[str, Any] = {}
+        self._places: Any = None
+        self._evaluated: list[tuple[Any, Any]] = []
+
+    def _on_training_start(self) -> None:
+        self._let_go()  # a training that was interrupted may have left something
+        model = self.model
+        monitor = self.monitor = self._given or Monitor(
+            config=settings(model),
+            # PPO's rules are those of any policy with a critic; those that see nothing say so.
+            algorithm="ppo",
+            clip=clip_of(model),
+        )
+        if self._given is None:
+            with monitor.guard("integration_errors"):
+                for backend in active_backends():
+                    monitor.add(backend)
+        self._writer = _Writer(monitor)
+        self.logger.output_formats.append(self._writer)
+        if hasattr(model, "clip_range"):
+            self._look_on(model, monitor)
+
+    def _look_on(self, model: Any, monitor: Monitor) -> None:
+        try:
+            self._hooks.append(after(model.rollout_buffer, "_get_samples", ["batch_inds"], self._seen_places, monitor))
+            self._hooks.append(
+                after(model.policy, "evaluate_actions", ["obs", "actions"], self._seen_logprobs, monitor)
+            )
+        except HookError as error:
+            self._let_go(writer=False)
+            _log.warning("no ratios of Stable-Baselines3 are seen, only its metrics: %s", error)
+
+    def _seen_places(self, result: Any, given: Mapping[str, Any]) -> None:
+        """Which actions of the buffer the next mini-batch has."""
+        self._places = given["batch_inds"]
+
+    def _seen_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
+        places, self._places = self._places, None
+        if places is not None:  # otherwise somebody else evaluates, not the loss
+            self._evaluated.append((places, result[1].detach()))
+
+    def _on_rollout_end(self) -> None:
+        buffer: Any = getattr(self.model, "rollout_buffer", None)
+        if self._hooks and buffer is not None:  # PPO reorders the buffer next, and resets it after the update
+            self._rollout = {"old": buffer.log_probs, "advantages": buffer.advantages}
+
+    def _on_rollout_start(self) -> None:
+        self._observe()
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_training_end(self) -> None:
+        self._observe()
+        if self.monitor is not None:
+            # The last update comes after the last dump; it belongs to the same step.
+            self.monitor.log(self.logger.name_to_value, self.num_timesteps)
+        self._let_go()
+        if self.monitor is not None:
+            self.monitor.close()
+
+    def _observe(self) -> None:
+        """Hand over the update that has just ended."""
+        rollout, self._rollout = self._rollout, {}
+        evaluated, self._evaluated = self._evaluated, []
+        if not rollout or not evaluated or self.monitor is None:
+            return
+        with self.monitor.guard("integration_errors"):
+            given = tensors(rollout, evaluated, bool(getattr(self.model, "normalize_advantage", False)))
+            if rollout["old"].shape[1] > 1:
+                given["env"] = np.repeat(self._names(), rollout["old"].shape[0])
+            self.monitor.observe(**given)
+
+    def _names(self) -> Any:
+        """One name for each environment: ids if they differ, else numbers."""
+        envs: Any = self.training_env
+        ids = [str(getattr(spec, "id", "")) for spec in envs.get_attr("spec")]
+        return np.array(ids if len(set(ids)) > 1 else [str(i) for i in range(envs.num_envs)])
+
+    def _let_go(self, *, writer: bool = True) -> None:
+        for off in self._hooks:
+            off()
+        self._hooks = []
+        if writer and self._writer is not None and self._writer in self.logger.output_formats:
+            self.logger.output_formats.remove(self._writer)
+
+
+class _Writer(KVWriter):
+    """An output of the model's logger: the monitor hears each dump."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        self._monitor.log(key_values, step)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normalised: bool) -> dict[str, Any]:
+    """What `observe` takes, from `rollout`, arrays (steps, environments), and the log-probabilities by place.
+
+    Places count along each environment's steps in turn. Of several epochs the last one counts, whose ratios
+    are those of nearly the whole update.
+    """
+    import torch
+
+    old = rollout["old"].T.reshape(-1)
+    advantages = rollout["advantages"].T.reshape(-1)
+    places = np.concatenate([place for place, _ in evaluated])
+    latest = torch.cat([values.flatten() for _, values in evaluated]).cpu().numpy()  # waits for the device once
+    if len(latest) != len(places):
+        raise ValueError(f"log_prob: {len(latest)} values given, expected {len(places)}, one for each of batch_inds")
+    new = np.zeros_like(old)
+    new[places] = latest
+    reached = np.zeros(len(old), bool)  # target_kl may have ended the update within the first epoch
+    reached[places] = True
+    return {
+        "logprobs": new,
+        "old_logprobs": old,
+        "model_mask": reached,
+        "sequence_ids": np.arange(len(old)),
+        "advantages": advantages - advantages[reached].mean() if normalised else advantages,
+    }
+
+
+def settings(model: Any) -> dict[str, object]:
+    """The settings of `model` that are numbers, by name."""
+    found: dict[str, object] = {"trainer": type(model).__name__}
+    for name in SETTINGS:
+        value = getattr(model, name, None)
+        if isinstance(value, int | float):
+            found[name] = value
+    return found
+
+
+def clip_of(model: Any) -> tuple[float, float]:
+    """The clip range at the start. Where the trainer does not clip, the usual one shows what it would have done."""
+    clip_range: Any = getattr(model, "clip_range", None)
+    clip = 0.2 if clip_range is None else float(clip_range(1.0))
+    return (clip, clip) if 0 < clip < 1 else (0.2, 0.2)

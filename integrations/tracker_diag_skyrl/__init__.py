@@ -1,0 +1,145 @@
+"""tracker_diag in SkyRL: `attach(trainer)` before `trainer.train()`, in the process that trains.
+
+    class Exp(BasePPOExp):
+        def get_trainer(self, *args, **kwargs):
+            trainer = super().get_trainer(*args, **kwargs)
+            tracker_diag_skyrl.attach(trainer)
+            return trainer
+
+The synchronous trainer has callbacks. The fully asynchronous one refuses them; there the batch is looked at where it
+is trained on, and the metrics where they are logged.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, before
+from tracker_diag.wrap import dotted
+
+if TYPE_CHECKING:
+    from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback
+
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+
+TESTED = "0.3"
+"""Versions of SkyRL that the tests run against."""
+
+SEES: dict[str, str] = {
+    "mismatch": "with generator.sampling_params.logprobs, where the trainer makes log-probabilities of its own",
+    "reference": "with a reference model; it tells how far the batch's first policy is from it",
+    "post_tool": "multi-turn rollouts: response tokens that loss_mask leaves out",
+    "advantage": "the sign of each token's advantage",
+    "metrics": "all that the trainer logs, with its step",
+    "not": "the policy ratio by token, which is made in the workers: of it the rules see "
+    "policy/loss_metrics/clip_ratio; any ratio with a loss on the rollout's log-probabilities (rollout_is, dppo; "
+    "asynchronous runs take these) without off_policy_correction or use_kl_in_reward, where the trainer makes none of "
+    "its own; the policy lag of a token, of which the rules see async/staleness_*; groups that zero_variance_filter or "
+    "dynamic sampling took out; which of several tools answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+NO_LOGPROBS = (
+    "this loss trains on the rollout's log-probabilities, the trainer makes none of its own: no signal. Tails, ESS "
+    "and KL by slice will not be seen, only what the trainer logs. It makes them with off_policy_correction "
+    "(tis_ratio_type), with use_kl_in_reward, or with policy_loss_type=regular."
+)
+
+_log = logging.getLogger("tracker_diag")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DiagnosticsCallback":  # its base class is in SkyRL
+        require("skyrl.train.utils.callbacks", "skyrl")
+        from tracker_diag_skyrl.callback import DiagnosticsCallback
+
+        return DiagnosticsCallback
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch one call of `trainer.train()`; call this before it.
+
+    The diagnostics go to the run of W&B or MLflow that `trainer.tracker` has started, beside its own rows. They are
+    closed before that run is ended.
+
+    Args:
+        trainer: a `RayPPOTrainer` or `FullyAsyncRayPPOTrainer`.
+        monitor: one with settings, rules or backends of your own. By default one that knows the trainer's
+            settings, its algorithm and its clip range.
+    """
+    require("skyrl", "skyrl")
+    monitor = monitor or monitor_of(trainer.cfg)
+    if hasattr(trainer, "async_train_dataloader"):  # fully asynchronous
+        _watch(trainer, monitor)
+    else:
+        from tracker_diag_skyrl.callback import DiagnosticsCallback
+
+        trainer.add_callback(DiagnosticsCallback(monitor=monitor))
+    return monitor
+
+
+class Batches:
+    """Takes in the batches of one run."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._told = False
+
+    def observe(self, batch: Any) -> None:
+        """Hand over the two pairs that a `TrainingInputBatch` has; the policy pair is not seen, rather than zero."""
+        old, rollout, ref = map(batch.get, ("action_log_probs", "rollout_logprobs", "base_action_log_probs"))
+        if old is None:
+            if not self._told:
+                self._told = True
+                _log.warning(NO_LOGPROBS)
+            return
+        labels = {
+            "response_mask": batch["response_mask"],
+            "model_mask": batch["loss_mask"],
+            "advantages": batch.get("advantages"),
+        }
+        if rollout is not None:
+            self._monitor.observe(old_logprobs=old, rollout_logprobs=rollout, **labels)
+        if ref is not None:
+            self._monitor.observe(logprobs=old, ref_logprobs=ref, **labels)
+
+
+def monitor_of(cfg: Any) -> Monitor:
+    """One that knows the settings of the run, and writes to the trackers that are underway."""
+    config = dotted(require("skyrl.train.config", "skyrl").get_config_as_dict(cfg))
+    prefix = "trainer.algorithm."
+    bounds = (config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
+    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+    gspo = config.get(f"{prefix}policy_loss_type") == "gspo"
+    monitor = Monitor(config=config, algorithm="gspo" if gspo else None, clip=(low, high))
+    for backend in active_backends():
+        monitor.add(backend)
+    return monitor
+
+
+def _watch(trainer: Any, monitor: Monitor) -> None:
+    """See the batch where it is trained on, and what is logged; told once if this SkyRL has changed."""
+    batches = Batches(monitor)
+
+    def on_train(given: Mapping[str, Any]) -> None:
+        batches.observe(given["data"])
+
+    def on_log(given: Mapping[str, Any]) -> None:
+        monitor.log(given["data"], given["step"])
+
+    def on_finish(_: Mapping[str, Any]) -> None:
+        monitor.close()
+
+    off = []
+    try:
+        off.append(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
+        off.append(before(trainer.tracker, "finish", (), on_finish, monitor))
+        off.append(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
+    except HookError as error:
+        for undo in off:
+            undo()
+        _log.warning("this SkyRL is another than was tested, nothing of it is watched: %s", error)

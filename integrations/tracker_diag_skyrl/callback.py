@@ -1,0 +1,44 @@
+"""The callback for SkyRL's synchronous trainer."""
+
+from typing import Any
+
+# Untyped where SkyRL is not installed.
+from skyrl.train.utils.callbacks import TrainingCallback  # pyright: ignore[reportMissingImports]
+
+from tracker_diag import Monitor
+from tracker_diag_skyrl import Batches, monitor_of
+
+
+class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBaseClass]
+    """Gives `monitor` the batch and the metrics of each step; nothing of it reaches the trainer.
+
+    Args:
+        monitor: one with settings, rules or backends of your own; see `attach`. The default one is made when
+            training starts.
+    """
+
+    def __init__(self, *, monitor: Monitor | None = None) -> None:
+        self.monitor = monitor
+        self._batches = Batches(monitor) if monitor else None
+
+    def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        if self.monitor is None:
+            self.monitor = monitor_of(trainer.cfg)
+            self._batches = Batches(self.monitor)
+
+    def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        if self.monitor and self._batches:
+            with self.monitor.guard("integration_errors"):
+                self._batches.observe(callback_input.batch)
+
+    def on_log(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        """Before the trainer's own row is written, which it commits."""
+        if self.monitor:
+            with self.monitor.guard("integration_errors"):
+                self.monitor.log(callback_input.logs, callback_input.global_step)
+
+    def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        """Before the trainer ends the tracker's run."""
+        if self.monitor:
+            with self.monitor.guard("integration_errors"):
+                self.monitor.close()

@@ -1,0 +1,56 @@
+"""Hugging Face: the metrics and settings of a plain Trainer, or of a loop with Accelerate, into the diagnostics.
+
+    attach(trainer)                 # before trainer.train()
+
+    accelerator.init_trackers("project", config)
+    monitor = attach(accelerator)   # after init_trackers
+
+Findings go to the W&B or MLflow run that the framework logs to. Reinforcement learning with TRL has an integration of
+its own, `tracker_diag_trl`, which sees the tensors too.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tracker_diag import Monitor
+from tracker_diag.errors import require
+
+if TYPE_CHECKING:
+    from tracker_diag_transformers.trainer import DiagnosticsCallback as DiagnosticsCallback
+
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+
+TESTED = "transformers 5.23, accelerate 1.15"
+SEES: dict[str, str] = {
+    "metrics": "all that Trainer.log or Accelerator.log is given, under its step",
+    "settings": "Trainer: its arguments and the model's; Accelerate: what init_trackers was given, through config=",
+    "not": "no ratio pair: a plain Trainer has one log-probability. A loop, or a compute_loss, that has two calls "
+    "monitor.observe itself",
+}
+
+
+def attach(target: Any, *, monitor: Monitor | None = None, config: dict[str, Any] | None = None) -> Monitor:
+    """Watch a `transformers.Trainer`, or an `accelerate.Accelerator` whose trackers are underway.
+
+    Args:
+        monitor: by default one is made, with the settings that are known and the trackers that are underway. In
+            either case it is closed when training ends, just before the trackers are.
+        config: settings of a loop with Accelerate, as given to `init_trackers`.
+    """
+    if hasattr(target, "init_trackers"):
+        require("accelerate", "accelerate")
+        from tracker_diag_transformers.loop import attach_accelerator
+
+        return attach_accelerator(target, monitor, config or {})
+    require("transformers", "transformers")
+    from tracker_diag_transformers.trainer import attach_trainer
+
+    return attach_trainer(target, monitor)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DiagnosticsCallback":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("transformers", "transformers")
+    from tracker_diag_transformers.trainer import DiagnosticsCallback
+
+    return DiagnosticsCallback

@@ -1,0 +1,41 @@
+"""A loop with Accelerate: one more tracker, which hears every `accelerator.log`."""
+
+from typing import Any
+
+from accelerate.tracking import GeneralTracker
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+
+
+class DiagTracker(GeneralTracker):
+    """Hears what the other trackers of an Accelerator are given."""
+
+    name = "tracker_diag"
+    requires_logging_directory = False
+
+    def __init__(self, monitor: Monitor) -> None:
+        super().__init__()
+        self._monitor = monitor
+
+    @property
+    def tracker(self) -> Monitor:
+        return self._monitor
+
+    def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
+        self._monitor.log(values, step)
+
+    def finish(self) -> None:
+        self._monitor.close()
+
+
+def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[str, Any]) -> Monitor:
+    """Add a `DiagTracker` before the other trackers, which end their runs in their turn."""
+    if monitor is None:
+        monitor = Monitor(config=config)
+        if accelerator.is_main_process:
+            with monitor.guard("integration_errors"):
+                for backend in active_backends():
+                    monitor.add(backend)
+    accelerator.trackers.insert(0, DiagTracker(monitor))
+    return monitor

@@ -1,0 +1,71 @@
+"""A plain Trainer: a callback that hears what is logged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import TrainerCallback
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.rules.nodes import Algorithm
+
+
+class DiagnosticsCallback(TrainerCallback):
+    """Hears every `log` of the Trainer; `attach` puts it where it is closed before the trackers' runs end.
+
+    Args:
+        monitor: by default one is made at the first step, with the settings of Trainer and model, and writes to the
+            trackers that are underway then.
+        algorithm: what is trained with, which a callback is not told.
+    """
+
+    def __init__(self, *, monitor: Monitor | None = None, algorithm: Algorithm = "sft") -> None:
+        self._given = monitor is not None
+        self._algorithm: Algorithm = algorithm
+        self.monitor = monitor or Monitor(algorithm=algorithm)
+        self._begun = self._closed = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._closed and not self._given:
+            self.monitor, self._begun = Monitor(algorithm=self._algorithm), False
+        self._closed = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._begun:
+            return
+        self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
+        if self._given or not state.is_world_process_zero:
+            return
+        with self.monitor.guard("integration_errors"):
+            self.monitor.config = settings(args, kwargs.get("model"))
+            for backend in active_backends():
+                self.monitor.add(backend)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs:
+            self.monitor.log(logs, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._closed = True
+        self.monitor.close()
+
+
+def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
+    """Add a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
+    algorithm = algorithm_of({"trainer": type(trainer).__name__}) or "sft"
+    callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm)
+    trainer.add_callback(callback)
+    callbacks = trainer.callback_handler.callbacks
+    callbacks.insert(0, callbacks.pop(callbacks.index(callback)))
+    return callback.monitor
+
+
+def settings(args: Any, model: Any) -> Mapping[str, object]:
+    """The Trainer's arguments by name, without tokens of any hub, and the model's as `model.…`."""
+    found: dict[str, object] = dict(args.to_sanitized_dict())
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "to_dict"):
+        found |= {f"model.{name}": value for name, value in config.to_dict().items()}
+    plain = {name: value for name, value in found.items() if isinstance(value, str | int | float | bool)}
+    return {name: value for name, value in plain.items() if not name.endswith("_token")}

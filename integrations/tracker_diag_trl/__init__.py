@@ -1,0 +1,60 @@
+"""TRL: log-probabilities where the loss is computed, tool tokens apart, and all metrics, into the diagnostics.
+
+    trainer = GRPOTrainer(model, reward_funcs, args=GRPOConfig(report_to="mlflow", ...), tools=[search], ...)
+    attach(trainer)
+    trainer.train()
+
+Findings go to the W&B or MLflow run that the trainer logs to. Of trainers without ratios of tokens, such as DPO or
+SFT, the rules see what they log.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tracker_diag import Monitor
+from tracker_diag.errors import require
+
+if TYPE_CHECKING:
+    from tracker_diag_trl.callback import DiagnosticsCallback as DiagnosticsCallback  # what __getattr__ gives
+
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+
+TESTED = "0.29, 1.9, 1.14, 1.15 and 1.16"
+SEES = {
+    "policy": "GRPO with num_iterations > 1, or with more steps per generation than gradients are accumulated over",
+    "mismatch": "GRPO with vLLM, or with a rollout_func that gives log-probabilities; tokens that vLLM could not "
+    "score are left out and counted",
+    "reference": "GRPO with beta > 0",
+    "post_tool": "GRPO with tools, environment_factory, or a rollout_func that gives env_mask",
+    "advantage": "GRPO, with each of the pairs",
+    "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
+    "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
+    "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in AsyncGRPO; "
+    "in GRPO with the liger loss of TRL before 1.10; which of several tools answered. Completions that "
+    "mask_truncated_completions takes out of the loss are counted alone",
+}
+
+
+def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+    """Watch one `trainer.train()`; call it before that, and on every process.
+
+    What cannot be seen with the trainer's settings, or with its version, is told by a warning, once.
+
+    Args:
+        trainer: any trainer of TRL.
+        monitor: by default one is made that knows the trainer's settings, its clip range and all its processes,
+            and that writes to the trackers which the trainer starts. In either case it is closed when training
+            ends, just before these are.
+    """
+    require("trl", "trl")
+    from tracker_diag_trl.callback import attach_trainer
+
+    return attach_trainer(trainer, monitor)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DiagnosticsCallback":
+        raise AttributeError(name)
+    require("trl", "trl")
+    from tracker_diag_trl.callback import DiagnosticsCallback
+
+    return DiagnosticsCallback

@@ -1,0 +1,126 @@
+"""The callback that hears what a trainer logs, and looks over the shoulder of GRPO's loss."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.hooks import HookError, after
+from tracker_diag.reduce import AllReduce, Ranks
+from tracker_diag_trl.tensors import GrpoTensors
+
+NO_RATIO = (
+    "no signal: with these settings GRPO trains on-policy by construction, its ratio is 1 at every token, and tails, "
+    "ESS and KL by slice will not be seen. To get one set num_iterations above 1, beta above 0, or sample with a "
+    "rollout engine (use_vllm)"
+)
+
+_log = logging.getLogger("tracker_diag")
+
+
+class DiagnosticsCallback(TrainerCallback):
+    """Gives what `trainer` logs, and of GRPO its tensors, to `monitor`; `attach` makes one and puts it in its place."""
+
+    def __init__(self, trainer: Any, monitor: Monitor | None = None) -> None:
+        self._given = monitor is not None
+        self.monitor = monitor or Monitor(config=settings(trainer), clip=clip(trainer.args), ranks=_ranks())
+        self._tensors: GrpoTensors | None = None
+        self._hooks = list[Any]()
+        self._begun = False
+        if has_token_ratios(trainer):
+            self._look(trainer)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._begun:
+            return
+        self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
+        if state.is_world_process_zero and not self._given:
+            with self.monitor.guard("integration_errors"):
+                for backend in active_backends():
+                    self.monitor.add(backend)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self._tensors:
+            with self.monitor.guard("integration_errors"):
+                self.monitor.health.update(self._tensors.left_out())
+        # On every process: where there are several, this is where they come together.
+        self.monitor.log(logs or {}, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for off in self._hooks:
+            off()
+        self._hooks.clear()
+        self.monitor.close()
+
+    def _look(self, trainer: Any) -> None:
+        """Put the hooks on, or say what will not be seen and why."""
+        if getattr(trainer, "use_liger_kernel", False) and hasattr(trainer, "compute_liger_loss"):
+            _warn(trainer, "no signal: the liger loss makes no log-probabilities of tokens; set use_liger_kernel=False")
+            return
+        tensors = self._tensors = GrpoTensors(trainer, self.monitor)
+        try:
+            name = "_get_per_token_logps_and_entropies"
+            self._hooks.append(after(trainer, name, ("model",), tensors.log_probabilities, self.monitor))
+            self._hooks.append(after(trainer, "_compute_loss", ("model", "inputs"), tensors.loss, self.monitor))
+        except HookError as error:
+            for off in self._hooks:
+                off()
+            self._hooks.clear()
+            self._tensors = None
+            _warn(trainer, f"ratios of tokens will not be seen, only what the trainer logs: {error}")
+            return
+        if not tensors.ratio_expected:
+            _warn(trainer, NO_RATIO)
+
+
+def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
+    """Put a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
+    callback = DiagnosticsCallback(trainer, monitor)
+    trainer.callback_handler.callbacks.insert(0, callback)
+    return callback.monitor
+
+
+def settings(trainer: Any) -> dict[str, object]:
+    """The trainer's arguments by dotted name, and under `trainer` the name of TRL's class."""
+    classes = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
+    return dict(_dotted("", trainer.args.to_dict())) | {"trainer": (classes or [type(trainer)])[0].__name__}
+
+
+def clip(args: Any) -> tuple[float, float]:
+    """How far below and above 1 the ratio is clipped; TRL's usual 0.2 where the trainer has no such setting."""
+    low = getattr(args, "epsilon", None) or 0.2
+    high = getattr(args, "epsilon_high", None) or low
+    if getattr(args, "loss_type", "") == "cispo":  # there it bounds the weight itself, and nothing does below
+        return 0.999, max(high - 1.0, 0.01)
+    return min(low, 0.999), high
+
+
+def has_token_ratios(trainer: Any) -> bool:
+    """Whether it is GRPO, or made of it; RLOO has methods of the same names, and no ratios of tokens."""
+    return any(kind.__name__ == "GRPOTrainer" for kind in type(trainer).__mro__)
+
+
+def _warn(trainer: Any, message: str) -> None:
+    """Once, however many processes there are."""
+    if trainer.is_world_process_zero():
+        _log.warning(message)
+
+
+def _dotted(prefix: str, value: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _dotted(f"{prefix}.{key}" if prefix else str(key), part)
+    elif isinstance(value, str | int | float | bool):
+        yield prefix, value
+
+
+def _ranks() -> Ranks | None:
+    """All processes, if there are several; made on each of them at the same time."""
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        return AllReduce()
+    return None

@@ -1,0 +1,113 @@
+"""GRPO's tensors of one micro-batch, as `Monitor.observe` takes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tracker_diag import Monitor
+
+
+class GrpoTensors:
+    """What the two hooks keep between them, and when each ratio pair is told.
+
+    A generation is trained on in several steps, the same micro-batches `num_iterations` times. Until the first
+    update after it the policy is still the one that is kept as the old one: its ratio is 1 by construction, and is
+    left out, for with it every quantile would hang on how many of such steps the window holds. The sampler's ratio
+    is the same each time, so it is told the first time.
+    """
+
+    def __init__(self, trainer: Any, monitor: Monitor) -> None:
+        args = trainer.args
+        self._trainer, self._monitor = trainer, monitor
+        self._steps = int(args.steps_per_generation)
+        self._every = self._steps * int(args.num_iterations)
+        self._stale = int(args.gradient_accumulation_steps) % self._every != 0
+        """Whether some of a generation is trained on after an update."""
+        self.ratio_expected = (
+            self._stale
+            or args.beta != 0
+            or bool(getattr(trainer, "use_vllm", False))
+            or getattr(trainer, "rollout_func", None) is not None
+        )
+        self._marks = torch.tensor(_added_tokens(trainer.processing_class))
+        self._logprobs: Any = None
+        self._generated_at = 0
+        self._told = False
+        self._left_out: dict[str, Any] = {}
+
+    def log_probabilities(self, result: Any, given: Mapping[str, Any]) -> None:
+        """After `_get_per_token_logps_and_entropies`: keep those of the policy that is being trained."""
+        if torch.is_grad_enabled():  # else they are the old policy's or the reference's, or it is an evaluation
+            self._logprobs = result[0].detach()  # of two values or three, depending on the version
+
+    def loss(self, result: Any, given: Mapping[str, Any]) -> None:
+        """After `_compute_loss`: tell the monitor what is known of the tokens of this micro-batch."""
+        logprobs, self._logprobs = self._logprobs, None
+        if logprobs is None:
+            return
+        inputs, now = given["inputs"], self._trainer.state.global_step
+        since = self._trainer._step % self._every  # noqa: SLF001  # micro-steps since the generation
+        if since == 0:
+            self._generated_at = now
+        lag = now - self._generated_at
+        shown = self._tokens(inputs)
+        if since < self._steps:
+            self._tell_mismatch(logprobs, inputs, shown)
+            if getattr(self._trainer, "mask_truncated_completions", False):
+                self._count("masked_sequences", ~shown["response_mask"].any(1))
+        old, ref = inputs.get("old_per_token_logps"), inputs.get("ref_per_token_logps")
+        if self._stale and lag == 0:
+            old = None
+        elif not self._stale and old is None and not self._told:
+            old = logprobs  # once, as TRL itself does, so that rules can say why it is no signal
+        pairs = {name: one for name, one in (("old_logprobs", old), ("ref_logprobs", ref)) if one is not None}
+        if pairs:
+            self._monitor.observe(logprobs=logprobs, **pairs, **shown)
+            self._told = True
+
+    def left_out(self) -> dict[str, int]:
+        """How many sequences and tokens were not seen since the last time of asking, by kind."""
+        found, self._left_out = self._left_out, {}
+        return {kind: n for kind, counted in found.items() if (n := int(counted))}
+
+    def _tokens(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Masks and labels of the tokens. The tool mask is padded with 1, and may be absent."""
+        response = inputs["completion_mask"].bool()
+        ids = inputs["completion_ids"]
+        if self._marks.device != ids.device:
+            self._marks = self._marks.to(ids.device)
+        return {
+            "response_mask": response,
+            "model_mask": response & inputs["tool_mask"].bool() if "tool_mask" in inputs else response,
+            "advantages": inputs["advantages"],
+            "control": torch.isin(ids, self._marks),
+        }
+
+    def _tell_mismatch(self, logprobs: Any, inputs: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
+        rollout = inputs.get("sampling_per_token_logps")
+        if rollout is None:
+            return
+        # NaN is TRL's mark for what vLLM could not score: nothing is known of these tokens, which is no fault of
+        # numerics, and a ratio of 1 would understate the mismatch.
+        scored = ~rollout.isnan()
+        self._count("unscored_tokens", shown["model_mask"] & ~scored)
+        masks = {name: shown[name] & scored for name in ("response_mask", "model_mask")}
+        old = inputs.get("old_per_token_logps")
+        weights = inputs.get("importance_sampling_ratio")  # a value per sequence is not one of any token's
+        applied = {} if weights is None or weights.shape != rollout.shape else {"applied_weights": weights}
+        self._monitor.observe(
+            old_logprobs=logprobs if old is None else old,  # none is kept where no update lies between the two
+            rollout_logprobs=rollout,
+            **{**shown, **masks, **applied},
+        )
+
+    def _count(self, kind: str, flags: Any) -> None:
+        """Add how many of `flags` are set, where they are: nothing waits for a device before the next log."""
+        self._left_out[kind] = self._left_out.get(kind, 0) + flags.sum()
+
+
+def _added_tokens(processing_class: Any) -> list[int]:
+    """Ids of the tokens that stand beside the vocabulary: chat marks, tool-call marks; no ids if nobody knows."""
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)  # that of a processor, for images too
+    return sorted(getattr(tokenizer, "added_tokens_decoder", {}))

@@ -1,0 +1,210 @@
+"""tracker_diag in verl: installing it is enough, verl loads `tracker_diag_verl.plugin` in each of its processes.
+
+The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known,
+v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the driver, after the advantages are there,
+with the response mask as it was before rejection sampling.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.backends.active import active_backends
+from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after, before
+from tracker_diag.wrap import dotted
+
+__all__ = ["SEES", "TESTED", "attach"]
+
+TESTED = "0.9"
+"""Versions of verl that the tests run against."""
+
+SEES: dict[str, str] = {
+    "mismatch": "with actor_rollout_ref.rollout.calculate_log_probs=True, and without bypass_mode",
+    "reference": "with a reference policy (use_kl_loss or use_kl_in_reward); it tells how far the batch's first policy "
+    "is from it",
+    "post_tool": "multi-turn rollouts: gaps in response_mask, taken before rejection sampling",
+    "policy_lag": "from the second logged step on: policy versions between the oldest that sampled a sequence and the "
+    "trainer's",
+    "advantage": "the sign of each token's advantage; none for rejected tokens",
+    "env": "data_source of each sequence; in v0 trainers",
+    "metrics": "all that Tracking.log is given, with its step",
+    "not": "the policy ratio by token, which is made in the actor's workers: of it the rules see actor/ppo_kl and "
+    "actor/pg_clipfrac; which of several tools answered",
+}
+"""What is seen of a run, and under `not` what is not."""
+
+NO_ROLLOUT = (
+    "verl does not bring the rollout's log-probabilities to the trainer: no signal of trainer against rollout engine. "
+    "Set actor_rollout_ref.rollout.calculate_log_probs=True."
+)
+BYPASS = (
+    "rollout_correction.bypass_mode takes the rollout's log-probabilities for the trainer's own: no signal of trainer "
+    "against rollout engine, by construction. Set bypass_mode=False."
+)
+
+_ACTOR = "actor_rollout_ref.actor."
+_ADVANTAGES = {
+    "verl.trainer.ppo.ray_trainer": "compute_advantage",
+    "verl.trainer.ppo.v1.trainer_base": "compute_advantage_for_multi_trajectories",
+    "verl.experimental.separation.ray_trainer": "compute_advantage",
+}
+"""Where each trainer looks the function up that adds advantages to the batch."""
+
+_WANTED = ("old_log_probs", "rollout_log_probs", "ref_log_prob", "response_mask", "attention_mask")
+
+_log = logging.getLogger("tracker_diag")
+
+
+def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str, Any] | None = None) -> Monitor:
+    """Watch the training that logs to `tracking`, a `verl.utils.tracking.Tracking`; its monitor is `tracking.diag`.
+
+    The diagnostics go to the runs of W&B and MLflow that `tracking` has started, beside its own rows. They are
+    closed when `tracking` is finished, before the trackers' runs are.
+
+    Args:
+        monitor: one with settings, rules or backends of your own. By default one that knows the run's settings,
+            its algorithm and its clip range.
+        config: the run's settings, nested; for the default monitor.
+    """
+    require("verl", "verl")
+    settings = dotted(dict(config or {}))
+    if monitor is None:
+        monitor = _monitor(settings)
+        for backend in active_backends():
+            monitor.add(backend)
+    tracking.diag = monitor
+    if _Watch.current is not None:
+        _Watch.current.end()
+    _Watch.current = watch = _Watch(id(tracking), monitor)
+    try:
+        watch.metrics()
+        watch.tensors()
+    except HookError as error:
+        watch.end()
+        _log.warning("this verl is another than was tested, nothing of it is watched: %s", error)
+        return monitor
+    if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
+        _log.warning(NO_ROLLOUT)
+    elif settings.get("algorithm.rollout_correction.bypass_mode"):
+        _log.warning(BYPASS)
+    return monitor
+
+
+def _monitor(settings: Mapping[str, object]) -> Monitor:
+    both = settings.get(f"{_ACTOR}clip_ratio")
+    bounds = [settings.get(f"{_ACTOR}clip_ratio_{side}") or both or 0.2 for side in ("low", "high")]
+    low, high = (float(bound) if isinstance(bound, int | float) else 0.2 for bound in bounds)
+    gspo = settings.get(f"{_ACTOR}policy_loss.loss_mode") == "gspo"
+    return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=(low, high))
+
+
+class _Watch:
+    """The hooks of one run; a process has those of one at a time."""
+
+    current: "_Watch | None" = None
+
+    def __init__(self, tracking: int, monitor: Monitor) -> None:
+        self._tracking = tracking
+        """Its id: a reference would keep it alive, and verl ends the tracker's run when it is freed."""
+        self._monitor = monitor
+        self._off: list[Callable[[], None]] = []
+        self._step: int | None = None
+        """The last step that was logged, which is the number of the policy that is trained next."""
+        self._oldest: list[int | None] | None = None
+        """By sequence, the oldest policy that sampled a part of it."""
+        self._before_rejection: Any = None
+        """The batch's tensors, as they were when the old log-probabilities had come."""
+
+    def metrics(self) -> None:
+        """Hear what the trainer logs, and that it ends."""
+        Tracking = require("verl.utils.tracking", "verl").Tracking  # noqa: N806
+        self._off.append(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
+        self._off.append(before(Tracking, "finish", (), self._on_finish, self._monitor))
+
+    def tensors(self) -> None:
+        """See the batch, in the trainers that this process has loaded."""
+        metrics = require("verl.utils.debug.metrics", "verl")
+        v1 = sys.modules.get("verl.trainer.ppo.v1.trainer_base")
+        for module in filter(None, (metrics, v1)):  # v1 has the function under a name of its own
+            self._off.append(after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor))
+        for name, function in _ADVANTAGES.items():
+            if name in sys.modules:
+                self._off.append(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
+        if v1 is not None:
+            self._off.append(
+                before(v1.PPOTrainer, "_compute_advantage", ("self", "batch"), self._on_versions, self._monitor)
+            )
+
+    def end(self) -> None:
+        while self._off:
+            self._off.pop()()
+
+    def _on_old_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
+        batch = given["data"].batch
+        self._before_rejection = {name: batch[name] for name in _WANTED if name in batch}
+
+    def _on_versions(self, given: Mapping[str, Any]) -> None:
+        self._oldest = [tag.get("min_global_steps") for tag in given["batch"].tags]
+
+    def _on_advantages(self, result: Any, given: Mapping[str, Any]) -> None:
+        data = given["data"]
+        earlier, self._before_rejection = self._before_rejection, None
+        oldest, self._oldest = self._oldest, None
+        now = dict(data.batch.items())
+        mask = now["response_mask"]
+        if earlier is not None and earlier["response_mask"].shape == mask.shape:
+            mask = earlier["response_mask"]
+        if oldest is None and "min_global_steps" in data.non_tensor_batch:
+            oldest = list(data.non_tensor_batch["min_global_steps"])
+        self._observe(now, mask, _labels(now, mask, data.non_tensor_batch) | self._lag(oldest))
+
+    def _on_log(self, given: Mapping[str, Any]) -> None:
+        if id(given["self"]) != self._tracking:
+            return
+        if self._before_rejection is not None:  # of a trainer that makes its advantages elsewhere
+            earlier, self._before_rejection = self._before_rejection, None
+            self._observe(earlier, earlier["response_mask"], {})
+        self._step = int(given["step"])
+        self._monitor.log(given["data"], self._step)
+
+    def _on_finish(self, given: Mapping[str, Any]) -> None:
+        if id(given["self"]) == self._tracking:
+            self._monitor.close()
+            self.end()
+
+    def _lag(self, oldest: list[int | None] | None) -> dict[str, Any]:
+        import numpy as np
+
+        if oldest is None or self._step is None or any(version is None for version in oldest):
+            return {}
+        return {"policy_lag": self._step - np.array(oldest, np.int64)}
+
+    def _observe(self, tensors: Mapping[str, Any], mask: Any, labels: Mapping[str, Any]) -> None:
+        """Hand over the two pairs that there are, each by itself: the policy pair is not seen, rather than zero."""
+        old = tensors["old_log_probs"]
+        masks: dict[str, Any] = {"model_mask": mask}
+        if "attention_mask" in tensors:
+            masks["response_mask"] = tensors["attention_mask"][:, -mask.shape[1] :]
+        if "rollout_log_probs" in tensors:
+            applied = None
+            if "rollout_is_weights" in tensors:
+                applied = tensors["rollout_is_weights"] * tensors["response_mask"]
+            rollout = tensors["rollout_log_probs"]
+            self._monitor.observe(
+                old_logprobs=old, rollout_logprobs=rollout, applied_weights=applied, **masks, **labels
+            )
+        if "ref_log_prob" in tensors:
+            self._monitor.observe(logprobs=old, ref_logprobs=tensors["ref_log_prob"], **masks, **labels)
+
+
+def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:
+    """Sign of the advantage by token, and data source by sequence."""
+    labels: dict[str, Any] = {}
+    if "advantages" in tensors:  # 0 on rejected tokens, whatever theirs was
+        labels["advantages"] = tensors["advantages"].masked_fill(mask != tensors["response_mask"], float("nan"))
+    if "data_source" in others:
+        labels["env"] = [str(source) for source in others["data_source"]]
+    return labels

@@ -1,0 +1,236 @@
+"""What the integration does in AReaL's own modules; `test_areal.py` runs this in a process that can import them."""
+
+import inspect
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import tracker_diag_areal
+from areal.api import FinetuneSpec
+from areal.api.cli_args import GRPOConfig, PPOActorConfig, StatsLoggerConfig, WandBConfig
+from areal.trainer.ppo import actor as ppo
+from areal.utils import stats_tracker
+from areal.utils.data import pack_tensor_dict
+from areal.utils.stats_logger import StatsLogger
+
+from tracker_diag import Monitor
+from tracker_diag.testing import CapturingBackend
+
+ROWS, PROMPT, RESPONSE = 32, 4, 24
+VERSION = 5
+
+
+def made(rng, post=0.02, text=0.02):
+    """Trajectories as a workflow of AReaL returns them, right-padded; a tool result amid half of them."""
+    width = PROMPT + RESPONSE
+    at = torch.arange(width)
+    lengths = torch.tensor([width - row % 3 for row in range(ROWS)])
+    attention = at < lengths[:, None]
+    tool = (torch.arange(ROWS) < ROWS // 2)[:, None] & (at >= PROMPT + 8) & (at < PROMPT + 12)
+    model = attention & (at >= PROMPT) & ~tool
+    after = (torch.arange(ROWS) < ROWS // 2)[:, None] & (at >= PROMPT + 12)
+    versions = torch.where(after, VERSION, VERSION - 2)  # the policy was exchanged while the tool worked
+    proximal = torch.tensor(rng.uniform(-3, -0.1, (ROWS, width)), dtype=torch.float32)
+    noise = torch.tensor(rng.normal(size=(ROWS, width)), dtype=torch.float32)
+    behaviour = proximal - torch.where(after, post, text) * noise
+    return {
+        "input_ids": torch.ones(ROWS, width, dtype=torch.long),
+        "attention_mask": attention,
+        "loss_mask": model.long(),
+        "logprobs": torch.where(model, behaviour, 0.0),
+        "versions": torch.where(model, versions, -1).int(),
+        "rewards": (torch.arange(ROWS) % 2).float(),
+        "prox_logp": torch.roll(proximal, -1, -1),  # of the trainer's forward pass, which predicts the next token
+        "ref_logp": torch.roll(proximal, -1, -1) - 0.1,
+    }
+
+
+class Engine:
+    """In place of a model on GPUs: its new log-probabilities are the proximal ones, moved by `drift`."""
+
+    drift = 0.0
+
+    def get_version(self):
+        return VERSION
+
+    def train(self):
+        pass
+
+    def train_batch(self, batch, loss_fn, loss_weight_fn):
+        packed = pack_tensor_dict(batch)
+        new = (packed["prox_logp"] + self.drift).requires_grad_()
+        loss = loss_fn(new, torch.ones_like(new), packed)
+        loss.backward()
+        assert new.grad is not None
+        return {"loss": loss.item()}
+
+
+def an_actor(**settings):
+    given = {"use_decoupled_loss": True, "ppo_n_minibatches": 2, "experiment_name": "agent", "trial_name": "run"}
+    return ppo.PPOActor(PPOActorConfig(**given | settings), Engine())
+
+
+def one_step(actor, batch):
+    """`compute_advantages` and `ppo_update` of the real actor."""
+    actor._ppo_update(actor._compute_advantages(batch))
+    return stats_tracker.export()
+
+
+def a_trainer(**wandb):
+    stats = StatsLoggerConfig(experiment_name="agent", trial_name="run", fileroot=".", wandb=WandBConfig(**wandb))
+    config = GRPOConfig(experiment_name="agent", trial_name="run", stats_logger=stats)
+    config.actor.eps_clip, config.actor.eps_clip_higher = 0.1, 0.3
+    spec = FinetuneSpec(total_train_epochs=1, dataset_size=100, train_batch_size=1)
+    return SimpleNamespace(config=config, stats_logger=StatsLogger(config, spec))
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_spmd(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AREAL_SPMD_MODE", "1")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def watched():
+    captured = CapturingBackend()
+    monitor = Monitor([captured])
+    trainer = a_trainer(mode="disabled")
+    tracker_diag_areal.attach(trainer, monitor=monitor)
+
+    def counts(pair):
+        monitor.close()
+        (table,) = captured.tables
+        at = table.columns.index("count")
+        return {row[1]: row[at] for row in table.rows if row[0] == pair}
+
+    yield SimpleNamespace(trainer=trainer, monitor=monitor, captured=captured, counts=counts)
+    monitor.close()
+    if hasattr(ppo.grpo_loss_fn, "__wrapped__"):
+        ppo.grpo_loss_fn = ppo.grpo_loss_fn.__wrapped__
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"),
+    [
+        (ppo, "grpo_loss_fn", ["logprobs", "entropy", "input_data", "eps_clip"]),
+        (StatsLogger, "commit", ["self", "epoch", "step", "global_step", "data"]),
+        (StatsLogger, "close", ["self"]),
+    ],
+)
+def test_the_functions_that_are_looked_at_take_what_they_did(owner, name, parameters):
+    assert list(inspect.signature(getattr(owner, name)).parameters)[: len(parameters)] == parameters
+
+
+def test_packed_tokens_are_sliced_by_context_and_by_the_version_that_sampled_them(watched, rng):
+    actor, batch = an_actor(), made(rng)
+    actor.engine.drift = 0.01
+    one_step(actor, batch)
+    found = watched.counts("mismatch")
+    lengths = [RESPONSE - row % 3 for row in range(ROWS)]
+    assert found["text_only"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
+    assert found["post_tool"] == found["policy_lag:0"] == sum(n - 12 for n in lengths[: ROWS // 2])
+    assert found["policy_lag:2"] == found["text_only"]
+    assert found["advantage:positive"] + found["advantage:negative"] <= found["all"]
+    assert watched.counts("policy") == watched.counts("reference") == found
+
+
+def test_tokens_that_rejection_takes_out_of_the_loss_are_seen(watched, rng):
+    actor, batch = an_actor(m2_threshold=0.001), made(rng, post=1.0)
+    sampled = int(batch["loss_mask"].sum())
+    stats = one_step(actor, batch)
+    assert stats["update/n_valid_tokens"] < sampled
+    assert watched.counts("mismatch")["all"] == sampled
+
+
+def test_without_a_decoupled_loss_there_is_a_policy_pair_alone(watched, rng):
+    actor = an_actor(use_decoupled_loss=False, recompute_logprob=False)
+    actor.engine.drift = 0.01
+    batch = made(rng)
+    del batch["prox_logp"], batch["ref_logp"]
+    one_step(actor, batch)
+    assert watched.counts("mismatch") == watched.counts("reference") == {}
+    assert watched.counts("policy")["post_tool"] > 0
+
+
+def test_an_interpolated_proximal_policy_is_not_taken_for_a_real_one(watched, rng):
+    batch = made(rng)
+    del batch["prox_logp"], batch["ref_logp"]
+    data = {**pack_tensor_dict(batch), "prox_logp": None}
+    tracker_diag_areal.observe({"input_data": data, "logprobs": data["logprobs"]}, watched.monitor)
+    assert watched.counts("policy") == watched.counts("mismatch") == {}
+
+
+def test_loss_and_statistics_are_as_without_us(watched):
+    seeds = [np.random.default_rng(3) for _ in range(2)]
+    ours = one_step(an_actor(), made(seeds[0], post=0.5))
+    assert watched.monitor.observed
+    watched.trainer.stats_logger.close()  # takes the hooks off
+    assert not watched.monitor.failures
+    assert not hasattr(ppo.grpo_loss_fn, "__wrapped__")
+    assert one_step(an_actor(), made(seeds[1], post=0.5)) == ours
+
+
+def test_what_is_committed_goes_to_the_monitor_with_its_global_step(watched):
+    data = [{"ppo_actor/task_reward/avg": 0.5, "ppo_actor/n__count": 3}, {"rollout/reward": 0.25}]
+    watched.trainer.stats_logger.commit(0, 7, 7, data)
+    watched.monitor.close()
+    assert watched.captured.own == {7: {"ppo_actor/task_reward/avg": 0.5, "rollout/reward": 0.25}}
+
+
+def test_the_default_monitor_knows_the_settings():
+    trainer = a_trainer(mode="disabled")
+    monitor = tracker_diag_areal.attach(trainer)
+    assert monitor._clip == (0.1, 0.3)
+    assert monitor.config["actor.eps_clip_higher"] == 0.3
+    trainer.stats_logger.close()
+
+
+@pytest.fixture
+def told():
+    """What is logged; AReaL puts another root in place of that which pytest listens to."""
+    messages = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    tracker_diag_areal._log.addHandler(handler)
+    yield messages
+    tracker_diag_areal._log.removeHandler(handler)
+
+
+def test_a_single_controller_is_told_as_no_signal(monkeypatch, told):
+    monkeypatch.delenv("AREAL_SPMD_MODE")
+    tracker_diag_areal.attach(a_trainer(mode="disabled"), monitor=Monitor()).close()
+    assert ["no signal" in message for message in told] == [True]
+    assert not hasattr(ppo.grpo_loss_fn, "__wrapped__")
+
+
+def test_an_areal_that_has_changed_is_told_and_training_goes_on(monkeypatch, told):
+    monkeypatch.setattr(ppo, "grpo_loss_fn", lambda logprobs, batch: None)
+    trainer = a_trainer(mode="disabled")
+    tracker_diag_areal.attach(trainer, monitor=Monitor()).close()
+    assert ["takes no input_data" in message for message in told] == [True]
+    assert "commit" not in vars(trainer.stats_logger)
+
+
+def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rng, read_wandb):
+    trainer = a_trainer(mode="offline")
+    monitor = tracker_diag_areal.attach(trainer)
+    for step in range(80):
+        stats = one_step(an_actor(), made(rng, post=0.02 if step < 50 else 0.5))
+        trainer.stats_logger.commit(0, step, step, stats)
+    trainer.stats_logger.close()
+    (file,) = tmp_path.rglob("run-*.wandb")
+    rows = [record["history"]["item"] for record in read_wandb(file) if record["type"] == "history"]
+    rewards = [row for row in rows if any(key.endswith("task_reward/avg") for key in row)]
+    assert [int(row["_step"]) for row in rewards] == list(range(80))
+    assert sum("diag/mismatch/post_tool/p95" in row for row in rows) > 70
+    fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
+    assert "post_tool" in {name for name, _ in fired}
+    assert all(onset >= 45 for _, onset in fired)
+    assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0

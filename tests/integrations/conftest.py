@@ -1,0 +1,42 @@
+"""Frameworks that cannot be installed beside each other: their checks run in a process of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FRAMEWORKS = ROOT / "build" / "frameworks"
+OFFLINE = {"WANDB_MODE": "offline", "WANDB_API_KEY": "0" * 40, "WANDB_SILENT": "true"}
+"""For W&B as frameworks start it; it looks at these once in a process."""
+
+
+@pytest.fixture
+def run_checks(tmp_path):
+    """Runs `<framework>/checks.py` with the framework's own modules; `stand_ins` are libraries it imports besides."""
+
+    def run(framework, folders=(), stand_ins=(), plugins=""):
+        path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent]
+        for folder in (framework, *folders, "shared"):
+            assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
+            path.append(FRAMEWORKS / folder)
+        installed = tmp_path / "checks-0.dist-info"
+        installed.mkdir()
+        (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: checks\nVersion: 0\n")
+        (installed / "entry_points.txt").write_text(plugins)
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "stand_ins", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, str(Path(__file__).parent / framework / "checks.py")],
+            env=os.environ
+            | OFFLINE
+            | {"PYTHONPATH": os.pathsep.join(map(str, path)), "STAND_INS": " ".join(stand_ins)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
+
+    return run

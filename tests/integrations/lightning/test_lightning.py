@@ -1,0 +1,226 @@
+"""Lightning with its real Trainer; findings are read from a real MLflow run, which its own logger writes."""
+
+import json
+import logging
+
+import lightning.pytorch as pl
+import mlflow
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+from torch.utils.data import DataLoader, TensorDataset
+from tracker_diag_lightning import DiagnosticsCallback, attach
+
+import tracker_diag as td
+from tracker_diag.testing import CapturingBackend
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, of torch
+]
+
+
+class Agent(pl.LightningModule):
+    """Regresses on noise; what it hands over comes from a generator of its own, with a tail that may grow."""
+
+    def __init__(self, make_batch=None, grow_from=None, nan_from=None, rate=0.01):
+        super().__init__()
+        self.save_hyperparameters("rate")
+        self.layer = torch.nn.Linear(4, 1)
+        self.make_batch, self.grow_from, self.nan_from = make_batch, grow_from, nan_from
+        self.numbers = np.random.default_rng(0)
+
+    def training_step(self, batch, batch_idx):
+        step = self.global_step
+        if self.make_batch is not None:
+            grown = 1.0 if self.grow_from is None else 1.04 ** max(step - self.grow_from, 0)
+            arrays = self.make_batch(self.numbers, post=0.03 * min(grown, 12), text=0.03, pairs=("policy",))
+            self.trainer.diag.observe(**{name: torch.from_numpy(value) for name, value in arrays.items()})
+        loss = self.layer(batch[0]).square().mean()
+        if self.nan_from is not None and step >= self.nan_from:
+            loss = loss * float("nan")
+        self.log("train_loss", loss)
+        self.log("reward", 0.5)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.layer(batch[0]).square().mean())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams["rate"])
+
+
+def loader(batches):
+    return DataLoader(TensorDataset(torch.randn(batches, 4, generator=torch.Generator().manual_seed(1))), batch_size=1)
+
+
+def trainer(tmp_path, callbacks, *, logger=False, steps=6, every=1, kind=pl, **more):
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    return kind.Trainer(
+        callbacks=callbacks, logger=logger, max_steps=steps, log_every_n_steps=every, accelerator="cpu",
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        **({"enable_checkpointing": False, "num_sanity_val_steps": 0} | more),
+    )  # fmt: skip
+
+
+def findings(run_id):
+    run = mlflow.get_run(run_id)
+    text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json")
+    return json.loads(text)["findings"], run
+
+
+def fit_in_mlflow(tmp_path, store, module, steps):
+    logger = MLFlowLogger("lightning", tracking_uri=store)
+    callback = DiagnosticsCallback()
+    trainer(tmp_path, [callback], logger=logger, steps=steps).fit(module, loader(steps))
+    assert callback.monitor.failures == []
+    return *findings(logger.run_id), callback
+
+
+@pytest.mark.slow
+def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_store, make_batch):
+    found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, grow_from=70), 150)
+    (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
+    assert tail["slice"] == "post_tool"
+    assert 60 <= tail["onset"] <= tail["fired"] < 150
+    assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["reward"] == 0.5
+
+
+@pytest.mark.slow
+def test_a_calm_run_is_ok(tmp_path, mlflow_store, make_batch):
+    found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch), 150)
+    assert [finding for finding in found if finding["severity"] != "info"] == []
+    assert run.data.tags["diag.alert.state"] == "ok"
+    assert callback.monitor.config["rate"] == 0.01
+
+
+@pytest.mark.slow
+def test_a_loss_that_becomes_nan_is_found_in_mlflow(tmp_path, mlflow_store):
+    found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(nan_from=12), 20)
+    (nan,) = [finding for finding in found if finding["rule"] == "NUM004"]
+    assert nan["fired"] == 12
+    assert run.data.tags["diag.alert.state"] == "error"
+
+
+def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):
+    backend = CapturingBackend()
+    callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
+    logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
+    watched = trainer(tmp_path, [callback, LearningRateMonitor()], logger=logger, steps=6, every=2)
+    watched.fit(Agent(), loader(3), loader(2))
+    assert watched.loggers == [logger]  # ours is gone
+
+    lines = (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()
+    names, rows = lines[0].split(","), {}
+    for line in lines[1:]:
+        cells = dict(zip(names, line.split(","), strict=True))
+        rows.setdefault(int(cells["step"]), {}).update({k: float(v) for k, v in cells.items() if v and k != "step"})
+    assert backend.own == {step: pytest.approx(row) for step, row in rows.items()}
+    assert {"val_loss", "train_loss", "lr-SGD"} <= set(names)
+
+
+def test_the_users_rows_are_as_without_us(tmp_path):
+    def rows(name, callbacks):
+        torch.manual_seed(0)
+        logger = CSVLogger(tmp_path / name)
+        trainer(tmp_path, callbacks, logger=logger, steps=4, enable_checkpointing=True).fit(Agent(), loader(4))
+        return (tmp_path / name / "lightning_logs/version_0/metrics.csv").read_text()
+
+    assert rows("plain", []) == rows("watched", [DiagnosticsCallback()])
+
+
+def test_without_a_logger_it_is_heard_too_and_checkpoints_stay_where_they_were(tmp_path):
+    backend = CapturingBackend()
+    callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
+    kept = ModelCheckpoint(every_n_train_steps=2)
+    run = trainer(tmp_path, [callback, kept], steps=4, enable_checkpointing=True)
+
+    class Looks(Agent):
+        def on_train_start(self):
+            self.logger.experiment.add_scalar("theirs", 1.0)  # what a module may do with any logger
+            assert self.trainer.log_dir == str(tmp_path)
+
+    run.fit(Looks(), loader(4))
+    assert sorted(backend.own) == [0, 1, 2, 3]
+    assert kept.best_model_path.startswith(str(tmp_path / "checkpoints"))
+    assert run.loggers == []
+
+
+def test_a_batch_that_does_not_fit_is_counted_and_training_goes_on(tmp_path, make_batch):
+    class Wrong(Agent):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            if batch_idx > 1:
+                self.trainer.diag.observe(logprobs=torch.zeros(2, 3), model_mask=torch.ones(2, 3))
+            return loss
+
+    callback = DiagnosticsCallback()
+    run = trainer(tmp_path, [callback], steps=5)
+    run.fit(Wrong(make_batch), loader(5))
+    assert run.global_step == 5
+    assert callback.monitor.health["rejected_batches"] == 3
+
+
+def test_batches_between_two_rows_add_up(tmp_path, make_batch):
+    backend = CapturingBackend()
+    callback = DiagnosticsCallback(monitor=td.Monitor([backend], window=1))
+    trainer(tmp_path, [callback], steps=8, every=4).fit(Agent(make_batch), loader(8))
+    one = make_batch(np.random.default_rng(0))
+    tokens = int(one["model_mask"].sum())
+    for step in (3, 7):
+        found = backend.scalars(step)
+        assert found["diag/policy/text_only/count"] + found["diag/policy/post_tool/count"] == 4 * tokens
+
+
+@pytest.mark.slow
+def test_an_exception_in_training_closes_the_diagnostics_before_the_run_is_failed(tmp_path, mlflow_store):
+    class Breaks(Agent):
+        def training_step(self, batch, batch_idx):
+            if batch_idx == 3:
+                raise RuntimeError("out of memory")
+            return super().training_step(batch, batch_idx)
+
+    logger = MLFlowLogger("lightning", tracking_uri=mlflow_store)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer(tmp_path, [DiagnosticsCallback()], logger=logger).fit(Breaks(), loader(6))
+    found, run = findings(logger.run_id)
+    assert (found, run.info.status) == ([], "FAILED")
+
+
+def test_attach_and_a_second_fit(tmp_path):
+    run = trainer(tmp_path, [], steps=2)
+    monitor = attach(run)
+    run.fit(Agent(), loader(4))
+    assert monitor.summary().steps == 2
+    run.fit_loop.epoch_loop.max_steps = 4
+    run.fit(Agent(), loader(4))
+    assert run.diag is not monitor
+    assert monitor.summary().steps == 2
+    run.validate(Agent(), loader(2))  # no training, nothing to close
+    assert run.loggers == []
+
+
+def test_it_works_in_the_package_of_the_older_name(tmp_path):
+    import pytorch_lightning
+
+    class Old(pytorch_lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, batch_idx):
+            loss = self.layer(batch[0]).square().mean()
+            self.log("train_loss", loss)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    backend = CapturingBackend()
+    callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
+    trainer(tmp_path, [callback], steps=3, kind=pytorch_lightning).fit(Old(), loader(3))
+    assert sorted(backend.own) == [0, 1, 2]

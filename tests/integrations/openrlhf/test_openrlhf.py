@@ -1,0 +1,14 @@
+import pytest
+import tracker_diag_openrlhf
+
+from tracker_diag.errors import MissingExtra
+
+
+@pytest.mark.slow
+def test_in_openrlhfs_own_modules(run_checks):
+    run_checks("openrlhf", stand_ins=["flash_attn", "deepspeed", "vllm"])
+
+
+def test_without_it_the_extra_is_named():
+    with pytest.raises(MissingExtra, match=r"tracker-diag\[openrlhf\]"):
+        tracker_diag_openrlhf.attach(None)

@@ -1,0 +1,80 @@
+"""RLlib's PPO for real, with the findings read from a real MLflow run. Needs Ray."""
+
+import inspect
+import json
+import logging
+
+import mlflow
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from tracker_diag_rllib import DiagnosticsCallback, attach
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+def config(**training):
+    settings = {"lr": 3e-4, "train_batch_size": 512, "minibatch_size": 128, "num_epochs": 4}
+    return (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+        .learners(num_learners=0)
+        .rl_module(model_config={"fcnet_hiddens": [32]})
+        .training(**(settings | training))
+        .debugging(seed=0)
+    )
+
+
+def in_mlflow(built, iterations):
+    with mlflow.start_run() as run:
+        algorithm = built.build_algo()
+        monitor = attach(algorithm)
+        for _ in range(iterations):
+            algorithm.train()
+        algorithm.stop()
+    assert monitor.failures == []
+    told = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))
+    return told, mlflow.get_run(run.info.run_id).data
+
+
+def test_a_healthy_ppo_raises_nothing(mlflow_store):
+    told, data = in_mlflow(config(), 12)
+    assert [finding for finding in told["findings"] if finding["fired"] is not None] == []
+    assert data.tags["diag.alert.state"] == "ok"
+    assert data.metrics["diag/policy/text_only/p95"] > 0.01
+    # The last epoch of each update alone: 8 iterations of 512 actions, and some that end a minibatch.
+    assert 8 * 512 * 0.9 <= data.metrics["diag/policy/text_only/count"] <= 8 * 512 * 1.1
+    assert told["run"]["last_step"] == 12
+
+
+def test_a_ppo_without_clipping_loses_its_samples(mlflow_store):
+    told, _ = in_mlflow(config(lr=0.01, clip_param=1000.0, num_epochs=8, entropy_coeff=0.02, use_kl_loss=False), 28)
+    fired = {finding["rule"] for finding in told["findings"] if finding["fired"] is not None}
+    assert fired & {"POL004", "POL005"}
+    assert not [series for series in told["healthy"] if series == "POL010"]  # RLlib's KL of 0 is none
+
+
+def test_as_a_callback_class_with_remote_learners_it_hears_the_metrics(caplog):
+    built = config().learners(num_learners=1).callbacks(DiagnosticsCallback)
+    with caplog.at_level("WARNING", logger="tracker_diag"):
+        algorithm = built.build_algo()
+    assert "the learners are remote" in caplog.text
+    algorithm.train()
+    algorithm.stop()
+    (callback,) = (found for found in algorithm.callbacks if isinstance(found, DiagnosticsCallback))
+    assert callback.monitor.summary().steps == 1
+
+
+def test_contract_what_is_looked_at_is_there():
+    parameters = inspect.signature(PPOTorchLearner.compute_loss_for_module).parameters
+    assert {"module_id", "batch", "fwd_out"} <= set(parameters)

@@ -1,0 +1,260 @@
+"""Stable-Baselines3 as a person runs it, with the findings read from a real MLflow run."""
+
+import inspect
+import json
+
+import gymnasium
+import mlflow
+import numpy as np
+import pytest
+import torch
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import KVWriter, Logger, configure
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.vec_env import DummyVecEnv
+from tracker_diag_sb3 import DiagnosticsCallback
+from tracker_diag_sb3.callback import clip_of, settings, tensors
+
+import tracker_diag as td
+from tracker_diag.testing import CapturingBackend
+
+SMALL = {"n_steps": 64, "batch_size": 64, "n_epochs": 4, "device": "cpu"}
+
+UNCLIPPED = {
+    "n_steps": 32,
+    "batch_size": 32,
+    "n_epochs": 10,
+    "clip_range": 1e6,
+    "learning_rate": 2e-3,
+    "ent_coef": 0.02,
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def ppo(seed=0, envs=4, **changes):
+    return PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=envs, seed=seed), seed=seed, **(SMALL | changes))
+
+
+def learn(steps=1024, **changes):
+    """A short run; gives the model, and what the backend was given."""
+    backend = CapturingBackend()
+    model = ppo(**changes)
+    model.learn(steps, callback=DiagnosticsCallback(monitor=td.Monitor([backend], window=1)))
+    return model, backend
+
+
+def in_mlflow(model, steps):
+    """Learn inside an MLflow run; gives its findings, tags and metrics."""
+
+    class ToMlflow(KVWriter):
+        """As SB3's documentation has people write it."""
+
+        def write(self, key_values, key_excluded, step=0):
+            mlflow.log_metrics({k: v for k, v in key_values.items() if np.isscalar(v) and k.startswith("train")}, step)
+
+        def close(self):
+            pass
+
+    model.set_logger(Logger(None, [ToMlflow()]))
+    with mlflow.start_run() as run:
+        callback = DiagnosticsCallback()
+        model.learn(steps, callback=callback)
+        assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"
+    assert callback.monitor.failures == []
+    told = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))
+    return told, mlflow.get_run(run.info.run_id).data
+
+
+@pytest.mark.slow
+def test_a_healthy_ppo_raises_nothing(mlflow_store):
+    told, data = in_mlflow(ppo(), 12_800)
+    assert [finding for finding in told["findings"] if finding["severity"] != "info"] == []
+    assert data.tags["diag.alert.state"] == "ok"
+    assert data.metrics["diag/policy/text_only/p95"] > 0.01
+    # 8 updates of 256 actions, and the last one, which joins the last row.
+    assert data.metrics["diag/policy/text_only/count"] == 9 * 256
+    assert {"POL010", "POL011", "CRI002", "NUM004"} <= set(told["healthy"])
+
+
+@pytest.mark.slow
+def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_zero(mlflow_store):
+    told, data = in_mlflow(ppo(2, **UNCLIPPED), 6_400)
+    fired = {finding["rule"]: finding for finding in told["findings"] if finding["fired"] is not None}
+    assert set(fired) & {"POL004", "POL005"}
+    first = fired[told["first_break"]["rule"]]
+    assert (first["slice"], first["pair"], first["severity"]) == ("text_only", "policy", "warn")
+    assert told["first_break"]["rule"] in data.tags["diag.alert.rules"]
+    assert data.metrics["train/clip_fraction"] == 0
+
+
+def test_the_ratios_are_those_of_the_loss():
+    """With one epoch and one mini-batch the policy has not moved yet; with more it has."""
+    _, still = learn(n_epochs=1, batch_size=256)
+    step = max(still.records)
+    assert all("p95" not in name for name in still.scalars(step) if name.startswith("diag/policy"))
+
+    _, backend = learn(n_epochs=4)
+    before = backend.scalars(512)
+    assert before["diag/policy/text_only/count"] == 256
+    # SB3's own estimate is the mean over the last epoch of the mini-batches' k3: the same ratios, the same number.
+    logged = backend.own[512]["train/approx_kl"]
+    assert before["diag/policy/all/k3"] == pytest.approx(logged, rel=1e-3)
+
+
+def test_a_row_has_its_step_and_the_models_own_rows_are_as_they_were(tmp_path):
+    def rows(folder, callback):
+        model = ppo()
+        model.set_logger(configure(str(folder), ["json"]))
+        model.learn(1024, callback=callback)
+        assert all(type(out).__name__ != "_Writer" for out in model.logger.output_formats)
+        model.logger.close()
+        lines = [json.loads(line) for line in (folder / "progress.json").read_text().splitlines()]
+        return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines], model
+
+    plain, model = rows(tmp_path / "plain", None)
+    watched, same = rows(tmp_path / "watched", DiagnosticsCallback())
+    assert watched == plain
+    for a, b in zip(model.policy.parameters(), same.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert "evaluate_actions" not in vars(same.policy)
+    assert "_get_samples" not in vars(same.rollout_buffer)
+
+
+def test_each_update_belongs_to_the_dump_after_it():
+    _, backend = learn(1024)
+    assert sorted(backend.own) == [256, 512, 768, 1024]
+    assert "train/approx_kl" not in backend.own[256]
+    assert [backend.scalars(step).get("diag/policy/all/k3") is None for step in (256, 512)] == [True, False]
+    # The update after the last dump is not lost.
+    assert backend.scalars(1024)["diag/policy/text_only/count"] == 512
+
+
+def test_environments_are_told_apart_by_id_or_by_number():
+    backend = CapturingBackend()
+    monitor = td.Monitor([backend], window=1)
+    ppo(envs=2).learn(256, callback=DiagnosticsCallback(monitor=monitor))
+    slices = {row[1] for row in monitor.slices_table().rows}
+    assert {"env:0", "env:1", "text_only", "advantage:positive", "advantage:negative"} <= slices
+
+    monitor = td.Monitor([backend], window=1)
+    envs = DummyVecEnv([lambda name=name: gymnasium.make(name) for name in ("CartPole-v0", "CartPole-v1")])
+    model = PPO("MlpPolicy", envs, seed=0, **SMALL)
+    model.learn(256, callback=DiagnosticsCallback(monitor=monitor))
+    assert {"env:CartPole-v0", "env:CartPole-v1"} <= {row[1] for row in monitor.slices_table().rows}
+
+
+@pytest.mark.parametrize("algorithm", [A2C, DQN])
+def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
+    backend = CapturingBackend()
+    monitor = td.Monitor([backend])
+    model = algorithm("MlpPolicy", "CartPole-v1", seed=0, device="cpu")
+    model.learn(600, callback=DiagnosticsCallback(monitor=monitor), log_interval=5)
+    assert monitor.failures == []
+    assert max(step for step in backend.own) <= 600
+    assert any("rollout/ep_rew_mean" in row for row in backend.own.values())
+    blind = monitor.summary().blind
+    assert "POL004" in blind
+
+
+def test_others_may_evaluate_actions_in_between():
+    class Evaluates(DiagnosticsCallback):
+        def _on_step(self):
+            observations = torch.zeros(7, 4)
+            self.model.policy.evaluate_actions(observations, torch.zeros(7, dtype=torch.long))
+            return True
+
+    backend = CapturingBackend()
+    monitor = td.Monitor([backend], window=1)
+    ppo().learn(512, callback=Evaluates(monitor=monitor))
+    assert monitor.failures == []
+    assert backend.scalars(512)["diag/policy/text_only/count"] == 512
+
+
+def test_an_update_that_target_kl_ends_early_has_the_actions_that_it_reached():
+    rollout = {"old": np.zeros((4, 2), np.float32), "advantages": np.arange(8, dtype=np.float32).reshape(4, 2)}
+    given = tensors(rollout, [(np.array([5, 0]), torch.tensor([0.5, 0.1]))], normalised=False)
+    assert given["model_mask"].tolist() == [True, False, False, False, False, True, False, False]
+    assert given["logprobs"].tolist() == pytest.approx([0.1, 0, 0, 0, 0, 0.5, 0, 0])
+    # By environment, each with its four steps in turn, as the buffer numbers them.
+    assert given["advantages"].tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+
+
+def test_a_buffer_that_is_shaped_otherwise_is_counted_and_training_goes_on(caplog):
+    class Odd(RolloutBuffer):
+        def _get_samples(self, batch_inds, env=None):
+            return super()._get_samples(batch_inds[: len(batch_inds) // 2], env)
+
+    monitor = td.Monitor()
+    model = ppo(rollout_buffer_class=Odd)
+    model.learn(512, callback=DiagnosticsCallback(monitor=monitor))
+    assert monitor.health["integration_errors"] == 2
+    assert "expected 1024, one for each of batch_inds" in monitor.failures[0]
+
+
+def test_a_buffer_without_the_function_costs_the_ratios_and_is_told_once(caplog):
+    class Changed(RolloutBuffer):
+        def _get_samples(self, indices, env=None):
+            return super()._get_samples(indices, env)
+
+    backend = CapturingBackend()
+    model = ppo(rollout_buffer_class=Changed)
+    with caplog.at_level("WARNING", logger="tracker_diag"):
+        model.learn(512, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
+    (told,) = [record.message for record in caplog.records if "no ratios" in record.message]
+    assert "takes no batch_inds" in told
+    assert "train/approx_kl" in backend.own[512]
+
+
+def test_an_evaluation_in_between_leaves_the_ratios_alone():
+    backend = CapturingBackend()
+    model = ppo()
+    monitor = td.Monitor([backend], window=1)
+    model.learn(512, callback=DiagnosticsCallback(monitor=monitor))
+    evaluate_policy(model, model.get_env(), n_eval_episodes=1)
+    assert monitor.failures == []
+
+
+def test_the_next_learn_has_a_monitor_of_its_own():
+    callback = DiagnosticsCallback()
+    model = ppo()
+    model.learn(256, callback=callback)
+    first = callback.monitor
+    model.learn(256, callback=callback)
+    assert callback.monitor is not first
+    assert callback.monitor.summary().steps == 1
+
+
+def test_settings_and_clip_range_are_those_of_the_model():
+    model = ppo(clip_range=lambda left: 0.3 * left, target_kl=0.02)
+    assert settings(model) | {"target_kl": 0.02, "n_epochs": 4, "trainer": "PPO"} == settings(model)
+    assert clip_of(model) == (0.3, 0.3)
+    assert clip_of(ppo(clip_range=1e6)) == (0.2, 0.2)
+    assert clip_of(A2C("MlpPolicy", "CartPole-v1", device="cpu")) == (0.2, 0.2)
+
+
+def test_contract_what_is_looked_at_is_there():
+    for buffer in (RolloutBuffer, DictRolloutBuffer):
+        assert "batch_inds" in inspect.signature(buffer._get_samples).parameters
+    assert list(inspect.signature(ActorCriticPolicy.evaluate_actions).parameters) == ["self", "obs", "actions"]
+    model = ppo()
+    values, log_prob, _ = model.policy.evaluate_actions(torch.zeros(3, 4), torch.zeros(3, dtype=torch.long))
+    assert (len(values), log_prob.shape) == (3, (3,))
+    # reset and get make new arrays, so that those of a rollout are still there after its update.
+    buffer = model.rollout_buffer
+    before = buffer.log_probs
+    assert before.shape == (64, 4)
+    buffer.full = True
+    next(iter(buffer.get(16)))
+    assert buffer.log_probs is not before
+    buffer.reset()
+    assert buffer.log_probs is not before

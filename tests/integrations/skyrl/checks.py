@@ -1,0 +1,227 @@
+"""What the integration does in SkyRL's own modules; `test_skyrl.py` runs this in a process that can import them."""
+
+import inspect
+import json
+from types import SimpleNamespace
+
+import mlflow
+import numpy as np
+import pytest
+import torch
+import tracker_diag_skyrl
+from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch, pad_training_input_batch
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
+from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
+from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.utils.callbacks import CallbackHandler, CallbackInput, TrainingCallback, TrainingControl
+from skyrl.train.utils.tracking import Tracking
+
+from tracker_diag import Monitor
+from tracker_diag.testing import CapturingBackend
+
+ROWS, RESPONSE = 64, 24
+
+
+def made(rng, post=0.02, text=0.02):
+    """A batch by SkyRL's own conversion: responses of several lengths, a tool result amid half of them."""
+    lengths = [RESPONSE - row % 3 for row in range(ROWS)]
+    masks = [[0 if row < ROWS // 2 and 8 <= at < 12 else 1 for at in range(n)] for row, n in enumerate(lengths)]
+    old = [rng.uniform(-3, -0.1, n) for n in lengths]
+    rollout = [np.zeros(n) for n in lengths]
+    for row, (values, mask) in enumerate(zip(old, masks, strict=True)):
+        after = (row < ROWS // 2) & (np.arange(len(mask)) >= 12)
+        noise = np.where(after, post, text) * rng.normal(size=len(mask))
+        rollout[row] = np.where(np.array(mask) == 1, values - noise, 0.0)  # 0.0 on tool tokens
+    prompts = [[5] * (4 + row % 5) for row in range(ROWS)]
+    responses, rewards = [[6] * n for n in lengths], [[0.0] * n for n in lengths]
+    tokenizer = SimpleNamespace(pad_token_id=0)
+    sequences, attention, response, rewards, loss, logprobs, _ = convert_prompts_responses_to_batch_tensors(
+        tokenizer, prompts, responses, rewards, masks, [row.tolist() for row in rollout]
+    )
+    action = torch.zeros(ROWS, RESPONSE)
+    for row, values in enumerate(old):
+        action[row, RESPONSE - len(values) :] = torch.tensor(values)
+    batch = TrainingInputBatch(
+        {
+            "sequences": sequences,
+            "attention_mask": attention,
+            "response_mask": response,
+            "loss_mask": loss,
+            "rollout_logprobs": logprobs,
+            "action_log_probs": action,
+            "base_action_log_probs": action - 0.1,
+            "advantages": torch.where(torch.arange(ROWS) % 2 == 0, 1.0, -1.0)[:, None] * response,
+        }
+    )
+    batch.metadata = {}
+    return batch
+
+
+def a_trainer(kind, tracker, **settings):
+    """One whose loop is in the test; its events, its handler and its training step are SkyRL's."""
+    trainer = object.__new__(kind)
+    vars(trainer).update(
+        cfg=SkyRLTrainConfig(), tracker=tracker, train_dataloader=[0], total_training_steps=100, global_step=0,
+        _current_epoch=0, _training_control=TrainingControl(), _callback_handler=CallbackHandler(), all_metrics={},
+        all_timings={}, dispatch=SimpleNamespace(empty_cache=lambda: None),
+        _execute_training_step=lambda model, data: {"policy_entropy": 0.7},
+    )  # fmt: skip
+    vars(trainer).update(settings)
+    return trainer
+
+
+def sync_step(trainer, step, batch):
+    """What `RayPPOTrainer.train` does around a step, in its order."""
+    trainer.global_step = step
+    status = trainer.train_critic_and_policy(batch)
+    trainer._fire("on_step_end", batch=batch, metrics=status)
+    logs = {**trainer.all_metrics, "reward/avg_raw_reward": 0.5}
+    trainer._fire("on_log", logs=logs)
+    trainer.tracker.log(logs, step=step, commit=True)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def watched():
+    """A monitor, and a way to count its tokens by slice when all is observed."""
+    captured = CapturingBackend()
+    monitor = Monitor([captured])
+
+    def counts(pair):
+        monitor.close()
+        (table,) = captured.tables
+        at = table.columns.index("count")
+        return {row[1]: row[at] for row in table.rows if row[0] == pair}
+
+    return SimpleNamespace(monitor=monitor, counts=counts, captured=captured)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"),
+    [
+        (TrainingCallback, "on_step_end", ["self", "trainer", "callback_input", "control"]),
+        (TrainingCallback, "on_log", ["self", "trainer", "callback_input", "control"]),
+        (TrainingCallback, "on_train_end", ["self", "trainer", "callback_input", "control"]),
+        (RayPPOTrainer, "add_callback", ["self", "callback"]),
+        (RayPPOTrainer, "train_critic_and_policy", ["self", "data"]),
+        (FullyAsyncRayPPOTrainer, "train_critic_and_policy", ["self", "data"]),
+        (Tracking, "log", ["self", "data", "step", "commit"]),
+        (Tracking, "finish", ["self"]),
+    ],
+)
+def test_the_functions_that_are_looked_at_take_what_they_did(owner, name, parameters):
+    assert list(inspect.signature(getattr(owner, name)).parameters)[: len(parameters)] == parameters
+
+
+def test_the_callback_input_has_what_is_read():
+    given = CallbackInput(global_step=1, epoch=0, total_steps=1, steps_per_epoch=1)
+    assert given.batch is given.logs is None
+
+
+def test_left_padded_tokens_are_sliced_by_loss_mask(watched, rng):
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
+    assert tracker_diag_skyrl.attach(trainer, monitor=watched.monitor) is watched.monitor
+    batch = made(rng)
+    sync_step(trainer, 1, pad_training_input_batch(batch, 8))  # rows that only fill the batch up do not count
+    found = watched.counts("mismatch")
+    lengths = [RESPONSE - row % 3 for row in range(ROWS)]
+    assert found["text_only"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
+    assert found["post_tool"] == sum(n - 12 for n in lengths[: ROWS // 2])
+    assert found["advantage:positive"] + found["advantage:negative"] == found["all"] == int(batch["loss_mask"].sum())
+    assert watched.counts("reference") == found
+    assert watched.counts("policy") == {}
+    assert watched.captured.own[1] == {"policy/policy_entropy": 0.7, "reward/avg_raw_reward": 0.5}
+
+
+def test_the_fully_asynchronous_trainer_is_seen_where_it_trains_and_logs(watched, rng):
+    tracker = Tracking("agent", "run")
+    trainer = a_trainer(FullyAsyncRayPPOTrainer, tracker, async_train_dataloader=None)
+    with pytest.raises(NotImplementedError, match="Callbacks"):
+        trainer.add_callback(TrainingCallback())
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    for step in (1, 2):
+        trainer.global_step = step
+        status = trainer.train_critic_and_policy(made(rng))
+        assert status == {"policy_entropy": 0.7}
+        tracker.log(trainer.all_metrics, step=step, commit=False)
+        tracker.log({"timing/eval": 0.1}, step=step, commit=True)
+    tracker.finish()
+    assert watched.captured.own[2] == {"policy/policy_entropy": 0.7, "timing/eval": 0.1}
+    assert watched.counts("mismatch")["all"] == 2 * int(made(rng)["loss_mask"].sum())
+    assert watched.monitor.health["late_steps"] == 0
+
+
+def test_a_loss_on_the_rollouts_log_probabilities_is_told_once_as_no_signal(watched, rng, caplog):
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    for step in (1, 2):
+        batch = made(rng)
+        batch["action_log_probs"] = None
+        sync_step(trainer, step, batch)
+    assert caplog.text.count("no signal") == 1
+    assert watched.counts("mismatch") == {}
+    assert set(watched.captured.own) == {1, 2}
+
+
+def test_the_default_monitor_knows_the_settings():
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
+    trainer.cfg.trainer.algorithm.eps_clip_high = 0.28
+    monitor = tracker_diag_skyrl.attach(trainer)
+    assert monitor._clip == (0.2, 0.28)
+    assert monitor.config["trainer.algorithm.advantage_estimator"] == "grpo"
+    monitor.close()
+
+
+def test_the_callback_alone_makes_its_monitor_when_training_starts(rng):
+    callback = tracker_diag_skyrl.DiagnosticsCallback()
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"), _callback_handler=CallbackHandler([callback]))
+    trainer._fire("on_train_start")
+    sync_step(trainer, 1, made(rng))
+    trainer._fire("on_train_end")
+    assert callback.monitor.summary().steps == 1
+
+
+def test_what_cannot_be_read_is_counted_and_training_goes_on(watched, rng):
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    batch = made(rng)
+    del batch["response_mask"]
+    sync_step(trainer, 1, batch)
+    assert watched.monitor.health["integration_errors"] == 1
+
+
+def test_a_skyrl_that_has_changed_is_told_and_training_goes_on(watched, rng, caplog):
+    tracker = Tracking("agent", "run")
+    trainer = a_trainer(
+        FullyAsyncRayPPOTrainer, tracker, async_train_dataloader=None, train_critic_and_policy=lambda batch: batch
+    )
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    assert "takes no data" in caplog.text
+    assert "log" not in vars(tracker)
+
+
+def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(tmp_path, rng, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.chdir(tmp_path)
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend="mlflow", config=SkyRLTrainConfig()))
+    run = mlflow.active_run().info.run_id
+    monitor = tracker_diag_skyrl.attach(trainer)
+    for step in range(1, 91):
+        sync_step(trainer, step, made(rng, post=0.02 if step < 60 else 0.5))
+    trainer._fire("on_train_end")
+    trainer.tracker.finish()
+    client = mlflow.MlflowClient()
+    assert client.get_run(run).info.status == "FINISHED"
+    assert [m.step for m in client.get_metric_history(run, "reward/avg_raw_reward")] == list(range(1, 91))
+    p95 = {m.step for m in client.get_metric_history(run, "diag/mismatch/post_tool/p95")}
+    assert p95 == set(range(2, 91))  # the first step has too few tokens after tools
+    findings = json.loads(mlflow.artifacts.load_text(f"{client.get_run(run).info.artifact_uri}/diag/findings.json"))
+    fired = [found for found in findings["findings"] if found["state"] == "firing"]
+    assert "post_tool" in {found["slice"] for found in fired}
+    assert all(found["onset"] >= 50 for found in fired)
+    assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0

@@ -1,0 +1,14 @@
+import pytest
+import tracker_diag_skyrl
+
+from tracker_diag.errors import MissingExtra
+
+
+@pytest.mark.slow
+def test_in_skyrls_own_modules(run_checks):
+    run_checks("skyrl", folders=["skyrl/skyrl-gym"])
+
+
+def test_without_it_the_extra_is_named():
+    with pytest.raises(MissingExtra, match=r"tracker-diag\[skyrl\]"):
+        tracker_diag_skyrl.attach(None)

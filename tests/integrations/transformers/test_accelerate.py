@@ -1,0 +1,85 @@
+"""A loop with Accelerate and its own trackers, with the findings read from the MLflow run that it starts."""
+
+import json
+
+import accelerate
+import mlflow
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tracker_diag_transformers import attach
+
+import tracker_diag as td
+from tracker_diag.testing import CapturingBackend
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    yield
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def loop(accelerator, monitor, make_batch, rng, *, steps, grow_from=None):
+    """A training loop as a person writes it; its tail after tool calls may be made to grow."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for step in range(steps):
+        loss = model(torch.ones(2, 4)).square().mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        grown = 1.0 if grow_from is None else min(1.04 ** max(step - grow_from, 0), 12)
+        monitor.observe(**make_batch(rng, post=0.03 * grown, text=0.03, pairs=("policy",)))
+        accelerator.log({"loss": loss.item(), "reward": 0.5}, step=step)
+    accelerator.end_training()
+
+
+@pytest.mark.slow
+def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(tmp_path, mlflow_store, make_batch, rng):
+    accelerator = Accelerator(cpu=True, log_with=["mlflow", "tensorboard"], project_dir=tmp_path)
+    settings = {"learning_rate": 0.01, "algorithm": "grpo"}
+    accelerator.init_trackers("project", config=settings)
+    run_id = mlflow.active_run().info.run_id
+    monitor = attach(accelerator, config=settings)
+    loop(accelerator, monitor, make_batch, rng, steps=150, grow_from=70)
+    assert monitor.failures == []
+    assert monitor.config["algorithm"] == "grpo"
+    run = mlflow.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["reward"] == 0.5
+    found = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
+    (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
+    assert tail["slice"] == "post_tool"
+    assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")
+    # The other tracker has its own rows, and nothing else.
+    events = EventAccumulator(str(tmp_path / "project"))
+    events.Reload()
+    assert sorted(events.Tags()["scalars"]) == ["loss", "reward"]
+    assert [event.step for event in events.Scalars("loss")] == list(range(150))
+
+
+def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):
+    backend = CapturingBackend()
+    accelerator = Accelerator(cpu=True)
+    accelerator.init_trackers("project")
+    attach(accelerator, monitor=td.Monitor([backend]))
+    for _ in range(3):
+        accelerator.log({"loss": 1.0})
+    accelerator.end_training()
+    assert backend.own == {0: {"loss": 1.0}, 1: {"loss": 1.0}, 2: {"loss": 1.0}}
+    assert backend.summary is not None
+
+
+def test_contract_accelerate_gives_each_tracker_what_it_logs():
+    names = set(vars(accelerate.tracking.GeneralTracker))
+    assert {"start", "store_init_configuration", "log", "finish"} <= names
+    accelerator = Accelerator(cpu=True)
+    accelerator.init_trackers("project")
+    assert accelerator.trackers == []
+    attach(accelerator)
+    assert accelerator.get_tracker("tracker_diag", unwrap=True) is accelerator.trackers[0].tracker

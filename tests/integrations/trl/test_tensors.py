@@ -1,0 +1,166 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tracker_diag_trl.tensors import GrpoTensors
+
+from tracker_diag.errors import MissingExtra
+
+B, T = 4, 10
+MARK = 7
+
+
+class Listening:
+    """Stands where the monitor does, and keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def observe(self, **tensors):
+        self.told.append(tensors)
+
+
+def made(iterations=1, steps=1, accumulation=1, beta=0.0, **more):
+    args = SimpleNamespace(
+        steps_per_generation=steps, num_iterations=iterations, gradient_accumulation_steps=accumulation, beta=beta
+    )
+    words = SimpleNamespace(added_tokens_decoder={MARK: "<|im_end|>"})
+    given = {"mask_truncated_completions": False, "use_vllm": False, "rollout_func": None} | more
+    state = SimpleNamespace(global_step=0)
+    return SimpleNamespace(args=args, state=state, processing_class=words, _step=0, **given)
+
+
+def inputs(**more):
+    response = torch.ones(B, T, dtype=torch.long)
+    response[1, 8:] = 0
+    tool = torch.ones(B, T, dtype=torch.long)
+    tool[:, 3:5] = 0
+    ids = torch.arange(B * T).reshape(B, T)
+    return {
+        "completion_ids": ids, "completion_mask": response, "tool_mask": tool, "advantages": torch.ones(B)
+    } | more  # fmt: skip
+
+
+def step(tensors, trainer, batch, logprobs=None):
+    """One micro-step with one update after it."""
+    tensors.log_probabilities((torch.zeros(B, T) if logprobs is None else logprobs, None, None), {})
+    tensors.loss(None, {"inputs": batch})
+    trainer._step += 1
+    trainer.state.global_step += 1
+
+
+@pytest.fixture
+def heard():
+    return Listening()
+
+
+def test_masks_are_of_the_completion_alone_and_tool_tokens_are_no_model_tokens(heard):
+    trainer = made(beta=0.1)
+    step(GrpoTensors(trainer, heard), trainer, inputs(ref_per_token_logps=torch.zeros(B, T)))
+    (told,) = heard.told
+    assert told["response_mask"].sum() == B * T - 2
+    assert told["model_mask"].sum() == B * T - 2 - 2 * B  # the tool mask is padded with 1
+    assert told["control"].nonzero().tolist() == [[0, 7]]
+
+
+def test_without_a_tool_mask_every_token_of_the_completion_is_the_models(heard):
+    trainer, batch = made(beta=0.1), inputs(ref_per_token_logps=torch.zeros(B, T))
+    del batch["tool_mask"]
+    step(GrpoTensors(trainer, heard), trainer, batch)
+    assert torch.equal(heard.told[0]["model_mask"], heard.told[0]["response_mask"])
+
+
+def test_the_old_policy_is_told_after_the_first_update_alone(heard):
+    trainer = made(iterations=3)
+    tensors = GrpoTensors(trainer, heard)
+    for _ in range(6):
+        step(tensors, trainer, inputs(old_per_token_logps=torch.zeros(B, T)))
+    assert len(heard.told) == 4
+    assert all("old_logprobs" in told for told in heard.told)
+
+
+def test_a_ratio_that_is_1_by_construction_is_told_once_so_that_rules_can_say_so(heard):
+    trainer = made()
+    tensors = GrpoTensors(trainer, heard)
+    assert not tensors.ratio_expected
+    for _ in range(3):
+        step(tensors, trainer, inputs(), torch.full((B, T), -1.0))
+    (told,) = heard.told
+    assert torch.equal(told["logprobs"], told["old_logprobs"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"iterations": 2}, {"steps": 2}, {"beta": 0.1}, {"use_vllm": True}, {"rollout_func": print}],
+    ids=["iterations", "steps", "beta", "vllm", "rollout_func"],
+)
+def test_settings_with_which_a_ratio_comes(heard, given):
+    assert GrpoTensors(made(**given), heard).ratio_expected
+
+
+def test_steps_that_are_accumulated_leave_the_policy_as_it_was(heard):
+    assert not GrpoTensors(made(steps=2, accumulation=2), heard).ratio_expected
+
+
+def test_the_sampler_is_told_once_a_generation_without_what_it_could_not_score(heard):
+    trainer = made(iterations=2, use_vllm=True)
+    tensors = GrpoTensors(trainer, heard)
+    rollout = torch.zeros(B, T)
+    rollout[0, 1] = rollout[2, 6] = rollout[3, 4] = float("nan")  # the last is a tool's token
+    for _ in range(2):
+        step(tensors, trainer, inputs(old_per_token_logps=torch.zeros(B, T), sampling_per_token_logps=rollout))
+    mismatch = [told for told in heard.told if "rollout_logprobs" in told]
+    assert len(mismatch) == 1
+    assert not mismatch[0]["rollout_logprobs"][mismatch[0]["model_mask"]].isnan().any()
+    assert not mismatch[0]["response_mask"][0, 1]  # a gap in the model's tokens alone would be a tool's
+    assert tensors.left_out() == {"unscored_tokens": 2}
+    assert tensors.left_out() == {}
+
+
+def test_weights_of_whole_sequences_are_not_those_of_tokens(heard):
+    trainer = made(use_vllm=True)
+    tensors = GrpoTensors(trainer, heard)
+    given = {"old_per_token_logps": torch.zeros(B, T), "sampling_per_token_logps": torch.zeros(B, T)}
+    step(tensors, trainer, inputs(**given, importance_sampling_ratio=torch.ones(B, 1)))
+    step(tensors, trainer, inputs(**given, importance_sampling_ratio=torch.ones(B, T)))
+    mismatch = [told for told in heard.told if "rollout_logprobs" in told]
+    assert ["applied_weights" in told for told in mismatch] == [False, True]
+
+
+def test_completions_that_the_trainer_masks_are_counted_once_a_generation(heard):
+    trainer = made(iterations=2, mask_truncated_completions=True)
+    tensors = GrpoTensors(trainer, heard)
+    batch = inputs(old_per_token_logps=torch.zeros(B, T))
+    batch["completion_mask"][2:] = 0
+    for _ in range(2):
+        step(tensors, trainer, batch)
+    assert tensors.left_out() == {"masked_sequences": 2}
+
+
+def test_what_is_scored_without_a_gradient_is_not_the_policy_that_is_trained(heard):
+    trainer = made(beta=0.1)
+    tensors = GrpoTensors(trainer, heard)
+    with torch.no_grad():
+        tensors.log_probabilities((torch.zeros(B, T), None), {})
+    tensors.loss(None, {"inputs": inputs(ref_per_token_logps=torch.zeros(B, T))})
+    assert heard.told == []
+
+
+def test_nothing_of_the_graph_is_kept(heard):
+    trainer = made(beta=0.1)
+    tensors = GrpoTensors(trainer, heard)
+    step(tensors, trainer, inputs(ref_per_token_logps=torch.zeros(B, T)), torch.zeros(B, T, requires_grad=True) * 2)
+    assert not heard.told[0]["logprobs"].requires_grad
+    assert tensors._logprobs is None
+
+
+def test_without_trl_it_says_what_to_install(monkeypatch):
+    import sys
+
+    import tracker_diag_trl
+
+    monkeypatch.setitem(sys.modules, "trl", None)
+    with pytest.raises(MissingExtra, match=r"tracker-diag\[trl\]"):
+        tracker_diag_trl.attach(object())
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = tracker_diag_trl.nothing

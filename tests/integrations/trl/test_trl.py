@@ -1,0 +1,205 @@
+"""TRL for real: training runs on the CPU, with a model that calls a tool. Each scenario of train.py runs once."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+VERSIONS = sorted(path for path in (ROOT / "build" / "trl").glob("*") if (path / "trl").is_dir())
+"""Older releases, which `make` puts there."""
+
+TIMES = ("step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second", "profiling/")
+"""What no two runs have in common."""
+
+
+def start(scenario, folder, *, path=(), **variables):
+    paths = [*path, ROOT / "integrations", ROOT]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))} | variables
+    command = [sys.executable, "-W", "ignore", HERE / "train.py", scenario, folder]
+    return subprocess.Popen(command, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def outcome(process, folder, rank=0):
+    said, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, said.decode()[-4000:]
+    return json.loads((folder / f"result-{rank}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """What came out of a scenario, which runs when it is first asked for."""
+    known = {}
+
+    def get(scenario):
+        if scenario not in known:
+            folder = tmp_path_factory.mktemp(scenario)
+            known[scenario] = outcome(start(scenario, folder), folder)
+        return known[scenario]
+
+    return get
+
+
+def counts(run, pair):
+    """Tokens of each slice of `pair`, as the diagnostics have counted them."""
+    return {row["slice"]: row["count"] for row in run["slices"] if row["pair"] == pair}
+
+
+def is_sound(run):
+    broken = {kind: n for kind, n in run["health"].items() if n and kind not in ("masked_sequences", "unscored_tokens")}
+    assert not broken, run["failures"]
+
+
+def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
+    run = result("widening")["widens"]
+    is_sound(run)
+    fired = {one["rule"]: one for one in run["findings"] if one["fired"] is not None and one["slice"] == "post_tool"}
+    assert "POL001" in fired
+    assert fired["POL001"]["onset"] >= 90  # that is when it begins to widen
+    told = run["mlflow"]
+    assert told["tags"]["diag.alert.state"] == "warn"
+    assert "on post_tool" in told["tags"]["diag.first_break"]
+    assert {"diag/findings.json", "diag/report.html"} <= set(told["artifacts"])
+    assert told["metrics"]["diag/rule/POL001"][-1][1] > 0
+    tail = dict(told["metrics"]["diag/policy/post_tool/p95"])
+    assert max(tail[step] for step in tail if step > 130) > 10 * sorted(tail[s] for s in tail if s < 90)[len(tail) // 4]
+    assert told["status"] == "FINISHED"  # the trainer's own doing
+
+
+def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
+    run = result("widening")["stays"]
+    is_sound(run)
+    assert not [one for one in run["findings"] if one["fired"] is not None and one["slice"] == "post_tool"]
+    assert len(run["mlflow"]["metrics"]["diag/policy/post_tool/p95"]) > 60  # and it has been looked at
+
+
+def test_the_trainers_own_rows_are_the_same_with_and_without(result):
+    plain, ours = (result("user_rows")[name] for name in ("plain", "with_us"))
+    is_sound(ours)
+
+    def untimed(row):
+        return {key: value for key, value in row.items() if not key.startswith(TIMES)}
+
+    assert [untimed(row) for row in plain["own"]] == [untimed(row) for row in ours["own"]]
+    before, after = plain["mlflow"]["metrics"], ours["mlflow"]["metrics"]
+    assert {key for key in after if not key.startswith("diag/")} == set(before)
+    assert {key: after[key] for key in untimed(before)} == untimed(before)
+    for key in before:
+        assert [step for step, _ in after[key]] == [step for step, _ in before[key]]
+    assert [key for key in after if key.startswith("diag/reference/post_tool/")]
+
+
+def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_one(result):
+    run = result("settings")["defaults"]
+    is_sound(run)
+    (said,) = run["said"]
+    assert said.startswith("no signal")
+    assert all(word in said for word in ("num_iterations", "beta", "use_vllm"))
+    assert "no signal" in run["blind"]["POL001"]
+    about_ratios = {"POL001", "POL002", "POL003", "POL004", "POL005", "POL006"}
+    assert about_ratios <= set(run["blind"])
+    assert not about_ratios & set(run["healthy"])
+
+
+@pytest.mark.parametrize("name", ["no_tools", "accumulated", "spread", "sequence", "peft", "evaluated"])
+def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
+    run = result("settings")[name]
+    is_sound(run)
+    assert run["said"] == []
+    calls = run["calls"]
+    for pair, seen in (("reference", calls), ("policy", [call for call in calls if call["step"] % 2])):
+        found = counts(run, pair)
+        assert found["all"] == sum(call["tokens"] for call in seen)
+        assert found["post_tool"] == sum(call["post"] for call in seen)
+    assert (counts(run, "policy")["post_tool"] > 0) == (name != "no_tools")
+
+
+def test_the_algorithm_is_told_by_the_level_of_the_ratio(result):
+    runs = result("settings")
+    assert runs["sequence"]["algorithm"] == "gspo"
+    assert runs["peft"]["algorithm"] == "grpo"
+
+
+def test_completions_that_are_masked_are_counted(result):
+    run = result("settings")["truncated"]
+    is_sound(run)
+    rows = sum(call["empty"] for call in run["calls"])
+    assert rows == 2 * run["health"]["masked_sequences"] > 0  # each generation is trained on twice
+
+
+def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
+    run = result("settings")["changed"]
+    is_sound(run)
+    (said,) = run["said"]
+    assert "_compute_loss" in said
+    assert "takes no inputs" in said
+    assert run["slices"] == []
+    assert [row["step"] for row in run["own"] if "loss" in row] == [1, 2, 3, 4]
+    assert run["metrics"]["4"]["loss"] == run["own"][3]["loss"]
+
+
+@pytest.mark.parametrize("name", ["old_kept", "on_policy"])
+def test_the_samplers_ratio_of_a_rollout_function(result, name):
+    run = result("rollout")[name]
+    is_sound(run)
+    counted, found = run["counted"], counts(run, "mismatch")
+    assert run["health"]["unscored_tokens"] == counted["unscored"]
+    assert found["all"] == counted["model"] - counted["unscored"]
+    assert found["post_tool"] == counted["post"]
+    tail = next(row["p95"] for row in run["slices"] if row["pair"] == "mismatch" and row["slice"] == "all")
+    if tail is not None:  # with enough tokens: 0.02 was put in
+        assert 0.03 < tail < 0.05
+
+
+def test_other_trainers_are_seen_by_what_they_log(result):
+    runs = result("others")
+    assert {name: run["algorithm"] for name, run in runs.items()} == {
+        "sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo",
+    }  # fmt: skip
+    for run in runs.values():
+        is_sound(run)
+        assert run["slices"] == []
+        assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["2"])
+
+
+def test_several_processes_are_counted_together(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    both = [start("ranks", tmp_path, RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in (0, 1)]
+    first, second = (outcome(process, tmp_path, rank) for rank, process in enumerate(both))
+    for run in (first, second):
+        is_sound(run)
+    assert counts(first, "reference") == counts(second, "reference")
+    assert counts(first, "reference")["all"] == sum(call["tokens"] for run in (first, second) for call in run["calls"])
+    assert first["calls"] != second["calls"]
+
+
+def test_there_are_older_releases_to_test_against():
+    assert len(VERSIONS) >= 3, "none in build/trl: run the tests through make, which downloads them"
+
+
+@pytest.mark.parametrize("path", [*VERSIONS, None], ids=lambda path: path.name if path else "installed")
+def test_the_private_functions_are_as_we_know_them_in(path, tmp_path):
+    run = outcome(start("version", tmp_path, path=[path] if path else []), tmp_path)
+    assert path is None or run["file"].startswith(str(path))
+    assert run["takes"]["_compute_loss"][:3] == ["self", "model", "inputs"]
+    assert run["takes"]["_get_per_token_logps_and_entropies"][:2] == ["self", "model"]
+    assert run["values"] in (2, 3)  # what the latter returns
+    keys = {"completion_ids", "completion_mask", "advantages", "old_per_token_logps", "ref_per_token_logps"}
+    for call in run["calls"]:
+        assert keys | ({"tool_mask"} if run["tools"] else set()) <= set(call["keys"])
+    is_sound(run)
+    assert run["said"] == []
+    assert counts(run, "reference")["all"] == sum(call["tokens"] for call in run["calls"])
+    late = [call for call in run["calls"] if call["step"] % 2]  # the second iteration of each generation
+    assert counts(run, "policy")["all"] == sum(call["tokens"] for call in late)
+    assert (counts(run, "policy")["post_tool"] > 0) == run["tools"]

@@ -1,0 +1,313 @@
+"""Real runs of TRL's trainers on the checkpoint, as a process of its own: python train.py SCENARIO FOLDER.
+
+What the test looks at is written to FOLDER/result-<rank>.json.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import torch
+import trl
+from datasets import Dataset
+from task import CHECKPOINT, Lookup, judge, prompts, tokenizer
+from tracker_diag_trl import attach
+from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
+
+from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.testing import CapturingBackend
+
+RANK = int(os.environ.get("RANK", "0"))
+SMALL = {"per_device_train_batch_size": 16, "max_steps": 4, "num_iterations": 2, "beta": 0.02}
+
+
+class Tapped(trl.GRPOTrainer):
+    """GRPO that also counts its tokens itself, in plain torch, to hold the diagnostics against."""
+
+    def __init__(self, *args, **kwargs):
+        self.calls = []
+        super().__init__(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, model, *args, **kwargs):
+        out = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        self.last, self.values = out[0].detach(), len(out)
+        return out
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        with torch.no_grad():
+            response = inputs["completion_mask"] == 1
+            mine = response & (inputs.get("tool_mask", torch.ones_like(response)) == 1)
+            post = mine & ((response & ~mine).cumsum(1) > 0)
+            old = inputs.get("old_per_token_logps", self.last)
+            ratio = (self.last - old)[mine].abs()
+        if torch.is_grad_enabled():  # not an evaluation
+            call = {"step": self.state.global_step, "keys": sorted(inputs), "tokens": int(mine.sum())}
+            call |= {"post": int(post.sum()), "empty": int((~response.any(1)).sum())}
+            self.calls.append(call | {"largest": float(ratio.max()) if len(ratio) else 0.0})
+        return loss
+
+
+class Widening(TrainerCallback):
+    """Widens what the tool says, from step `start` to `end`; and keeps what is logged."""
+
+    def __init__(self, tool, start, end, width):
+        self.tool, self.start, self.end, self.width = tool, start, end, width
+        self.rows = []
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        share = (state.global_step - self.start) / max(self.end - self.start, 1)
+        self.tool.width = self.width * min(1.0, max(0.0, share))
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.rows.append({"step": state.global_step, **logs})
+
+
+def grpo(folder, *, kind=Tapped, widening=(0, 1, 0.0), tools=True, more=None, **settings):
+    """A GRPOTrainer with the tool; `settings` are those of its config, `more` goes to the trainer itself."""
+    set_seed(0)
+    tool = Lookup()
+    model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    model.config._name_or_path = str(CHECKPOINT)  # from where the reference is read again
+    given = {"tools": tool.tools()} if tools else {}
+    trainer = kind(
+        model,
+        reward_funcs=judge(errs=0.15),
+        args=trl.GRPOConfig(**(common(folder) | {
+            "per_device_train_batch_size": 32, "num_generations": 4, "steps_per_generation": 1,
+            "max_completion_length": 64, "max_tool_calling_iterations": 1, "learning_rate": 2e-4,
+        } | settings)),
+        train_dataset=Dataset.from_list(prompts(2000)),
+        processing_class=tokenizer(),
+        callbacks=[Widening(tool, *widening)],
+        **(given | (more or {})),
+    )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def common(folder):
+    """Settings of every trainer here."""
+    return {
+        "output_dir": str(folder), "lr_scheduler_type": "constant", "logging_steps": 1, "report_to": [],
+        "save_strategy": "no", "bf16": False, "gradient_checkpointing": False, "use_cpu": True,
+        "disable_tqdm": True, "seed": 0,
+    }  # fmt: skip
+
+
+def rows(trainer):
+    """What the trainer itself has logged."""
+    return [row for one in trainer.callback_handler.callbacks if isinstance(one, Widening) for row in one.rows]
+
+
+def watched(trainer):
+    """Attach, train, and tell what came of it."""
+    with warnings_of_ours() as said:
+        monitor = attach(trainer)
+        kept = CapturingBackend()
+        monitor.add(kept)
+        began = time.perf_counter()
+        trainer.train()
+    summary = kept.summary.to_json()
+    return {
+        "seconds": time.perf_counter() - began,
+        "said": said,
+        "findings": summary["findings"],
+        "blind": {one["rule"]: one["reason"] for one in summary["blind"]},
+        "healthy": summary["healthy"],
+        "metrics": kept.own,
+        "own": rows(trainer),
+        "scalars": {step: kept.scalars(step) for step in kept.records},
+        "slices": [dict(zip(table.columns, row, strict=True)) for table in kept.tables for row in table.rows],
+        "health": dict(monitor.health),
+        "failures": monitor.failures,
+        "algorithm": algorithm_of(monitor.config),
+        "calls": getattr(trainer, "calls", []),
+    }
+
+
+@contextlib.contextmanager
+def warnings_of_ours():
+    """The messages that tracker_diag logs meanwhile."""
+    said, logger = [], logging.getLogger("tracker_diag")
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+    yield said
+    logger.removeHandler(handler)
+
+
+def mlflow_rows(uri, experiment):
+    """Tags, and all values of all metrics, of the only run of `experiment`."""
+    import mlflow
+
+    client = mlflow.MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    values = {
+        key: [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, key)]
+        for key in run.data.metrics
+    }
+    artifacts = [one.path for one in client.list_artifacts(run.info.run_id, "diag")]
+    return {"tags": run.data.tags, "metrics": values, "status": run.info.status, "artifacts": artifacts}
+
+
+def in_mlflow(folder, name, run):
+    """What `run()` gives, and what is then in MLflow, on a database of its own."""
+    import mlflow
+
+    uri = f"sqlite:///{folder / name}.db"
+    mlflow.set_tracking_uri(uri)
+    os.environ["MLFLOW_EXPERIMENT_NAME"] = name
+    result = run()
+    return result | {"mlflow": mlflow_rows(uri, name)}
+
+
+def widening(folder):
+    """The same run twice: in one the tool's answers widen, in the other they stay as they are."""
+
+    def run(width):
+        settings = {"num_iterations": 4, "beta": 0.02, "max_steps": 160, "report_to": ["mlflow"]}
+        return watched(grpo(folder, widening=(90, 140, width), **settings))
+
+    return {name: in_mlflow(folder, name, lambda w=w: run(w)) for name, w in (("widens", 1.0), ("stays", 0.0))}
+
+
+def user_rows(folder):
+    """A run with and without us, to see that what the trainer logs is the same."""
+
+    def plain():
+        trainer = grpo(folder, **SMALL, report_to=["mlflow"])
+        trainer.train()
+        return {"own": rows(trainer)}
+
+    def with_us():
+        return watched(grpo(folder, **SMALL, report_to=["mlflow"]))
+
+    return {"plain": in_mlflow(folder, "plain", plain), "with_us": in_mlflow(folder, "with_us", with_us)}
+
+
+def settings(folder):
+    """Short runs with various settings."""
+    from peft import LoraConfig
+
+    class Changed(Tapped):
+        """As a TRL might be in which the loss takes its inputs under another name."""
+
+        def _compute_loss(self, model, batch):
+            return super()._compute_loss(model, batch)
+
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    accumulated = {"gradient_accumulation_steps": 2, "steps_per_generation": 2}
+    spread = {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "num_iterations": 1}
+    return {
+        "defaults": watched(grpo(folder, per_device_train_batch_size=16, max_steps=3)),
+        "no_tools": watched(grpo(folder, tools=False, **SMALL)),
+        "accumulated": watched(grpo(folder, **SMALL | accumulated)),
+        "spread": watched(grpo(folder, **SMALL | spread)),
+        "sequence": watched(grpo(folder, **SMALL, importance_sampling_level="sequence", epsilon=3e-4)),
+        "truncated": watched(grpo(folder, **SMALL, mask_truncated_completions=True, max_completion_length=6)),
+        "peft": watched(grpo(folder, **SMALL, more={"peft_config": lora})),
+        "evaluated": watched(
+            grpo(folder, **SMALL, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8,
+                 more={"eval_dataset": Dataset.from_list(prompts(8, seed=3))})
+        ),
+        "changed": watched(grpo(folder, kind=Changed, **SMALL)),
+    }  # fmt: skip
+
+
+def rollout(folder):
+    """A rollout function: it puts in what an environment says, and gives log-probabilities as an engine would."""
+    counted = Counter()
+    env = tokenizer()("<|im_end|>\n<|im_start|>user\nvalue 42\n<|im_start|>assistant\n")["input_ids"]
+
+    def roll(messages, trainer):
+        words = trainer.processing_class
+        text = [words.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in messages]
+        given = words(text, return_tensors="pt", padding=True, padding_side="left")
+        with torch.no_grad():
+            said = trainer.model.generate(**given, max_new_tokens=8, min_new_tokens=8, do_sample=True)[:, -8:]
+            between = torch.tensor([env] * len(text))
+            ids = torch.cat([given["input_ids"], said, between, said[:, :4]], 1)
+            mask = torch.cat([given["attention_mask"], torch.ones_like(ids[:, given["input_ids"].shape[1] :])], 1)
+            n = 12 + len(env)
+            scores = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -n - 1 : -1].log_softmax(-1)
+        logprobs = scores.gather(2, ids[:, -n:, None])[..., 0]
+        noise = torch.randn(logprobs.shape, generator=torch.Generator().manual_seed(counted["generations"]))
+        logprobs = logprobs + 0.02 * noise
+        is_model = torch.ones(n, dtype=torch.long)
+        is_model[8 : 8 + len(env)] = 0
+        logprobs = logprobs * is_model
+        logprobs[::4, 3] = float("nan")  # as where vLLM could not score
+        counted.update(generations=1, model=len(text) * 12, post=len(text) * 4, unscored=len(text[::4]))
+        prompt_ids = [row[m == 1].tolist() for row, m in zip(given["input_ids"], given["attention_mask"], strict=True)]
+        return {
+            "prompt_ids": prompt_ids,
+            "completion_ids": ids[:, -n:].tolist(),
+            "logprobs": logprobs.tolist(),
+            "env_mask": [is_model.tolist()] * len(text),
+        }
+
+    result = {}
+    for name, beside in (("old_kept", {"num_iterations": 2}), ("on_policy", {"num_iterations": 1, "beta": 0.0})):
+        counted.clear()
+        made = grpo(folder, tools=False, more={"rollout_func": roll}, **SMALL | beside)
+        result[name] = watched(made) | {"counted": dict(counted)}
+    return result
+
+
+def others(folder):
+    """Two steps of trainers without ratios of tokens."""
+    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+    def run(kind, config, data, **more):
+        set_seed(0)
+        model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+        model.config._name_or_path = str(CHECKPOINT)
+        args = config(**common(folder) | {"max_steps": 2, "per_device_train_batch_size": 4})
+        return watched(
+            kind(model, args=args, train_dataset=Dataset.from_list(data), processing_class=tokenizer(), **more)
+        )
+
+    pair = {"prompt": "get 4", "chosen": "07", "rejected": "70"}
+    pairs = [pair | {"prompt": f"get {i}"} for i in range(16)]
+    labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
+    return {
+        "sft": run(trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(16)]),
+        "dpo": run(trl.DPOTrainer, trl.DPOConfig, pairs),
+        "kto": run(trl.KTOTrainer, trl.KTOConfig, labelled),
+        "orpo": run(ORPOTrainer, ORPOConfig, pairs),
+        "rloo": run(trl.RLOOTrainer, trl.RLOOConfig, prompts(16), reward_funcs=judge(errs=0.15)),
+    }
+
+
+def ranks(folder):
+    """One of several processes that train together."""
+    return watched(grpo(folder, **SMALL, ddp_backend="gloo"))
+
+
+def version(folder):
+    """A short run of whatever TRL comes first on the path."""
+    import inspect
+
+    takes = {
+        name: list(inspect.signature(getattr(trl.GRPOTrainer, name)).parameters)
+        for name in ("_compute_loss", "_get_per_token_logps_and_entropies")
+    }
+    # Before 1.9 TRL does not take our chat template for one with tools.
+    tools = tuple(map(int, trl.__version__.split(".")[:2])) >= (1, 9)
+    trainer = grpo(folder, tools=tools, **SMALL)
+    return watched(trainer) | {"file": trl.__file__, "takes": takes, "tools": tools, "values": trainer.values}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    to = Path(sys.argv[2])
+    outcome = globals()[sys.argv[1]](to)
+    (to / f"result-{RANK}.json").write_text(json.dumps(outcome, default=str))

@@ -1,0 +1,165 @@
+"""What real runs have taught, each as a run under a framework's own names: what must be named, and what must not."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tracker_diag.diagnose import diagnose
+from tracker_diag.sources.open import read_run
+from tracker_diag.sources.run import FinishedRun
+
+
+def noise(rng, n, phi=0.8):
+    """(n,) AR(1) of standard deviation 1."""
+    z = rng.normal(size=n)
+    for t in range(1, n):
+        z[t] = phi * z[t - 1] + math.sqrt(1 - phi**2) * z[t]
+    return z
+
+
+@pytest.fixture
+def columns(rng):
+    """A healthy GRPO run of 300 steps under TRL's names: its KL begins at 0, its reward takes off late."""
+    t = np.arange(300)
+    learnt = 1 / (1 + np.exp(-(t - 120) / 25))
+    return {
+        "reward": 0.15 + 0.5 * learnt + 0.02 * noise(rng, 300),
+        "reward_std": 0.35 * np.exp(0.06 * noise(rng, 300)),
+        "frac_reward_zero_std": 0.25 + 0.03 * noise(rng, 300),
+        "kl": 0.05 * (1 - np.exp(-t / 80)) * np.exp(0.15 * noise(rng, 300)),
+        "entropy": (0.8 - 0.3 * learnt) * np.exp(0.04 * noise(rng, 300)),
+        "loss": 0.01 * noise(rng, 300),
+        "grad_norm": 0.4 * np.exp(0.2 * noise(rng, 300)),
+        "learning_rate": np.full(300, 1e-6),
+        "completions/mean_length": 300 * (1 + 0.2 * learnt) * np.exp(0.05 * noise(rng, 300)),
+    }
+
+
+def rows(columns):
+    return {
+        step: {name: float(values[step]) for name, values in columns.items()}
+        for step in range(len(next(iter(columns.values()))))
+    }
+
+
+def of(columns, **config):
+    return diagnose(FinishedRun("a run", rows(columns), config, {}, ()))
+
+
+def fired(found):
+    """Each rule that fired, with its severity."""
+    return {one.rule.id: one.rule.severity for one in found.summary.findings if one.fired is not None}
+
+
+def loud(found):
+    return {rule for rule, severity in fired(found).items() if severity != "info"}
+
+
+def test_a_healthy_run_with_a_late_take_off_and_a_kl_that_begins_at_0_raises_nothing(columns):
+    """A baseline of the run's own start, looked at from both sides, alarms on either."""
+    found = of(columns)
+    assert columns["kl"][0] == 0
+    assert columns["reward"][-20:].mean() > 3 * columns["reward"][:20].mean()
+    assert loud(found) == set()
+    assert {"NUM001", "POL010", "ADV001"} <= {*found.summary.healthy}  # they could see
+
+
+def test_rows_of_an_evaluation_on_another_cadence_are_padding(columns, tmp_path):
+    columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 0.3, np.nan)
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in rows(columns).items()))
+    found = diagnose(read_run(str(file)))
+    assert "NUM004" in found.summary.healthy
+    assert len(found.series["eval_score"]) == 12
+
+
+def test_a_metric_that_turns_nan_is_no_padding(columns, tmp_path):
+    columns["loss"] = np.where(np.arange(300) >= 200, np.nan, columns["loss"])
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in rows(columns).items()))
+    found = diagnose(read_run(str(file)))
+    assert (found.summary.first_break.rule.id, found.summary.first_break.onset) == ("NUM004", 200)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("grad_norm", "NUM001"), ("kl", "POL010")])
+def test_a_spike_is_large_as_well_as_unlikely(columns, name, rule):
+    """Of a tight series a tenth more is fifty deviations; it is no spike. Ten times as much, for a while, is one."""
+    rng = np.random.default_rng(5)
+    level = {"grad_norm": 0.5, "kl": 0.05}[name]
+    tight = level * (1 + 0.002 * rng.normal(size=300))
+    tight[200:206] *= 1.1
+    columns[name] = tight
+    assert loud(of(columns)) == set()
+    tight[200:206] *= 10
+    columns[name] = tight
+    assert rule in loud(of(columns))
+
+
+def test_a_kl_of_0_throughout_is_no_pinned_policy(columns):
+    columns["kl"] = np.zeros(300)
+    columns["reward"] = 0.3 + 0.02 * noise(np.random.default_rng(1), 300)
+    assert "POL015" not in fired(of(columns, beta=0.04))
+    columns["kl"] = np.full(300, 1e-4)  # a term that is there, and holds
+    assert "POL015" in fired(of(columns, beta=0.04))
+
+
+def test_an_evaluations_reward_is_not_the_training_reward(columns):
+    columns["eval_reward"] = np.where(np.arange(300) % 25 == 0, 9.0, np.nan)
+    found = of(columns)
+    assert found.keys.mapped["eval_reward"].name == "eval_score"
+    assert max(found.series["reward"].values()) < 1
+    del columns["reward"]
+    assert "reward" not in of(columns).series
+
+
+def test_an_evaluation_of_ones_own_is_read_in_a_known_framework(columns):
+    columns["eval/accuracy"] = np.where(np.arange(300) % 25 == 0, 0.4, np.nan)
+    found = of(columns)
+    assert found.keys.framework == "TRL"
+    assert set(found.series["eval_score"].values()) == {0.4}
+    columns["eval_reward"] = columns["eval/accuracy"] + 0.1  # the trainer's own goes first
+    assert set(of(columns).series["eval_score"].values()) == {0.5}
+
+
+def test_gradient_norms_of_exactly_0_are_counted(columns):
+    columns["grad_norm"][180:240] = 0.0
+    found = of(columns)
+    assert "ADV007" in loud(found)
+    (finding,) = [one for one in found.summary.findings if one.rule.id == "ADV007"]
+    assert (finding.onset, finding.resolved is not None) == (180, True)
+    assert "exactly 0" in finding.summary
+
+
+def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_told(columns):
+    columns["grad_norm"][10::30] = 0.0
+    found = of(columns)
+    assert loud(found) == set()
+    assert found.run.notes == ("the gradient norm is exactly 0 in 10 of 300 rows, first at step 10",)
+
+
+def test_the_same_metric_under_the_names_of_another_version(columns):
+    """A run that inflates its responses, under the key of TRL 0.15 and that of later versions."""
+    columns["completions/mean_length"] *= 1 + 2 * np.clip((np.arange(300) - 150) / 60, 0, 1)
+    columns["reward"] -= 0.1 * np.clip((np.arange(300) - 150) / 60, 0, 1)
+    later = of(columns)
+    columns["completion_length"] = columns.pop("completions/mean_length")
+    before = of(columns)
+    assert before.keys.framework == later.keys.framework == "TRL"
+    assert before.series == later.series
+    assert [(f.rule.id, f.onset, f.fired) for f in before.summary.findings] == [
+        (f.rule.id, f.onset, f.fired) for f in later.summary.findings
+    ]
+    assert "completion_length" not in before.keys.unmapped
+
+
+def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
+    """As where a run is resumed with a newer version."""
+    length = columns.pop("completions/mean_length")
+    columns["completion_length"] = np.where(np.arange(300) < 150, length, np.nan)
+    columns["completions/mean_length"] = np.where(np.arange(300) >= 150, length, np.nan)
+    sparse = {step: {k: v for k, v in row.items() if not math.isnan(v)} for step, row in rows(columns).items()}
+    found = diagnose(FinishedRun("a run", sparse, {}, {}, ()))
+    assert list(found.series["response_length"].values()) == pytest.approx(length)
+    assert loud(found) == set()

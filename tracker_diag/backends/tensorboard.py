@@ -1,0 +1,236 @@
+"""TensorBoard: scalars, histograms, tables as text, and charts that hold both slices, in event files of our own.
+
+They lie in a folder inside the writer's, which TensorBoard shows as runs beside yours. Not in the writer's own:
+without its fast data server TensorBoard follows the latest file of a folder alone, and your curves would stop.
+"""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.batch import PAIRS
+from tracker_diag.errors import require
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Cell, Histogram, Record, Scalar, Table
+from tracker_diag.report.tables import brief, events_table, findings_table
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+from tracker_diag.slices import CONTEXT
+
+CHARTS = {
+    "p95": "tail: p95 of |log-ratio|, in nats",
+    "ess": "effective sample size of tokens, share of n",
+    "ess_sequence": "effective sample size of sequences, share of n",
+}
+"""Statistics that stand once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
+
+_numbers = count()
+
+
+class TensorBoardBackend(Backend):
+    """Writes into `folder`/diag, for the writer that logs into `folder`; the writer itself is left alone."""
+
+    name = "tensorboard"
+    capabilities = frozenset({"scalars", "histograms", "tables", "panels"})
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = str(folder)
+        place = os.path.join(self._folder, PREFIX.rstrip("/"))  # noqa: PTH118  # it may be a bucket's address
+        self._main = EventFile(place)
+        self._slices: dict[str, EventFile] = {
+            name: EventFile(os.path.join(place, name))  # noqa: PTH118
+            for name in CONTEXT
+        }
+        self._pairs: set[str] = set()
+        self._events: list[tuple[int, str]] = []
+        self._step, self._at = 0, time.time()
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
+        return {"run": f"{Path(folder).name}-{crc32(folder.encode()):08x}", "folder": folder}  # one folder, one name
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._step, self._at = step, at
+        charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
+        pairs: set[str] = set()
+        for record in records:
+            _, pair, *rest = record.name.split("/")
+            if isinstance(record, Scalar) and len(rest) == 2 and rest[0] in charts and rest[1] in CHARTS:
+                charts[rest[0]].append(scalar(f"{PREFIX}{pair}/{rest[1]}", record.value))
+                pairs.add(pair)
+        if not pairs <= self._pairs:
+            self._pairs |= pairs
+            self._put([layout([pair for pair in PAIRS if pair in self._pairs])])
+        self._put([_summary(record) for record in records])
+        for name, values in charts.items():
+            self._slices[name].put(step, at, values)
+
+    def standing(self, step: int, findings: Sequence[Finding]) -> None:
+        self._put([_summary(findings_table(findings))])
+
+    def event(self, step: int, event: str) -> None:
+        self._events.append((step, event))
+        self._put([_summary(events_table(self._events))])
+
+    def flush(self, *, last: bool = False) -> bool:
+        for file in (self._main, *self._slices.values()):
+            file.flush()
+        return True
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        everything = [*tables, findings_table(summary.findings)]
+        self._put([_summary(table) for table in everything if table.rows])
+        self.flush(last=True)
+
+    def _put(self, values: Sequence[Any]) -> None:
+        self._main.put(self._step, self._at, values)
+
+
+class EventFile:
+    """An event file in `folder`, begun with the first event, and begun anew when it cannot be written to.
+
+    It starts with a mark that a run begins at its first step, so that after a resume TensorBoard leaves out what was
+    written of later steps before.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._files: Any = require("tensorboard.compat", "tensorboard").tf.io.gfile
+        self._folder = folder
+        self._files.makedirs(folder)  # what cannot be written to is told now
+        self._waiting: list[Any] = []
+        self._file: Any = None
+
+    def put(self, step: int, at: float, values: Sequence[Any]) -> None:
+        """Have summaries of `step` written with the next `flush`."""
+        if values:
+            summary = _pb("summary").Summary(value=values)
+            self._waiting.append(_pb("event").Event(wall_time=at, step=step, summary=summary))
+
+    def flush(self) -> None:
+        """Write what waits, to the disk."""
+        if not self._waiting:
+            return
+        try:
+            if self._file is None:
+                self._file = self._begin(self._waiting[0])
+            for event in self._waiting:
+                self._file.write(event.SerializeToString())
+            self._file.flush()
+        except Exception:
+            self._file = None  # half a record may stand at its end: what waits goes into a new one
+            raise
+        self._waiting.clear()
+
+    def _begin(self, first: Any) -> Any:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        now, host = time.time(), socket.gethostname()
+        name = f"events.out.tfevents.{int(now):010d}.{host}.{os.getpid()}.{next(_numbers):06d}.tracker_diag"
+        self._files.makedirs(self._folder)
+        file = RecordWriter(self._files.GFile(os.path.join(self._folder, name), "wb"))  # noqa: PTH118
+        pb = _pb("event")
+        started = pb.SessionLog(status=pb.SessionLog.START)
+        for event in (
+            pb.Event(wall_time=now, file_version="brain.Event:2"),
+            pb.Event(wall_time=first.wall_time, step=first.step, session_log=started),
+        ):
+            file.write(event.SerializeToString())
+        return file
+
+
+def _pb(name: str) -> Any:
+    """TensorBoard's message types of one kind."""
+    return require(f"tensorboard.compat.proto.{name}_pb2", "tensorboard")
+
+
+def _summary(record: Record) -> Any:
+    if isinstance(record, Scalar):
+        return scalar(record.name, record.value)
+    if isinstance(record, Histogram):
+        return histogram(record)
+    content = findings_text(record) if record.name == f"{PREFIX}findings" else markdown(brief(record))
+    return _string(record.name, content.encode(), "text")
+
+
+def scalar(tag: str, value: float) -> Any:
+    """A summary that holds one number."""
+    return _pb("summary").Summary.Value(tag=tag, simple_value=value)
+
+
+def histogram(record: Histogram) -> Any:
+    """A summary with the counts as they are; sums take each token at the middle of its bin."""
+    pb = _pb("summary")
+    counts, edges = record.counts, record.edges
+    middle, filled = (edges[:-1] + edges[1:]) / 2, np.flatnonzero(counts)
+    histo = pb.HistogramProto(
+        min=edges[filled[0]] if len(filled) else 0.0,
+        max=edges[filled[-1] + 1] if len(filled) else 0.0,
+        num=counts.sum(),
+        sum=counts @ middle,
+        sum_squares=counts @ middle**2,
+        bucket_limit=edges[1:],
+        bucket=counts,
+    )
+    return pb.Summary.Value(tag=record.name, histo=histo)
+
+
+def layout(pairs: Sequence[str]) -> Any:
+    """What the page of custom scalars shows: a section for each pair, with the charts that hold both slices."""
+    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+    pb: Any = layout_pb2
+
+    def chart(pair: str, stat: str) -> Any:
+        lines = pb.MultilineChartContent(tag=[f"^{PREFIX}{pair}/{stat}$"])
+        return pb.Chart(title=CHARTS[stat], multiline=lines)
+
+    sections = [pb.Category(title=f"{PREFIX}{pair}", chart=[chart(pair, stat) for stat in CHARTS]) for pair in pairs]
+    return _string(metadata.CONFIG_SUMMARY_TAG, pb.Layout(category=sections).SerializeToString(), metadata.PLUGIN_NAME)
+
+
+def _string(tag: str, content: bytes, plugin: str) -> Any:
+    """A summary that holds one string, for the page of `plugin`."""
+    pb = _pb("summary")
+    plugin_data = pb.SummaryMetadata.PluginData(plugin_name=plugin)
+    about = pb.SummaryMetadata(plugin_data=plugin_data, data_class=pb.DATA_CLASS_TENSOR)
+    tensor = _pb("tensor").TensorProto(dtype=_pb("types").DT_STRING, string_val=[content])
+    return pb.Summary.Value(tag=tag, metadata=about, tensor=tensor)
+
+
+def markdown(table: Table) -> str:
+    """`table` in Markdown; whatever stands in its cells is shown as it is."""
+    lines = [map(_cell, table.columns), ["---"] * len(table.columns), *(map(_cell, row) for row in table.rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def findings_text(table: Table) -> str:
+    """The findings in Markdown, one below the other: in a table of eleven columns nobody could read them."""
+    parts: list[str] = []
+    for row in table.rows:
+        cells = dict(zip(table.columns, map(_cell, row), strict=True))
+        steps = ", ".join(f"{name} {cells[name]}" for name in ("onset", "fired", "resolved") if cells[name])
+        parts += [
+            f"#### {cells['rule']} {cells['name']}, {cells['slice']}",
+            f"**{cells['severity']}, {cells['state']}** (steps: {steps}). {cells['summary']}.",
+            f"*Evidence:* {cells['evidence']}",
+            f"*First:* {cells['remedy']}",
+        ]
+    return "\n\n".join(parts)
+
+
+def _cell(value: Cell) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.3g}" if isinstance(value, float) else " ".join(str(value).split())
+    text = text.replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\`*_{}\[\]()#+.!|>-])", r"\\\1", text)

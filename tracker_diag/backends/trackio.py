@@ -1,0 +1,110 @@
+"""Trackio: scalars, histograms, tables and alerts, in the run that exists.
+
+Trackio queues what it is given, sends it from a thread of its own and keeps it while its server is away, so a call
+costs no more than handing it to a thread of ours would. And it counts the steps of calls without one, in a way that
+bears no second thread: so ours come from the thread that logs, and leave its count as it was.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.errors import DiagError, require
+from tracker_diag.records import Histogram, Record, Table
+from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.rules.alerts import Identity, Notice, identity
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+
+
+class TrackioBackend(Backend):
+    """Writes into `run`, a `trackio.Run` that is underway, and never finishes it."""
+
+    name = "trackio"
+    local = True
+    capabilities = frozenset({"scalars", "histograms", "tables", "alerts"})
+
+    def __init__(self, run: Any) -> None:
+        self._trackio: Any = require("trackio", "trackio")
+        if not hasattr(run, "_next_step"):
+            version = getattr(self._trackio, "__version__", "of this version")
+            raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
+        self._run = run
+        self._step = 0
+        self._found: dict[Identity, Finding] = {}
+        self._events: list[tuple[int, str]] = []
+        self._tables: dict[str, Table] = {}
+
+    @classmethod
+    def of(cls, target: Any) -> "TrackioBackend":
+        """For the `trackio` module, that is for its current run, or for a run.
+
+        Raises:
+            DiagError: no run is underway.
+        """
+        if not isinstance(target, ModuleType):
+            return cls(target)
+        run: Any = target.context_vars.current_run.get()
+        if run is None:
+            raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
+        return cls(run)
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return {"run": self._run.id, "name": self._run.name, "project": self._run.project}
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """Settings of the run, without what Trackio adds."""
+        return {key: value for key, value in self._run.config.items() if not key.startswith("_")}
+
+    def next_step(self) -> int:
+        """The step that a call of yours without one gets."""
+        upcoming: int = self._run._next_step  # noqa: SLF001  # there is no other way
+        return upcoming
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._put_tables()
+        self._step = step
+        if records:
+            self._put({record.name: self._media(record) for record in records})
+
+    def finding(self, step: int, finding: Finding) -> None:
+        if finding.fired is not None:
+            self._found[identity(finding)] = finding
+            table = findings_table(tuple(self._found.values()))
+            self._tables[table.name] = table  # with the next step, since several may change in one
+
+    def alert(self, step: int, notice: Notice) -> None:
+        level = self._trackio.AlertLevel(notice.level)
+        self._run.alert(notice.title, notice.text, level=level, step=step)
+
+    def event(self, step: int, event: str) -> None:
+        self._events.append((step, event))
+        table = events_table(self._events)
+        self._tables[table.name] = table
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        everything = [*tables, findings_table(summary.findings)]
+        self._tables |= {table.name: table for table in everything if table.rows}
+        self._put_tables()
+
+    def _put_tables(self) -> None:
+        if self._tables:
+            tables, self._tables = self._tables, {}
+            self._put({name: self._media(table) for name, table in tables.items()})
+
+    def _put(self, values: dict[str, Any]) -> None:
+        """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""
+        upcoming = self.next_step()
+        self._run.log(values, step=self._step)
+        if upcoming <= self._step and self._run._next_step == self._step + 1:  # noqa: SLF001
+            self._run._next_step = upcoming  # noqa: SLF001
+
+    def _media(self, record: Record) -> Any:
+        if isinstance(record, Histogram):
+            return self._trackio.Histogram(np_histogram=(record.counts, record.edges))
+        if isinstance(record, Table):
+            return self._trackio.Table(data=[dict(zip(record.columns, row, strict=True)) for row in record.rows])
+        return record.value
