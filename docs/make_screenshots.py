@@ -84,8 +84,8 @@ def _tensorboard(logs: str) -> None:
 
     _replay(run.diag.observe, log)
     run.close()
-    command = ("-m", "tensorboard.main", "--logdir", logs, "--port", "PORT")
-    with _serve(*command) as address, _page("tensorboard.png", 860) as page:
+    command = ("-m", "tensorboard.main", "--logdir", Path(logs).name, "--port", "PORT")  # the page shows it
+    with _serve(*command, cwd=Path(logs).parent) as address, _page("tensorboard.png", 860) as page:
         page.goto(f"{address}/#custom_scalars")
         page.get_by_text("tail: p95 of |log-ratio|, in nats").first.wait_for(timeout=60_000)
         page.get_by_text("Ignore outliers in chart scaling").click()
@@ -112,14 +112,15 @@ def _replay(observe: Callable[..., None], log: Callable[[dict[str, float], int],
 
 
 @contextmanager
-def _serve(*command: str) -> Generator[str, None, None]:
+def _serve(*command: str, cwd: Path | None = None) -> Generator[str, None, None]:
     """The address of a server of Python's `command`, told its port in place of `PORT`; it is stopped at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
     words = [word.replace("PORT", str(port)) for word in command]
-    server = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+    null = subprocess.DEVNULL
+    server = subprocess.Popen([sys.executable, *words], cwd=cwd, stdout=null, stderr=null)  # noqa: S603
     try:
         for _ in range(120):
             try:
