@@ -6,14 +6,48 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ARGUMENTS = {"agent_rl.py": ["--arm", "widen", "--steps", "130"]}
+EXPECTED = {
+    "agent_rl.py --arm widen --steps 130": "POL002 post_tool firing from step",
+    "cleanrl_ppo.py --total-timesteps 8192": "highest severity: none",
+    "cleanrl_ppo.py --clip-coef 1000 --learning-rate 0.02 --total-timesteps 12800": "POL005 text_only",
+    "distributed.py": "9728 model tokens of 2 ranks in the last 8 steps, 5120 after the tool",
+    "own_loop.py": "highest severity: none",
+}
+"""What a person reads in the end."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
-def test_it_runs(example, tmp_path):
-    command = [sys.executable, EXAMPLES / example, *ARGUMENTS[example]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+def run(arguments, folder):
+    command = [sys.executable, EXAMPLES / arguments.split()[0], *arguments.split()[1:]]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "POL002 post_tool firing from step" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("arguments", EXPECTED)
+def test_it_runs(arguments, tmp_path):
+    assert EXPECTED[arguments] in run(arguments, tmp_path)
+
+
+def test_every_example_is_run():
+    assert {arguments.split()[0] for arguments in EXPECTED} == {path.name for path in EXAMPLES.glob("*.py")}
+
+
+def test_packed_tensors_say_what_padded_ones_say(tmp_path):
+    padded, packed = (run(f"own_loop.py --steps 40 {form}", tmp_path) for form in ("", "--packed"))
+    assert "post_tool" in padded
+    assert padded == packed
+
+
+def test_cleanrl_writes_the_diagnostics_beside_its_own_rows(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run("cleanrl_ppo.py --total-timesteps 4096", tmp_path)
+    tags = set()
+    for folder in {path.parent for path in tmp_path.glob("runs/**/events*")}:
+        events = EventAccumulator(str(folder))
+        events.Reload()
+        tags |= set(events.Tags()["scalars"])
+    assert {"losses/clipfrac", "charts/episodic_return", "diag/policy/text_only/p95"} <= tags

@@ -29,7 +29,6 @@ def config(**training):
         .environment("CartPole-v1")
         .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
         .learners(num_learners=0)
-        .rl_module(model_config={"fcnet_hiddens": [32]})
         .training(**(settings | training))
         .debugging(seed=0)
     )
@@ -58,10 +57,10 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
 
 
 def test_a_ppo_without_clipping_loses_its_samples(mlflow_store):
-    told, _ = in_mlflow(config(lr=0.01, clip_param=1000.0, num_epochs=8, entropy_coeff=0.02, use_kl_loss=False), 28)
+    told, _ = in_mlflow(config(lr=0.003, clip_param=1000.0, num_epochs=12, entropy_coeff=0.02, use_kl_loss=False), 24)
     fired = {finding["rule"] for finding in told["findings"] if finding["fired"] is not None}
     assert fired & {"POL004", "POL005"}
-    assert not [series for series in told["healthy"] if series == "POL010"]  # RLlib's KL of 0 is none
+    assert "POL010" not in told["healthy"]  # RLlib's KL of 0 is none
 
 
 def test_as_a_callback_class_with_remote_learners_it_hears_the_metrics(caplog):
