@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal)
+FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
 
 PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 

@@ -141,7 +141,7 @@ HOW = {
     "open_instruct": "signatures only",
     "openrlhf": "real modules, made tensors",
     "prime_rl": "signatures only",
-    "rllib": "signatures only; run once by hand",
+    "rllib": "run for real",
     "roll": "signatures only",
     "sb3": "run for real",
     "skyrl": "real modules, made tensors",

@@ -1,0 +1,8 @@
+"""Ray pins a Gymnasium of its own: what trains with RLlib runs in a process of its own."""
+
+import pytest
+
+
+@pytest.mark.slow
+def test_in_real_runs_of_rllib(run_checks):
+    run_checks("rllib")
