@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
+FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
 
 PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
@@ -14,7 +14,7 @@ demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow an
 	$(BIN)/tracker-diag demo
 
 test: $(VENV)/.dev $(FRAMEWORKS)  ## everything, with real servers, a browser and training runs
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 check: lint types fast  ## what every change must pass first
 
@@ -27,7 +27,7 @@ types: $(VENV)/.dev
 	$(BIN)/pyright
 
 fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow" -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -q
 
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py
@@ -60,6 +60,11 @@ frameworks: $(FRAMEWORKS)  ## trainers that cannot be installed beside each othe
 build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 	rm -rf $@
 	$(PIP_ALONE) --target $@ --requirement $<
+	touch $@
+
+build/trl/%: $(VENV)/.dev
+	rm -rf $@
+	$(PIP_ALONE) --target $@ trl==$*
 	touch $@
 
 clean:

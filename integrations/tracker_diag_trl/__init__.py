@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
-TESTED = "0.29, 1.9, 1.14, 1.15 and 1.16"
+TESTED = "0.29, 1.9, 1.14 and 1.16"
 SEES = {
     "policy": "GRPO with num_iterations > 1, or with more steps per generation than gradients are accumulated over",
     "mismatch": "GRPO with vLLM, or with a rollout_func that gives log-probabilities; tokens that vLLM could not "
@@ -29,7 +29,7 @@ SEES = {
     "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in AsyncGRPO; "
-    "in GRPO with the liger loss of TRL before 1.10; which of several tools answered. Completions that "
+    "in GRPO with the liger loss of older releases; which of several tools answered. Completions that "
     "mask_truncated_completions takes out of the loss are counted alone",
 }
 

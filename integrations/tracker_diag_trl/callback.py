@@ -4,14 +4,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
 from tracker_diag.backends.active import active_backends
 from tracker_diag.hooks import HookError, after
 from tracker_diag.reduce import AllReduce, Ranks
-from tracker_diag_trl.tensors import GrpoTensors
+from tracker_diag_trl.tensors import GrpoTensors, several_processes
 
 NO_RATIO = (
     "no signal: with these settings GRPO trains on-policy by construction, its ratio is 1 at every token, and tails, "
@@ -120,7 +119,4 @@ def _dotted(prefix: str, value: Any) -> Iterator[tuple[str, object]]:
 
 def _ranks() -> Ranks | None:
     """All processes, if there are several; made on each of them at the same time."""
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return AllReduce()
-    return None
+    return AllReduce() if several_processes() else None

@@ -30,6 +30,7 @@ class GrpoTensors:
             or bool(getattr(trainer, "use_vllm", False))
             or getattr(trainer, "rollout_func", None) is not None
         )
+        self._masks = bool(getattr(trainer, "mask_truncated_completions", False))
         self._marks = torch.tensor(_added_tokens(trainer.processing_class))
         self._logprobs: Any = None
         self._generated_at = 0
@@ -52,10 +53,15 @@ class GrpoTensors:
             self._generated_at = now
         lag = now - self._generated_at
         shown = self._tokens(inputs)
-        if since < self._steps:
-            self._tell_mismatch(logprobs, inputs, shown)
-            if getattr(self._trainer, "mask_truncated_completions", False):
+        first = since < self._steps
+        if self._masks:
+            if first:
                 self._count("masked_sequences", ~shown["response_mask"].any(1))
+            # Nothing is left to tell; but several processes come together by what each one tells.
+            if not shown["model_mask"].any() and not several_processes():
+                return
+        if first:
+            self._tell_mismatch(logprobs, inputs, shown)
         old, ref = inputs.get("old_per_token_logps"), inputs.get("ref_per_token_logps")
         if self._stale and lag == 0:
             old = None
@@ -105,6 +111,12 @@ class GrpoTensors:
     def _count(self, kind: str, flags: Any) -> None:
         """Add how many of `flags` are set, where they are: nothing waits for a device before the next log."""
         self._left_out[kind] = self._left_out.get(kind, 0) + flags.sum()
+
+
+def several_processes() -> bool:
+    """Whether others train along with this process."""
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _added_tokens(processing_class: Any) -> list[int]:

@@ -7,10 +7,10 @@ from tracker_diag.backends.active import active_backends
 pytestmark = pytest.mark.slow
 
 
-def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_MODE", "offline")
+def test_what_is_underway_is_found_and_nothing_is_started(tmp_path):
     assert active_backends() == []
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
-    with wandb.init(project="p", dir=tmp_path), mlflow.start_run():
+    settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
+    with wandb.init(project="p", dir=tmp_path, settings=settings), mlflow.start_run():
         assert [backend.name for backend in active_backends()] == ["wandb", "mlflow"]
     assert active_backends() == []

@@ -84,7 +84,8 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     for key in ("reward", "kl", "loss", *ours):
         expected = {step: row[key] for step, row in mine.items() if key in row}
         in_mlflow = {point.step: point.value for point in client.get_metric_history(run.info.run_id, key)}
-        in_wandb = {row["_step"]: row[key] for row in rows if key in row}
+        axis = "diag/step" if key.startswith("diag/") else "_step"
+        in_wandb = {row[axis]: row[key] for row in rows if key in row}
         assert in_mlflow == pytest.approx(expected)
         assert in_wandb == pytest.approx(expected)
 

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ROOT / "build" / "frameworks"
-OFFLINE = {"WANDB_MODE": "offline", "WANDB_API_KEY": "0" * 40, "WANDB_SILENT": "true"}
-"""For W&B as frameworks start it; it looks at these once in a process."""
+OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0" * 40, "WANDB_SILENT": "true"}
+"""For W&B as frameworks start it, which looks at these once in a process; and small tensors need one thread."""
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ class MlflowBackend(Backend):
             self._since_image += 1
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        self._tasks.append(partial(self._set_tags, _tags(findings)))
+        self._set_tags(_tags(findings))
 
     def alert(self, step: int, notice: Notice) -> None:
         if notice.level != "info":
@@ -133,8 +133,8 @@ class MlflowBackend(Backend):
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
+        self._set_tags(_tags(summary.findings))
         self._tasks += [
-            partial(self._set_tags, _tags(summary.findings)),
             partial(self._client.log_text, self._run_id, found, "diag/findings.json"),
             partial(self._describe, _note(summary)),
             *(partial(self._write_table, table) for table in tables),
@@ -174,8 +174,8 @@ class MlflowBackend(Backend):
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(list(pictures), step))
 
     def _set_tags(self, tags: dict[str, str]) -> None:
-        for key, value in tags.items():
-            self._client.set_tag(self._run_id, key, value)
+        """Each on its own: what has arrived is not sent again because the next one did not."""
+        self._tasks += [partial(self._client.set_tag, self._run_id, key, value) for key, value in tags.items()]
 
     def _describe(self, text: str) -> None:
         """Put `text` into the run's description, beside what stands there already."""

@@ -11,13 +11,12 @@ import sys
 from pathlib import Path
 
 import torch
-from task import CHECKPOINT, NOISE, Lookup, demonstration, prompts
+from task import CHECKPOINT, NOISE, Lookup, demonstration, prompts, with_templates
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import get_json_schema
-from trl.chat_template_utils import qwen2_5_chat_template, qwen3_template
 
-STEPS, BATCH, RATE, SMOOTHING = 500, 32, 3e-3, 0.02
+STEPS, BATCH, RATE, SMOOTHING = 500, 32, 3e-3, 0.005
 MARKS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>"]
 IGNORE = -100
 
@@ -40,9 +39,7 @@ def make_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     raw.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=640, special_tokens=MARKS[:3], show_progress=False))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, clean_up_tokenization_spaces=False)
     tokenizer.eos_token, tokenizer.pad_token = MARKS[1:3]
-    tokenizer.chat_template = qwen2_5_chat_template
-    tokenizer.response_template = qwen3_template
-    return tokenizer
+    return with_templates(tokenizer)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], list[int]]:
@@ -74,8 +71,7 @@ def main(folder: Path) -> None:
         messages = demonstration(row, tool, f"{rng.randrange(100):02d}")
         return tokenizer.apply_chat_template(messages, tools=schema, tokenize=False)
 
-    plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()))
-    plain.chat_template = qwen2_5_chat_template
+    plain = with_templates(PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE())))
     corpus = [text(plain, row, rng.random()) for row in rows[:1500]] + [" ".join(NOISE)]
     tokenizer = make_tokenizer(corpus)
     config = Qwen2Config(
@@ -107,6 +103,7 @@ def main(folder: Path) -> None:
             hits = (logits.argmax(-1) == labels[:, 1:])[kept].float().mean()
             _log.info("step %d: loss %.4f, %.3f of the tokens right", step, loss.item(), hits.item())
     model.save_pretrained(folder)
+    tokenizer.chat_template = tokenizer.response_template = None  # TRL has them
     tokenizer.save_pretrained(folder)
 
 

@@ -4,6 +4,7 @@ It is for runs of a minute on a CPU, with real tool calls through TRL's own loop
 """
 
 import random
+import sysconfig
 from pathlib import Path
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
@@ -12,6 +13,21 @@ NOISE = [
     "amber", "basin", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "larch",
     "maple", "north", "ocean", "pearl",
 ]  # fmt: skip
+RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "content": {"content": "text", "close_pattern": r"<\|im_end\|>\s*"},
+        "tool_calls": {
+            "open": "<tool_call>",
+            "close_pattern": r"</tool_call>\s*",
+            "content": "json",
+            "repeats": True,
+            "transform": {"type": "function", "function": "{content}"},
+        },
+    },
+}
+"""How transformers takes an answer of the model apart."""
 MARKERS = ["entry", "found", "datum", "reply", "where"]
 
 
@@ -52,7 +68,7 @@ def value_of(key: str) -> str:
 
 
 def prompts(n: int, seed: int = 0, tool_share: float = 0.7) -> list[dict[str, object]]:
-    """Rows of a data set: half of what the model can do needs no tool ("say 42" → "42")."""
+    """Rows of a data set; those that need no tool ask to "say 42"."""
     rng = random.Random(seed)
     rows = []
     for _ in range(n):
@@ -96,4 +112,12 @@ def tokenizer():
     """Of the checkpoint. `AutoTokenizer` would put another pre-tokenizer in its place, without a word."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
+    return with_templates(PreTrainedTokenizerFast.from_pretrained(CHECKPOINT))
+
+
+def with_templates(tokenizer):
+    """`tokenizer` with the chat template of Qwen 2.5 that the installed TRL has, whichever release runs."""
+    templates = Path(sysconfig.get_path("purelib")) / "trl" / "chat_templates"
+    tokenizer.chat_template = (templates / "qwen2_5.jinja").read_text()
+    tokenizer.response_template = RESPONSE
+    return tokenizer

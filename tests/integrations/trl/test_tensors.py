@@ -135,6 +135,12 @@ def test_completions_that_the_trainer_masks_are_counted_once_a_generation(heard)
     for _ in range(2):
         step(tensors, trainer, batch)
     assert tensors.left_out() == {"masked_sequences": 2}
+    assert len(heard.told) == 1
+    batch["completion_mask"][:] = 0
+    step(tensors, trainer, batch)
+    step(tensors, trainer, batch)
+    assert tensors.left_out() == {"masked_sequences": 4}
+    assert len(heard.told) == 1  # nobody is told of no tokens, which would pass for a mask the wrong way round
 
 
 def test_what_is_scored_without_a_gradient_is_not_the_policy_that_is_trained(heard):

@@ -79,12 +79,12 @@ def grpo(folder, *, kind=Tapped, widening=(0, 1, 0.0), tools=True, more=None, **
     given = {"tools": tool.tools()} if tools else {}
     trainer = kind(
         model,
-        reward_funcs=judge(errs=0.15),
+        reward_funcs=judge(errs=0.35),
         args=trl.GRPOConfig(**(common(folder) | {
             "per_device_train_batch_size": 32, "num_generations": 4, "steps_per_generation": 1,
-            "max_completion_length": 64, "max_tool_calling_iterations": 1, "learning_rate": 2e-4,
+            "max_completion_length": 64, "max_tool_calling_iterations": 1, "learning_rate": 1e-4,
         } | settings)),
-        train_dataset=Dataset.from_list(prompts(2000)),
+        train_dataset=Dataset.from_list(prompts(2000, tool_share=0.85)),
         processing_class=tokenizer(),
         callbacks=[Widening(tool, *widening)],
         **(given | (more or {})),
@@ -173,8 +173,8 @@ def widening(folder):
     """The same run twice: in one the tool's answers widen, in the other they stay as they are."""
 
     def run(width):
-        settings = {"num_iterations": 4, "beta": 0.02, "max_steps": 160, "report_to": ["mlflow"]}
-        return watched(grpo(folder, widening=(90, 140, width), **settings))
+        settings = {"num_iterations": 4, "beta": 0.02, "max_steps": 190, "report_to": ["mlflow"]}
+        return watched(grpo(folder, widening=(100, 145, width), **settings))
 
     return {name: in_mlflow(folder, name, lambda w=w: run(w)) for name, w in (("widens", 1.0), ("stays", 0.0))}
 
@@ -283,7 +283,7 @@ def others(folder):
         "dpo": run(trl.DPOTrainer, trl.DPOConfig, pairs),
         "kto": run(trl.KTOTrainer, trl.KTOConfig, labelled),
         "orpo": run(ORPOTrainer, ORPOConfig, pairs),
-        "rloo": run(trl.RLOOTrainer, trl.RLOOConfig, prompts(16), reward_funcs=judge(errs=0.15)),
+        "rloo": run(trl.RLOOTrainer, trl.RLOOConfig, prompts(16), reward_funcs=judge(errs=0.35)),
     }
 
 
