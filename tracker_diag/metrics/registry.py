@@ -72,6 +72,8 @@ HEALTH = (
     Metric("lost_rank_steps", "steps", "steps of other ranks that were overwritten before they were read", "higher"),
     Metric("rank_time_ratio", "ratio", "slowest rank's own seconds over the median rank's, as they say", "higher"),
     Metric("internal_errors", "errors", "failures inside the diagnostics; training went on", "higher"),
+    Metric("masked_sequences", "sequences", "completions that the trainer took out of the loss", "higher"),
+    Metric("unscored_tokens", "tokens", "model tokens that the rollout engine gave no log-probability for", "higher"),
     Metric("integration_errors", "errors", "failures on the way from a trainer's tensors; training went on", "higher"),
     Metric("dropped_histograms", "records", "histograms left out since a tracker is slower than the run", "higher"),
     Metric("dropped_steps", "steps", "steps left out since neither disk nor tracker took them", "higher"),
