@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, NoReturn
 
+from tracker_diag.backends.wandb import WandbBackend, before_finish
 from tracker_diag.monitor import Monitor
 
 LOGGING = ("log", "log_metrics")
@@ -73,9 +74,11 @@ class ContextManaged(Wrapped):
 class WandbRun(ContextManaged):
     """A `wandb.Run`; the step of the diagnostics is the number of W&B's row."""
 
-    def __init__(self, target: Any, monitor: Monitor, row: int | None, append: Callable[[], None]) -> None:
+    def __init__(self, target: Any, monitor: Monitor, row: int | None, backend: WandbBackend) -> None:
         super().__init__(target, monitor)
-        self.__dict__.update(_row=row, _append=append)
+        self.__dict__.update(_row=row, _backend=backend)
+        # You may finish the run that you wrapped, or leave that to the end of the process.
+        backend.goes_on = before_finish(target, self._ended)
         atexit.register(self._ended)
 
     def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
@@ -102,7 +105,7 @@ class WandbRun(ContextManaged):
         atexit.unregister(self._ended)
         self.diag.close()
         with self.diag.guard("backend_errors"):
-            self._append()
+            self._backend.append()
 
 
 class _Mlflow(Wrapped):

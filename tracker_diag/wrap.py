@@ -103,7 +103,7 @@ def _wandb(run: Any) -> Found:
 
     row, backend = row_of(run), WandbBackend(run, goes_on=True)
     settings = dotted(run.config.as_dict())
-    return backend, lambda monitor: proxies.WandbRun(run, monitor, row, backend.append), settings
+    return backend, lambda monitor: proxies.WandbRun(run, monitor, row, backend), settings
 
 
 def _mlflow(target: Any, run_id: str | None) -> Found:

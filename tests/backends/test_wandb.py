@@ -132,3 +132,34 @@ def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offli
     run.finish()
     written = [row["diag/events.nrows"] for row in history(wandb_offline.records()) if "diag/events.nrows" in row]
     assert written[-1] == 2
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_run_that_is_finished_past_us_has_all_steps(closed, rng, make_batch, wandb_offline):
+    """As in `with wandb.init() as run: run = wrap(run)`, where W&B ends its own run and not ours."""
+    with wandb_offline.start() as plain:
+        run = wrap(plain)
+        for step in range(60):
+            run.diag.observe(**make_batch(rng))
+            run.log({"reward": 0.5}, step=step)
+        if closed:
+            run.diag.close()
+    rows = history(wandb_offline.records())
+    assert [row["diag/step"] for row in rows if "diag/policy/text_only/p95" in row] == list(range(60))
+    assert [row["_step"] for row in rows if "reward" in row] == list(range(60))
+    assert run.diag.failures == []
+
+
+def test_without_a_hook_the_end_of_the_diagnostics_is_that_of_the_run(rng, make_batch, wandb_offline, monkeypatch):
+    import wandb.sdk.wandb_run
+
+    monkeypatch.delattr(wandb.sdk.wandb_run, "TeardownStage")
+    with wandb_offline.start() as plain:
+        run = wrap(plain)
+        for step in range(40):
+            run.diag.observe(**make_batch(rng))
+            run.log({"reward": 0.5}, step=step)
+        run.diag.close()
+        monkeypatch.undo()
+    rows = history(wandb_offline.records())
+    assert [row["diag/step"] for row in rows if "diag/policy/text_only/p95" in row] == list(range(40))

@@ -6,7 +6,7 @@ and `diag/step` says which step they are of.
 """
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ class WandbBackend(Backend):
 
     def __init__(self, run: Any, *, goes_on: bool = False) -> None:
         self._wandb: Any = require("wandb", "wandb")
-        self._run, self._goes_on = run, goes_on
+        self._run, self.goes_on = run, goes_on
         self._rows: deque[dict[str, Any]] = deque()
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
@@ -77,7 +77,7 @@ class WandbBackend(Backend):
         self._tables[table.name] = table
 
     def flush(self, *, last: bool = False) -> bool:
-        return self._write(appending=last and not self._goes_on) or last
+        return self._write(appending=last and not self.goes_on) or last
 
     def append(self) -> None:
         """Append what still waits for a row, now that nothing of yours comes after it."""
@@ -126,6 +126,17 @@ class WandbBackend(Backend):
         if isinstance(record, Table):
             return self._wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
         return record.value
+
+
+def before_finish(run: Any, call: Callable[[], None]) -> bool:
+    """Have `call` run just before `run` is finished, by whoever; False where this W&B has no hook for that."""
+    try:
+        from wandb.sdk.wandb_run import TeardownHook, TeardownStage
+
+        run._teardown_hooks.append(TeardownHook(call, TeardownStage.EARLY))  # noqa: SLF001  # there is no other way
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def row_of(run: Any) -> int | None:

@@ -13,9 +13,29 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warn", "error")
 
 
 def first_break(findings: Collection[Finding]) -> Finding | None:
-    """The earliest onset among the findings that fired at warn or above, ties by diagnostic order."""
+    """The earliest onset among the findings that fired at warn or above, ties by diagnostic order.
+
+    What another of them explains is represented by that other one: its parts may well have been seen before it.
+    """
     fired = [f for f in findings if f.fired is not None and f.rule.severity != "info"]
-    return min(fired, key=lambda f: (f.onset, DIAGNOSTIC_ORDER.index(f.rule.link), f.fired), default=None)
+    unexplained = [f for f in fired if not any(explains(cause, f) for cause in fired)]
+    candidates = unexplained or fired  # rules that explain each other explain nothing
+    return min(candidates, key=lambda f: (f.onset, DIAGNOSTIC_ORDER.index(f.rule.link), f.fired), default=None)
+
+
+def explains(cause: Finding, finding: Finding) -> bool:
+    """Whether `finding` is a part of what `cause` names: its rule says so, on the same slice and at the same time.
+
+    A cause does not begin after what it explains. But an onset is an estimate, so the cause may seem to begin later
+    than `finding` fired, by as long as it took to fire itself.
+    """
+    if finding.rule.id not in cause.rule.inhibits or cause.fired is None or finding.fired is None:
+        return False
+    same_slice = cause.slice in (finding.slice, "all")
+    same_pair = cause.pair == finding.pair or cause.pair not in finding.rule.pairs
+    too_late = cause.onset - finding.fired > cause.fired - cause.onset
+    over = cause.resolved is not None and cause.resolved < finding.onset
+    return same_slice and same_pair and not too_late and not over
 
 
 @dataclass(frozen=True)
