@@ -96,8 +96,11 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     ]
     alerted = list(dict.fromkeys((f["rule"], f["slice"], f["onset"]) for f in told))
     alerts = [record["alert"] for record in records if record["type"] == "alert"]
-    assert [alert["title"].split()[0] for alert in alerts] == [rule for rule, _, _ in alerted]
-    assert {alert["level"] for alert in alerts} == {"WARN"}
+    assert alerts[0]["title"].startswith("{} {}:".format(*alerted[0]))
+    said = "\n".join(f"{alert['title']}\n{alert['text']}" for alert in alerts if alert["level"] == "WARN")
+    assert all(f"{rule} {name}:" in said for rule, name, _ in alerted)  # some together, and none again too soon
+    assert len(alerts) <= 2 * len(alerted)
+    assert {alert["level"] for alert in alerts} == {"WARN", "INFO"}  # the end of some is told too
     assert run.data.tags["diag.alert.state"] == "warn"
     assert run.data.tags["diag.first_break"].startswith("POL002 on post_tool")
 
