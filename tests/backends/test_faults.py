@@ -1,19 +1,15 @@
 """Everything that can happen to a tracker while a run goes on: nothing is lost, and nothing waits.
 
-Against a real MLflow server, partly through a proxy on loopback that misbehaves as it is told to.
+Against a real MLflow server and store.
 """
 
-import http.client
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -35,57 +31,9 @@ def impatient(monkeypatch):
     """MLflow's own client gives up at once, so that what follows is ours."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    monkeypatch.setattr(outbox, "RETRY", 0.2)
-    monkeypatch.setattr(outbox, "RETRY_AT_MOST", 1.0)
-
-
-@pytest.fixture
-def proxy():
-    """A server on loopback that hands requests on to another one, as `proxy.how(number)` says."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def handle_any(self):
-            self.server.number += 1
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, answer = self.server.how(self.server.number) or self.forward(body)
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def forward(self, body):
-            with closing(http.client.HTTPConnection(self.server.target, timeout=60)) as there:
-                headers = {k: v for k, v in self.headers.items() if k.lower() in ("content-type", "accept")}
-                there.request(self.command, self.path, body, headers)
-                answer = there.getresponse()
-                return answer.status, answer.read()
-
-        do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815  # names that http.server asks for
-
-        def log_message(self, *args):
-            pass
-
-    class Server(ThreadingHTTPServer):
-        number = 0
-        target = ""
-
-        def how(self, number):
-            return None
-
-        def handle_error(self, request, client_address):
-            """Whoever hung up has had enough."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    server.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    monkeypatch.setattr(outbox, "RETRY", 0.05)
+    monkeypatch.setattr(outbox, "RETRY_AT_MOST", 0.1)
+    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 120.0)
 
 
 def train(monitor, steps):
@@ -150,46 +98,6 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-
-
-@pytest.fixture
-def behind(proxy, mlflow_store, start_mlflow_server):
-    """A client of a real server behind the proxy."""
-    import mlflow
-
-    proxy.target = start_mlflow_server(mlflow_store).removeprefix("http://")
-    return mlflow.MlflowClient(proxy.address)
-
-
-def test_errors_of_the_server_and_an_answer_that_takes_its_time(behind, proxy, impatient, monkeypatch, journals):
-    # Every other request is answered by an error.
-    client = behind
-    run_id = client.create_run("0").info.run_id
-    monitor = a_monitor(client, run_id)
-    proxy.how = lambda number: (500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}') if number % 2 else None
-    train(monitor, range(STEPS))
-    monitor.close()
-    proxy.how = lambda number: None
-    assert_all_arrived(client, run_id)
-    assert monitor.health["backend_errors"] > 0
-
-    # Every answer takes ten seconds: training does not wait, and the end of the run not for long.
-    run_id = client.create_run("0").info.run_id
-    monitor = a_monitor(client, run_id)
-    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 3.0)
-    proxy.how = lambda number: time.sleep(10)
-    before = time.monotonic()
-    train(monitor, range(STEPS))
-    assert time.monotonic() - before < 8
-    monitor.close()
-    assert time.monotonic() - before < 20
-    assert any(journals.iterdir())
-    proxy.how = lambda number: None
-    until = time.monotonic() + 120  # the thread goes on, and brings what is left
-    while time.monotonic() < until and any(journals.iterdir()):
-        time.sleep(0.5)
-    assert_all_arrived(client, run_id)
-    assert client.list_artifacts(run_id, "diag")
 
 
 KILLED = """
