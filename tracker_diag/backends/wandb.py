@@ -96,7 +96,7 @@ class WandbBackend(Backend):
             self._log(self._rows[0], commit=row is None)  # in shared mode each call is a row of its own
             self._rows.popleft()
             self._used = row_of(self._run)
-        while self._tables:
+        while self._tables:  # W&B itself adds our latest step, where a row has none yet
             name, table = self._tables.popitem()
             self._run.log({name: self._media(table)}, commit=False)
         return True
@@ -117,8 +117,9 @@ class WandbBackend(Backend):
         return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        everything = [*tables, findings_table(summary.findings)]
-        self._run.log({table.name: self._media(table) for table in everything}, commit=False)
+        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
+        if not self._rows:  # else they come after those, in `append`
+            self._write(appending=False)
 
     def _media(self, record: Record) -> Any:
         if isinstance(record, Histogram):
