@@ -1,9 +1,13 @@
-"""Runs every arm of the demo with four seeds and writes evidence.json and evidence.md: `make evidence`.
+"""Runs every arm of the demo with four seeds, then the simulated runs, and writes evidence.md: `make evidence`.
 
-About three minutes on two cores. Every figure of the page is made here; none is picked.
+The demo takes about three minutes on two cores and leaves evidence.json; make_simulated.py, which also runs alone,
+takes about twenty and leaves simulated.json. Every figure of the page is made by the two; none is picked.
 """
 
 import json
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -74,7 +78,7 @@ def _last(rows: Iterable[Mapping[str, float]], key: str) -> float | None:
     return float(f"{values[-1]:.3g}") if values else None
 
 
-def page(runs: list[Run]) -> str:
+def page(runs: list[Run], simulated: dict[str, Any]) -> str:
     """docs/evidence.md."""
     by_arm = {arm: [run for run in runs if run["arm"] == arm] for arm in ARMS}
     text = [
@@ -82,7 +86,7 @@ def page(runs: list[Run]) -> str:
         "",
         "Made by `make evidence` (docs/make_evidence.py): the demo's agent, a GRU of 32,184 parameters that calls a",
         "tool, trained by GRPO for 300 steps; six arms, four seeds each, all quoted. Nothing changes before step 80.",
-        "The raw results are in evidence.json.",
+        "The raw results are in evidence.json; those of the simulated runs at the end are in simulated.json.",
         "",
         "## What fired",
         "",
@@ -116,6 +120,8 @@ def page(runs: list[Run]) -> str:
         text += _lead_table(arm, by_arm[arm])
     text += _false_alarms([*by_arm["healthy"], *by_arm["constrained"]])
     text += _tails(by_arm)
+    text += _simulated_healthy(simulated["healthy"], simulated["first_seed"])
+    text += _simulated_failures(simulated["failures"])
     text.append(CLAIMS)
     return "\n".join(text)
 
@@ -193,6 +199,69 @@ def _tails(by_arm: dict[str, list[Run]]) -> list[str]:
     return [*text, ""]
 
 
+def _simulated_healthy(rows: list[dict[str, Any]], first_seed: int) -> list[str]:
+    text = [
+        "## Simulated runs: how often the catalogue is wrong when nothing is",
+        "",
+        "No tensors here: aggregate metrics as a trainer logs them, simulated by tests/rules/simulated.py, through",
+        "all rules. Noise is AR(1); length, logging interval, reward scale, way of learning, cadence of the evaluation",
+        "and what is logged at all are drawn for each run. KL begins at 0, rewards take off, entropy falls while",
+        "reward is gained, responses grow, single gradients spike, checkpoints halve the throughput. The rules were",
+        f"tuned on seeds below 10,000; these are the seeds from {first_seed:,} on, on which nothing was tuned. A first",
+        "report, on those from 10,000 on, fell short of what was asked: failures of the evaluation were named in",
+        "94.8 %, of resources in 94.3 %, and 1.2 % of gspo's healthy runs raised something. Then EVA002, EVA005,",
+        "REW010, REW011, RES001 and CRI005 were mended, again on seeds below 10,000.",
+        "",
+        "| algorithm | runs | below 150 rows | logged every 10 steps | warn or above | error | which rules |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        which = Counter(rule for alarm in row["alarms"] for rule in alarm["found"])
+        names = ", ".join(f"{rule} {count}" for rule, count in which.most_common()) or "–"
+        text.append(
+            f"| {row['algorithm']} | {row['runs']} | {row['short']} | {row['every_ten']} | {row['warned']} |"
+            f" {row['errors']} | {names} |"
+        )
+    runs, warned = sum(row["runs"] for row in rows), sum(row["warned"] for row in rows)
+    return [*text, "", f"In all {warned} of {runs} runs, {warned / runs:.2%}.", ""]
+
+
+def _simulated_failures(rows: list[dict[str, Any]]) -> list[str]:
+    text = [
+        "## Simulated runs: what a failure is called",
+        "",
+        "The same runs with 400 rows, and a failure of tests/rules/failures.py from row 100 to 220 on, or from the",
+        "start; onset, ramp and size are drawn. *Named*: a rule that is right for it fired. *First break*: the first",
+        "break is right. *Rows*: median from the onset, or from the start, until a right rule fired.",
+        "",
+        "| link | failure | right names | runs | named | first break | rows |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        late = "–" if row["delay"] is None else f"{row['delay']:g}"
+        also = [rule for rule in row["first_names"] if rule not in row["names"]]
+        names = ", ".join(row["names"]) + (f" (first break also {', '.join(also)})" if also else "")
+        text.append(
+            f"| {row['link']} | {row['name']} | {names} | {row['runs']} | {row['named']} | {row['first']} | {late} |"
+        )
+    text += ["", "| link | failures | runs | named | first break right |", "|---|---|---|---|---|"]
+    for link, mine in by_link(rows).items():
+        runs = sum(row["runs"] for row in mine)
+        named, first = (sum(row[what] for row in mine) / runs for what in ("named", "first"))
+        text.append(f"| {link} | {len(mine)} | {runs} | {named:.1%} | {first:.1%} |")
+    missed = Counter((row["name"], miss["first"]) for row in rows for miss in row["misses"])
+    listed = (f"{name}: {rule or 'nothing'} ({count})" for (name, rule), count in missed.most_common(12))
+    return [*text, "", "What stood first instead, the most frequent: " + "; ".join(listed) + ".", ""]
+
+
+def by_link(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the failures by the link that breaks, in the order in which they come."""
+    links: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        links.setdefault(row["link"], []).append(row)
+    return links
+
+
 CLAIMS = """\
 ## What must not be claimed
 
@@ -208,18 +277,30 @@ CLAIMS = """\
   some hundred tokens a step. The detector's settings come from simulation, not from these runs; the
   contrast of 5, the trend of POL001 and POL003 and the floors of 0.05 and ln 2 were chosen with these runs in
   view, which is why those rules are marked experimental.
+- **Not that a real run is named rightly as often as a simulated one.** The simulation was written by those who wrote
+  the rules; it draws sizes that a person would call a failure, one failure a run, and every metric is logged. It shows
+  that the rules do what they say under noise, and where they do not.
+- **Not that reward and evaluation are compared well whatever the reward's zero.** Failures in which the reward outgrows
+  something are simulated with rewards from 0 on: on rewards around 0 only an evaluation that falls, or stands still,
+  tells.
 - The alarm needs 65 steps with values before it can see: 15 of burn-in and 50 of baseline. What is ill from
   the first step on is found only by the absolute limits.
 """
 
 
 def main() -> None:
-    """Run everything and write both files."""
+    """Run everything, and write its results and the page."""
     with ProcessPoolExecutor(2) as pool:
         runs = list(pool.map(run, *zip(*((arm, seed) for arm in ARMS for seed in SEEDS), strict=True)))
     lines = ",\n".join(json.dumps(run) for run in runs)
     (DOCS / "evidence.json").write_text(f"[\n{lines}\n]\n")
-    (DOCS / "evidence.md").write_text(page(runs))
+    subprocess.run([sys.executable, str(DOCS / "make_simulated.py")], check=True)  # noqa: S603  # a script of ours
+
+
+def write_page() -> None:
+    """evidence.md from both results as they are."""
+    runs, simulated = (json.loads((DOCS / name).read_text()) for name in ("evidence.json", "simulated.json"))
+    (DOCS / "evidence.md").write_text(page(runs, simulated))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,40 @@ def test_the_metrics_page_is_up_to_date():
         assert (ROOT / "docs" / name).read_text() == page(), "run `make docs`"
 
 
+EVIDENCE = runpy.run_path(str(ROOT / "docs" / "make_evidence.py"))
+SIMULATED = json.loads((ROOT / "docs" / "simulated.json").read_text())
+
+
 def test_the_evidence_page_is_made_from_its_results():
-    page = runpy.run_path(str(ROOT / "docs" / "make_evidence.py"))["page"]
     runs = json.loads((ROOT / "docs" / "evidence.json").read_text())
-    assert (ROOT / "docs" / "evidence.md").read_text() == page(runs), "run `make evidence`"
+    assert (ROOT / "docs" / "evidence.md").read_text() == EVIDENCE["page"](runs, SIMULATED), "run `make evidence`"
     assert {(run["arm"], run["seed"]) for run in runs} == {(arm, seed) for arm in ARMS for seed in range(4)}
+
+
+@pytest.mark.parametrize("row", SIMULATED["healthy"], ids=lambda row: row["algorithm"])
+def test_at_most_one_in_a_hundred_healthy_simulated_runs_raises_anything(row):
+    assert row["runs"] >= 1000
+    assert row["warned"] == len(row["alarms"])
+    assert row["warned"] <= 0.01 * row["runs"]
+    assert row["errors"] == 0
+
+
+@pytest.mark.parametrize("link", EVIDENCE["by_link"](SIMULATED["failures"]))
+def test_simulated_failures_of_each_link_are_named_rightly(link):
+    rows = EVIDENCE["by_link"](SIMULATED["failures"])[link]
+    assert len(rows) >= 2
+    assert all(row["runs"] >= 100 for row in rows)
+    runs = sum(row["runs"] for row in rows)
+    assert sum(row["named"] for row in rows) >= 0.95 * runs
+    assert sum(row["first"] for row in rows) >= 0.9 * runs
+
+
+def test_the_simulated_failures_are_those_that_the_page_tells():
+    failures = runpy.run_path(str(ROOT / "tests" / "rules" / "failures.py"))["FAILURES"]
+    told = {row["name"]: (row["link"], row["names"], row["first_names"]) for row in SIMULATED["failures"]}
+    assert told == {name: (of.link, sorted(of.named), sorted(of.first)) for name, of in failures.items()}
+    for row in SIMULATED["failures"]:
+        assert len(row["misses"]) <= (row["runs"] - row["named"]) + (row["runs"] - row["first"])
 
 
 @pytest.fixture
