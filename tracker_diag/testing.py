@@ -29,6 +29,8 @@ _TOKEN = re.compile(
 def series(notation: str) -> list[float]:
     """Expand a series: `a` is one value, `axn` n + 1 of them, `a+bxn` the values a, a + b, … a + n·b.
 
+    `nan` is a step at which a rule's case has no value.
+
     >>> series("0.5x2 1+0.5x2")
     [0.5, 0.5, 0.5, 1.0, 1.5, 2.0]
 
@@ -84,7 +86,7 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
         now = {
             name: Scalar(name, values[step], samples if "/" in name else None)
             for name, values in columns.items()
-            if step < len(values)
+            if step < len(values) and not math.isnan(values[step])
         }
         bad = (case.non_finite[step],) if step in case.non_finite else ()
         silent = {name: int(values[step]) for name, values in missing.items() if step < len(values) and values[step]}

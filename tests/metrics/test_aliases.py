@@ -246,6 +246,20 @@ def test_components_tell_which_dominates_and_which_is_dead(stds, share, dead):
     assert found.get("dead_component_share") == dead
 
 
+@pytest.mark.parametrize(
+    ("components", "known"),
+    [
+        (("format_reward", "accuracy_reward"), {"format_reward": 0.0, "verifier_score": 1.0}),
+        (("correctness", "tone"), {"verifier_score": 0.0}),
+        (("format", "tag_format"), {}),
+    ],
+)
+def test_a_component_whose_name_says_what_it_is_paid_for(components, known):
+    logged = {f"rewards/{name}/mean": float(i) for i, name in enumerate(components)}
+    found = key_map(logged, "TRL").values(logged)
+    assert {name: found[name] for name in ("format_reward", "verifier_score") if name in found} == known
+
+
 @pytest.mark.parametrize(("calls", "entropy"), [((1, 1), math.log(2)), ((3, 0), 0.0), ((0, 0), None), ((2,), None)])
 def test_calls_per_tool_tell_the_entropy_of_the_choice(calls, entropy):
     logged = {f"tool_calls:{i}": float(count) for i, count in enumerate(calls)}

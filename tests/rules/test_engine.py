@@ -48,6 +48,30 @@ def test_pending_then_firing_then_resolved():
     assert finding.summary == "reward 0.0 on all"
 
 
+OFTEN = {"kind": "often", "of": LOW, "count": 3, "steps": 5}
+
+
+def test_what_comes_back_without_lasting_is_counted_over_values():
+    engine = Engine([rule(signals={"low": OFTEN})])
+    assert run(engine, [0, 1, None, 0, 1, None, 0, 1, 1]) == [
+        "unknown", "unknown", "unknown", "healthy", "healthy", "unknown", "firing", "healthy", "healthy",
+    ]  # fmt: skip
+    assert engine.findings[0].onset == 0  # the first of the three
+
+
+def test_what_was_counted_is_saved():
+    rules = [rule(signals={"low": OFTEN})]
+    before, after = Engine(rules), Engine(rules)
+    run(before, [0, 0, 1])
+    after.load_state_dict(before.state_dict())
+    assert run(after, [0]) == ["firing"]
+
+
+def test_more_than_the_steps_cannot_be_counted():
+    with pytest.raises(ValueError, match="count: 6 given, expected at most 5"):
+        rule(signals={"low": OFTEN | {"count": 6}})
+
+
 def test_a_condition_that_does_not_last_leaves_nothing():
     engine = Engine([rule(for_steps=3)])
     assert run(engine, [1, 0, 0, 1]) == ["healthy", "pending", "pending", "healthy"]

@@ -3,6 +3,12 @@
 import math
 from collections.abc import Mapping
 
+FORMAT = ("format",)
+"""What is in the name of a part of the reward that is paid for format."""
+
+CHECKED = ("correct", "accura", "solved", "verif", "exact_match", "pass_rate")
+"""What is in the name of a part that a check of the answer gives."""
+
 
 def members(values: Mapping[str, float], name: str) -> dict[str, float]:
     """The values of `name:<member>`, by member."""
@@ -15,6 +21,7 @@ def derived(values: dict[str, float]) -> dict[str, float]:
     - `tool_entropy`: entropy in nat of the choice among tools, from `tool_calls:<tool>`.
     - `component_variance_share` and `dead_component_share`: from `reward_component_std:<component>`, two or more.
       The components' weights are not known here; TRL logs them before weighting.
+    - `format_reward` and `verifier_score`: the one `reward_component:<component>` whose name says so.
     """
     calls = [max(count, 0.0) for count in members(values, "tool_calls").values()]
     if len(calls) > 1 and (total := sum(calls)) > 0:
@@ -26,4 +33,9 @@ def derived(values: dict[str, float]) -> dict[str, float]:
         values.setdefault("dead_component_share", sum(variance == 0 for variance in variances) / len(variances))
         if (total := sum(variances)) > 0:
             values.setdefault("component_variance_share", max(variances) / total)
+    components = members(values, "reward_component")
+    for name, words in (("format_reward", FORMAT), ("verifier_score", CHECKED)):
+        named = [value for component, value in components.items() if any(word in component for word in words)]
+        if len(named) == 1:
+            values.setdefault(name, named[0])
     return values

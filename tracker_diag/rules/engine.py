@@ -20,6 +20,7 @@ from tracker_diag.rules.nodes import (
     ConfigChanged,
     Correlation,
     Growth,
+    Often,
     Signal,
     SliceName,
     Spike,
@@ -143,7 +144,7 @@ class Engine:
         return found
 
 
-HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Correlation, Stuck, ConfigChanged)
+HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Often, Correlation, Stuck, ConfigChanged)
 """Signals that look at what was normal before."""
 
 PAST = 100

@@ -156,6 +156,32 @@ class Spike(Material):
     z: float = Field(default=6.0, gt=0)
 
 
+class Often(Node):
+    """A threshold or a spike has held at `count` or more of the last `steps` values.
+
+    For what comes back without ever lasting, and for levels that noise crosses.
+    """
+
+    kind: Literal["often"] = "often"
+    of: Annotated[Threshold | Spike, Field(discriminator="kind")]
+    count: int = Field(ge=2)
+    steps: int = Field(ge=2)
+
+    @property
+    def series(self) -> SeriesRef:
+        return self.of.series
+
+    @property
+    def relative_to(self) -> SeriesRef | None:
+        return self.of.relative_to if isinstance(self.of, Threshold) else None
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Often":
+        if self.count > self.steps:
+            raise ValueError(f"count: {self.count} given, expected at most {self.steps}, the steps")
+        return self
+
+
 class Stuck(Node):
     """The series has not changed by more than `within` over the last `steps` values."""
 
@@ -211,8 +237,8 @@ class Fired(Node):
 
 
 Signal: TypeAlias = Annotated[
-    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Stuck | Absent | NonFinite | MissingRank
-    | ConfigChanged | ConfigIs | Fired,
+    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Often | Stuck | Absent | NonFinite
+    | MissingRank | ConfigChanged | ConfigIs | Fired,
     Field(discriminator="kind"),
 ]  # fmt: skip
 
