@@ -1,11 +1,16 @@
 """Takes the README's pictures from real servers over a real demo run: `make screenshots`.
 
-Needs Chromium and a finished demo in demo-out (`make demo`). MLflow shows the demo's own store; for Trackio and
-TensorBoard its tokens and metrics are replayed into each. Trackio puts emoji before its alerts:
-install a font that has them, such as fonts-noto-color-emoji.
+Needs Chromium, tmux and a finished demo in demo-out (`make demo`). MLflow shows the demo's own store and W&B's
+terminal UI its offline run, as W&B's web page comes from no server that could be started here; for Trackio and
+TensorBoard the demo's tokens and metrics are replayed into each. Trackio puts emoji before its alerts: install a font
+that has them, such as fonts-noto-color-emoji.
 """
 
+import io
+import json
 import os
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -18,6 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
 from tracker_diag import wrap
 from tracker_diag.backends.mlflow_view import view_path
@@ -39,6 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TRACKIO_DIR": f"{folder}/trackio", "TRACKER_DIAG_DIR": f"{folder}/journals"}
         _mlflow()
+        _wandb(Path(folder))
         _trackio()
         _tensorboard(f"{folder}/logs")
 
@@ -58,6 +67,36 @@ def _mlflow() -> None:
         page.add_style_tag(
             content="*:not([class*=checkbox]) { font-family: 'DejaVu Sans', sans-serif !important }"
         )  # no digits as emoji
+
+
+def _wandb(folder: Path) -> None:
+    settings = {"metrics_grid": {"rows": 2, "cols": 2}, "single_run_color_mode": "per_plot"}
+    settings |= {"left_sidebar_visible": False, "right_sidebar_visible": False}
+    (folder / "wandb-leet.json").write_text(json.dumps(settings))
+    (run,) = (DEMO / "wandb").glob("offline-run-*")
+    quiet = f"WANDB_CONFIG_DIR={folder} WANDB_ERROR_REPORTING=false TERM=xterm-256color COLORTERM=truecolor"
+    leet = f"env {quiet} {shlex.quote(sys.executable)} -m wandb leet run {shlex.quote(str(run))}"
+    tmux = ("tmux", "-L", "tracker-diag", "-f", "/dev/null")
+
+    def tell(*words: str) -> str:
+        return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout  # noqa: S603
+
+    tell("new-session", "-d", "-x", "140", "-y", "38", leet)
+    try:
+        time.sleep(8)
+        # It remembers the filter of the last time, which is to go first.
+        for keys in (["C-l"], ["/"], ["-l", "(text_only|post_tool)/p95$"], ["Enter"]):
+            tell("send-keys", *keys)
+            time.sleep(3)
+        shown = tell("capture-pane", "-e", "-p")
+    finally:
+        tell("kill-server")
+    console = Console(record=True, width=140, file=io.StringIO(), color_system="truecolor", force_terminal=True)
+    console.print(Text.from_ansi(shown), soft_wrap=True)
+    svg = console.export_svg(title="wandb leet", theme=MONOKAI)  # says how wide each text is, whatever the font
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
+    with _page("wandb.png", 875) as page:
+        page.set_content(f"<body style='margin: 0'>{svg}</body>")
 
 
 def _trackio() -> None:
