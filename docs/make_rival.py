@@ -231,10 +231,9 @@ def page(found: list[Compared]) -> str:
         text.append(f"| {group} | {len(runs)} | {counted(rival)} | {counted(ours)} |")
     text += ["", *told("Failing runs that rl-doctor names and tracker-diag does not", missed(found))]
     text += [
-        "Two of these are so on purpose: a plateau is information only, as no log says where the ceiling of a reward",
-        "lies; and single spikes of the gradient norm are not told, as healthy runs have them. Both are what rl-doctor",
-        "alarms about on the healthy runs below. A change of the evaluation's settings stands in no metric at all. The",
-        "rest are gaps.",
+        "A plateau is information only, on purpose, as no log says where the ceiling of a reward lies (EXP008 tells it",
+        "in each of these); rl-doctor alarms about it on healthy runs too, below. A change of the evaluation's settings",
+        "stands in no metric at all.",
         "",
     ]
     text += told("Failing runs that tracker-diag names and rl-doctor does not", gained(found))

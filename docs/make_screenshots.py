@@ -70,8 +70,8 @@ def _mlflow() -> None:
 
 
 def _wandb(folder: Path) -> None:
-    settings = {"metrics_grid": {"rows": 2, "cols": 2}, "single_run_color_mode": "per_plot"}
-    settings |= {"left_sidebar_visible": False, "right_sidebar_visible": False}
+    grid: dict[str, object] = {"metrics_grid": {"rows": 2, "cols": 2}, "single_run_color_mode": "per_plot"}
+    settings = grid | {"left_sidebar_visible": False, "right_sidebar_visible": False}
     (folder / "wandb-leet.json").write_text(json.dumps(settings))
     (run,) = (DEMO / "wandb").glob("offline-run-*")
     quiet = f"WANDB_CONFIG_DIR={folder} WANDB_ERROR_REPORTING=false TERM=xterm-256color COLORTERM=truecolor"

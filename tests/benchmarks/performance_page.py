@@ -46,8 +46,9 @@ def numbers(result: dict[str, Any]) -> Iterator[Row]:
     yield "the same, largest", "≤ 0.05", f"{found['k̂ max']:.3f}", found["k̂ max"] <= 0.05
     yield "GPU: time against reading the inputs once", "≤ 2", "–", None
     rules = result["rules"]
-    slowest = max(rules.values())
+    slowest, everything = max(rules["step 200"], rules["step 20000"]), rules["every metric"]
     yield "all rules of the catalogue, a step", "≤ 1 ms", f"{slowest:.2f} ms", slowest <= 1
+    yield "the same, with every metric logged that a rule reads", "≤ 1 ms", f"{everything:.2f} ms", everything <= 1
     growth = rules["step 20000"] / rules["step 200"]
     yield "the same at step 20,000 over step 200", "flat", f"× {growth:.2f}", growth <= 1.5
     tracker = result["tracker"]
