@@ -288,14 +288,19 @@ rules = [rule for rule in catalog() if rule.id == "NUM004"]
 chance = random.Random(0)
 for number in range(times):
     run_id = client.create_run("0").info.run_id
-    after, out = chance.uniform(0.01, 0.4), open(f"{folder}/{run_id}", "w")
+    # Counted in steps, and then in time: so it is at any moment of one, however slow the machine.
+    at, after, out = chance.randrange(-1, 60), chance.uniform(0, 0.02), open(f"{folder}/{run_id}", "w")
     child = os.fork()
     if child == 0:
         monitor = Monitor([MlflowBackend(client, run_id)], rules=rules)
         monitor.health["late_steps"] = 1
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        kill = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
         step = 0
+        if at < 0:
+            kill.start()
         while True:
+            if step == at:
+                kill.start()
             monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step, last=True)
             out.write(f"{step}\\n")
             out.flush()

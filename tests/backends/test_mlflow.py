@@ -335,6 +335,28 @@ print(run.info.run_id)
     assert "cannot schedule" not in done.stderr
 
 
+def test_a_run_that_goes_on_in_another_process_adds_to_its_tables(mlflow_store, mlflow):
+    """At the end of a process, when MLflow's own way to read a table has no threads any more."""
+    client = mlflow.MlflowClient()
+    run_id = client.create_run("0").info.run_id
+    script = """
+import mlflow, numpy as np, sys
+import tracker_diag as td
+mlflow.set_tracking_uri(sys.argv[1])
+run = td.wrap(mlflow.start_run(sys.argv[2]))
+new = np.full((8, 100), -1.0)
+run.diag.observe(logprobs=new, old_logprobs=new - 0.1, model_mask=np.ones((8, 100), bool))
+run.diag.log({"loss": 0.5}, 0)
+"""
+    sizes = []
+    for _ in range(2):
+        command = [sys.executable, "-W", "ignore", "-c", script, mlflow_store, run_id]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "backend_errors" not in done.stderr
+        sizes.append(len(mlflow.load_table("diag/slices.json", run_ids=[run_id])))
+    assert sizes[1] == 2 * sizes[0] > 0
+
+
 def test_a_nested_run_is_none_of_ours(rng, make_batch, mlflow):
     client = mlflow.MlflowClient()
     with mlflow.start_run() as parent:

@@ -172,11 +172,11 @@ class MlflowBackend(Backend):
         self._tags |= _tags(summary.findings) | {NOTE_TAG: _note(summary)}
         self._tasks += [
             partial(self._put, "findings.json", found.encode(), "diag"),
+            partial(self._report, summary, tables, pictures),
             *(partial(self._write_table, table) for table in tables),
         ]
         if pictures and step != self._last_image:
             self._tasks.append(partial(self._draw, step, pictures))
-        self._tasks.append(partial(self._report, summary, tables, pictures))
         self.flush(last=True)
 
     def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> list[Task]:
@@ -215,6 +215,8 @@ class MlflowBackend(Backend):
 
         MLflow's own calls write several things each, and under a new name or beneath the last ones when repeated.
         """
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
         parts: list[Task] = []
 
         def log_artifact(_: str, local_path: str, artifact_path: str | None = None) -> None:
@@ -224,8 +226,15 @@ class MlflowBackend(Backend):
         def set_tag(run_id: str, key: str, value: object, *_: object, **__: object) -> None:
             parts.append(partial(self._client.set_tag, run_id, key, value, synchronous=True))
 
+        def download_artifacts(run_id: str, path: str, dst_path: str) -> str:
+            place = str(Path(dst_path) / Path(path).name)
+            uri = client.get_run(run_id).info.artifact_uri
+            store: Any = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+            store._download_file(path, place)  # noqa: SLF001  # all else takes a pool of threads: none in `atexit`
+            return place
+
         client = copy(self._client)
-        client.log_artifact, client.set_tag = log_artifact, set_tag
+        client.log_artifact, client.set_tag, client.download_artifacts = log_artifact, set_tag, download_artifacts
         write(client)
         return parts
 
