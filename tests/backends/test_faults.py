@@ -1,15 +1,19 @@
 """Everything that can happen to a tracker while a run goes on: nothing is lost, and nothing waits.
 
-Against a real MLflow server and store.
+Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is told to.
 """
 
+import http.client
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,7 @@ from typer.testing import CliRunner
 
 from tracker_diag import Monitor
 from tracker_diag.backends import outbox
+from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.cli import app
 from tracker_diag.rules.loader import catalog
@@ -24,6 +29,9 @@ from tracker_diag.rules.loader import catalog
 pytestmark = pytest.mark.slow
 
 STEPS = 60
+
+DELAY = 10.0
+"""Seconds by which a slow server's answer is late."""
 
 
 @pytest.fixture
@@ -34,6 +42,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(outbox, "RETRY", 0.05)
     monkeypatch.setattr(outbox, "RETRY_AT_MOST", 0.1)
     monkeypatch.setattr(outbox, "CLOSE_WITHIN", 120.0)
+    return monkeypatch
 
 
 def train(monitor, steps):
@@ -100,6 +109,170 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
         server.wait()
 
 
+class Proxy(ThreadingHTTPServer):
+    """Hands requests on to a real server; answers errors while it is `down`, and late as long as it is `slow`."""
+
+    down = False
+    errors = 0
+    slow, late = 0, 0
+    """Answers that are still to be late, and those that are underway."""
+
+    def __init__(self, target):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.target, self.address = target, f"http://127.0.0.1:{self.server_port}"
+        self.lock, self.steps = threading.Lock(), []
+
+    def answer(self, forward):
+        with self.lock:
+            down, slow = self.down, self.slow > 0
+            self.errors += down
+            lost = self.errors % 2 == 0
+            self.slow -= slow
+        if down:
+            if lost:  # done all the same: it is the answer alone that is lost
+                forward()
+            return 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
+        done = forward()
+        if slow:
+            with self.lock:
+                self.late += 1
+            time.sleep(DELAY)
+            with self.lock:
+                self.late -= 1
+        return done
+
+    def handle_error(self, request, client_address):
+        """Whoever hung up has had enough."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_any(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, answer = self.server.answer(lambda: self.forward(body))
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def forward(self, body):
+        if self.path.endswith("/runs/log-batch"):
+            metrics = json.loads(body).get("metrics", [])
+            self.server.steps += [point["step"] for point in metrics if point["key"] == "diag/health/late_steps"]
+        with closing(http.client.HTTPConnection(self.server.target, timeout=120)) as there:
+            headers = {k: v for k, v in self.headers.items() if k.lower() in ("content-type", "accept")}
+            there.request(self.command, self.path, body, headers)
+            answer = there.getresponse()
+            return answer.status, answer.read()
+
+    do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815  # names that http.server asks for
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, start_mlflow_server):
+    """Where a real server listens."""
+    place = tmp_path_factory.mktemp("server")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)  # it keeps artifacts where it was started
+        return start_mlflow_server(f"sqlite:///{place / 'mlflow.db'}").removeprefix("http://")
+
+
+@pytest.fixture
+def proxy(server):
+    found = Proxy(server)
+    thread = threading.Thread(target=found.serve_forever)
+    thread.start()
+    yield found
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+@pytest.fixture
+def behind(proxy):
+    """A client of a real server behind the proxy."""
+    import mlflow
+
+    return mlflow.MlflowClient(proxy.address)
+
+
+def wait_for(what, seconds=120):
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def assert_the_same(client, run_id, folder):
+    """Every number that a file beside the tracker has got is there, once, and no other."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logged = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith("diag/"):
+                logged.setdefault(name, []).append((row["step"], value))
+    arrived = {name: client.get_metric_history(run_id, name) for name in client.get_run(run_id).data.metrics}
+    assert {name: [(point.step, point.value) for point in points] for name, points in arrived.items()} == logged
+
+
+def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient, journals, tmp_path):
+    client = behind
+    run_id = client.create_run("0").info.run_id
+    monitor = a_monitor(client, run_id)
+    monitor.add(JsonlBackend(tmp_path))
+    train(monitor, range(20))
+    proxy.down = True
+    train(monitor, range(20, 40))
+    wait_for(lambda: proxy.errors >= 6)
+    proxy.slow, proxy.down = 3, False
+    wait_for(lambda: proxy.late)
+    before = time.monotonic()
+    train(monitor, range(40, STEPS))
+    assert time.monotonic() - before < DELAY  # twenty steps take less than one answer
+    monitor.close()
+
+    assert proxy.slow == 0
+    assert_all_arrived(client, run_id)
+    assert_the_same(client, run_id, tmp_path)
+    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))  # in order
+    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 30"
+    assert {file.path for file in client.list_artifacts(run_id, "diag")} >= {"diag/findings.json", "diag/report.html"}
+    assert monitor.health["backend_errors"] > 0
+    assert list(journals.iterdir()) == []
+
+
+def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):
+    client, journals = behind, outbox.folder()
+    run_id = client.create_run("0").info.run_id
+    monitor = a_monitor(client, run_id)
+    monitor.add(JsonlBackend(tmp_path))
+    impatient.setattr(outbox, "CLOSE_WITHIN", 1.0)
+    proxy.slow = 10**6
+    train(monitor, range(2))
+    wait_for(lambda: proxy.late)
+    before = time.monotonic()
+    train(monitor, range(2, STEPS))
+    monitor.close()
+    assert time.monotonic() - before < 3 * DELAY  # a request for each step would take twenty times as long
+    assert any(journals.iterdir())
+    assert any("tracker-diag flush" in told for told in monitor.failures)
+    proxy.slow = 0
+
+    def flushed():  # left alone as long as our thread waits for its last answer
+        CliRunner().invoke(app, ["flush"])
+        return not list(journals.iterdir())
+
+    wait_for(flushed)
+    assert_all_arrived(client, run_id)
+    assert_the_same(client, run_id, tmp_path)
+    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))
+
+
 KILLED = """
 import os, random, signal, sys, threading, time
 import mlflow
@@ -115,14 +288,19 @@ rules = [rule for rule in catalog() if rule.id == "NUM004"]
 chance = random.Random(0)
 for number in range(times):
     run_id = client.create_run("0").info.run_id
-    after, out = chance.uniform(0.01, 0.4), open(f"{folder}/{run_id}", "w")
+    # Counted in steps, and then in time: so it is at any moment of one, however slow the machine.
+    at, after, out = chance.randrange(-1, 60), chance.uniform(0, 0.02), open(f"{folder}/{run_id}", "w")
     child = os.fork()
     if child == 0:
         monitor = Monitor([MlflowBackend(client, run_id)], rules=rules)
         monitor.health["late_steps"] = 1
-        threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        kill = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
         step = 0
+        if at < 0:
+            kill.start()
         while True:
+            if step == at:
+                kill.start()
             monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step, last=True)
             out.write(f"{step}\\n")
             out.flush()

@@ -5,12 +5,15 @@ import math
 import subprocess
 import sys
 import time
+from itertools import count
+from pathlib import Path
 
 import pytest
+import requests
 
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.backends import outbox
-from tracker_diag.backends.mlflow import NOTE_TAG, MlflowBackend
+from tracker_diag.backends.mlflow import NOTE_TAG, TABLES_TAG, MlflowBackend
 from tracker_diag.backends.mlflow_view import VIEW_TAG
 
 pytestmark = pytest.mark.slow
@@ -199,6 +202,113 @@ def test_one_failure_near_the_end_costs_nothing_else(rng, make_batch, mlflow, mo
     assert client.get_run(active.info.run_id).data.tags["diag.alert.state"] == "error"
 
 
+@pytest.fixture
+def shaky(mlflow, monkeypatch):
+    """A real client that every write fails once, half of them after they were done; and the files it was to write."""
+    monkeypatch.setattr(outbox, "RETRY", 0.01)
+    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 120.0)
+    number, files = count(), []
+
+    class Shaky(mlflow.MlflowClient):
+        def log_artifact(self, run_id, local_path, artifact_path=None):
+            files.append(f"{artifact_path}/{Path(local_path).name}")
+            self._shake(super().log_artifact, run_id, local_path, artifact_path)
+
+        def log_batch(self, *args, **kwargs):
+            self._shake(super().log_batch, *args, **kwargs)
+
+        def set_tag(self, *args, **kwargs):
+            self._shake(super().set_tag, *args, **kwargs)
+
+        def set_experiment_tag(self, *args, **kwargs):
+            self._shake(super().set_experiment_tag, *args, **kwargs)
+
+        def _shake(self, call, *args, **kwargs):
+            now = next(number)
+            if now % 4 != 0:
+                call(*args, **kwargs)
+            if now % 2 == 0:
+                raise mlflow.MlflowException("no answer")
+
+    return Shaky(), files
+
+
+def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
+    client, files = shaky
+    with mlflow.start_run(description="What I tried.") as active:
+        mlflow.log_table({"mine": [1]}, "mine.json")
+        monitor = Monitor([MlflowBackend(client, active.info.run_id, image_every=1)])
+        for step in range(3):
+            monitor.rebaseline(f"change {step}")
+            monitor.observe(**make_batch(rng))
+            monitor.log({"loss": math.nan if step == 1 else 0.1}, step)
+        monitor.close()
+    run_id = active.info.run_id
+    assert monitor.health["backend_errors"] > 10
+    assert all("no answer" in told for told in monitor.failures)
+
+    for name in metric_names(client, run_id):
+        steps = [point.step for point in client.get_metric_history(run_id, name)]
+        assert steps == sorted(set(steps))
+    assert mlflow.load_table("diag/events.json", run_ids=[run_id])["step"].tolist() == [0, 1, 2]
+    slices = mlflow.load_table("diag/slices.json", run_ids=[run_id])
+    assert len(slices) == len(slices[["pair", "slice"]].drop_duplicates())
+    images = [artifact.path for artifact in client.list_artifacts(run_id, "images")]
+    assert len(images) == 3 * 2 * 2  # steps, pairs, sizes
+    assert {path for path in files if path.startswith("images")} == set(images)  # tried again under the same name
+
+    tags = client.get_run(run_id).data.tags
+    assert tags["diag.first_break"] == "NUM004 on all at step 1"
+    assert tags[NOTE_TAG].startswith("What I tried.")
+    assert tags[NOTE_TAG].count("Broke first") == 1
+    tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
+    assert sorted(tables) == ["diag/events.json", "diag/slices.json", "mine.json"]
+    assert {artifact.path for artifact in client.list_artifacts(run_id, "diag")} == {
+        "diag/events.json",
+        "diag/findings.json",
+        "diag/report.html",
+        "diag/slices.json",
+    }
+
+
+def of_status(status):
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError(response=response)
+
+
+def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, make_batch, mlflow, monkeypatch):
+    client = mlflow.MlflowClient()
+
+    def refuse(*args, **kwargs):
+        raise of_status(503)
+
+    monkeypatch.setattr(client, "log_artifact", refuse)
+    monkeypatch.setattr(outbox, "RETRY", 0.01)
+    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 2.0)
+    with mlflow.start_run() as active:
+        run_id = active.info.run_id
+        monitor = Monitor([MlflowBackend(client, run_id)])
+        for step in range(3):
+            monitor.observe(**make_batch(rng))
+            monitor.log({"loss": math.nan}, step)
+        monitor.close()
+    assert "HTTPError" in monitor.failures[0]
+    points = client.get_metric_history(run_id, "diag/policy/text_only/p95")
+    assert [point.step for point in points] == [0, 1, 2]
+    tags = client.get_run(run_id).data.tags
+    assert tags["diag.first_break"] == "NUM004 on all at step 0"
+    assert "NUM004" in tags[NOTE_TAG]
+    assert client.list_artifacts(run_id) == []
+
+
+@pytest.mark.parametrize(("status", "temporary"), [(403, False), (413, False), (429, True), (500, True), (503, True)])
+def test_what_an_artifact_store_answers_says_whether_to_try_again(status, temporary, mlflow):
+    client = mlflow.MlflowClient()
+    backend = MlflowBackend(client, client.create_run("0").info.run_id)
+    assert backend.temporary(of_status(status)) == temporary
+
+
 def test_a_run_that_nobody_closes_is_closed_when_the_process_ends(mlflow_store, tmp_path, mlflow):
     """As in the README: a `with` block around the module's own run, and no word of ours at the end."""
     script = tmp_path / "train.py"
@@ -223,6 +333,28 @@ print(run.info.run_id)
     assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 2"
     assert client.get_run(run_id).info.status == "FINISHED"
     assert "cannot schedule" not in done.stderr
+
+
+def test_a_run_that_goes_on_in_another_process_adds_to_its_tables(mlflow_store, mlflow):
+    """At the end of a process, when MLflow's own way to read a table has no threads any more."""
+    client = mlflow.MlflowClient()
+    run_id = client.create_run("0").info.run_id
+    script = """
+import mlflow, numpy as np, sys
+import tracker_diag as td
+mlflow.set_tracking_uri(sys.argv[1])
+run = td.wrap(mlflow.start_run(sys.argv[2]))
+new = np.full((8, 100), -1.0)
+run.diag.observe(logprobs=new, old_logprobs=new - 0.1, model_mask=np.ones((8, 100), bool))
+run.diag.log({"loss": 0.5}, 0)
+"""
+    sizes = []
+    for _ in range(2):
+        command = [sys.executable, "-W", "ignore", "-c", script, mlflow_store, run_id]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "backend_errors" not in done.stderr
+        sizes.append(len(mlflow.load_table("diag/slices.json", run_ids=[run_id])))
+    assert sizes[1] == 2 * sizes[0] > 0
 
 
 def test_a_nested_run_is_none_of_ours(rng, make_batch, mlflow):

@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -265,3 +266,158 @@ def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
     (error,) = outbox.errors()
     assert "tracker-diag flush" in str(error)
     tracker.ready.set()
+
+
+class Collector(Tracker):
+    """Collects steps, and brings one with each request."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting, self.sent, self.requests = [], 0, 0
+
+    def log(self, step, records, at):
+        self.waiting.append(step)
+
+    def flush(self, *, last=False):
+        while self.waiting:
+            self.requests += 1
+            self.fails("flush")
+            self.steps.append(self.waiting.pop(0))
+            self.sent += 1
+        return True
+
+
+@pytest.mark.parametrize("kind", [Collector, Tracker])
+def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatch, journals):
+    monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
+    tracker, calls = kind(), []
+
+    def fails(what):  # every other time
+        calls.append(what)
+        if len(calls) % 2:
+            raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    for step in range(40):
+        outbox.log(step, records(step), 0.0)
+    until = time.monotonic() + 100  # doubled each time, the pauses would come to centuries
+    while len(tracker.steps) < 40 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert tracker.steps == list(range(40))
+    outbox.close(NOTHING, ())
+
+
+def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journals):
+    monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
+    tracker, down = Collector(), [True]
+
+    def fails(what):
+        if down:
+            raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    began = time.monotonic()
+    for step in range(100):  # that it takes new steps in is no progress
+        outbox.log(step, records(step), 0.0)
+        time.sleep(0.01)
+    asked = tracker.requests
+    assert asked <= 2 + math.log2((time.monotonic() - began) / 0.01)
+    down.clear()
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(100))
+
+
+class Reporter(Tracker):
+    """Brings three things at the end, one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.arrived = [], []
+
+    def flush(self, *, last=False):
+        while self.left:
+            try:
+                self.fails(self.left[0])
+            except Exception as error:
+                if not self.temporary(error):
+                    self.left.pop(0)
+                raise
+            self.arrived.append(self.left.pop(0))
+        return True
+
+    def close(self, summary, tables):
+        self.left += ["findings", "slices", "report"]
+        self.flush(last=True)
+
+
+def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_alone(quick, monkeypatch, journals):
+    monkeypatch.setattr(module, "CLOSE_WITHIN", 60.0)
+    tracker, failures = Reporter(), {"findings": [OSError("a")], "slices": [Refused("b")], "report": [OSError("c")] * 3}
+
+    def fails(what):
+        if failures.get(what):
+            raise failures[what].pop()
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    outbox.log(0, records(0), 0.0)
+    outbox.close(NOTHING, ())
+    assert tracker.arrived == ["findings", "report"]
+    assert [str(error) for error in outbox.errors()] == ["a", "b", "c", "c", "c"]
+    assert list(journals.iterdir()) == []
+
+
+def test_an_end_that_cannot_be_told_in_time_is_told_of(quick, journals):
+    tracker = Reporter()
+
+    def fails(what):
+        if what == "slices":
+            raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    outbox.log(0, records(0), 0.0)
+    outbox.close(NOTHING, ())
+    assert tracker.steps == [0]
+    assert tracker.arrived == ["findings"]
+    assert str(outbox.errors()[-1]).endswith("every step was delivered, but not all of the report at the end")
+
+
+EXIT = """
+import atexit, sys, threading
+sys.path.insert(0, sys.argv[1])
+from test_outbox import Tracker
+from tracker_diag import Monitor
+
+class File(Tracker):
+    def log(self, step, records, at):
+        print(step)
+
+    def close(self, summary, tables):
+        print("end")
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+monitor = Monitor([File()])
+for step in range(int(sys.argv[2])):
+    monitor.log({"loss": 0.5}, step)
+late = sys.argv[3] == "late"
+if late:
+    atexit.register(lambda: [monitor.log({"loss": 0.5}, step) for step in range(2)])
+atexit.register(setattr, threading.Thread, "start", refuse)  # as from Python 3.12 on; it is the first to be called
+"""
+
+
+@pytest.mark.parametrize(("steps", "late"), [(0, ""), (5, ""), (0, "late")])
+def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(steps, late, journals):
+    command = [sys.executable, "-c", EXIT, __file__.rpartition("/")[0], str(steps), late]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [0, 1] if late else [*range(steps)]
+    assert done.stdout.split() == [*map(str, expected), "end"]
+    assert list(journals.iterdir()) == []

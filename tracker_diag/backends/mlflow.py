@@ -4,8 +4,11 @@ import json
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view
@@ -23,15 +26,27 @@ BATCH = 1000
 NOTE_TAG = "mlflow.note.content"
 NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
 
-TEMPORARY = frozenset({"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"})
+TABLES_TAG = "mlflow.loggedArtifacts"
+"""Tag in which MLflow lists the tables of a run."""
+
+TEMPORARY = frozenset(
+    {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+)
 """Error codes of MLflow that say nothing against what was sent."""
+
+TOO_EARLY = frozenset({408, 425, 429})
+"""Statuses below 500 with which an artifact store says the same."""
+
+Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
+"""Writes one thing, or writes nothing and gives the tasks to be done in its place."""
 
 
 class MlflowBackend(Backend):
     """Writes into the run `run_id` through `client`, and never ends it.
 
-    Whatever it writes may be written twice without harm: a metric that stands there already, to the millisecond
-    of its time, is one row in MLflow.
+    Each request that writes is tried again on its own, and twice does no harm: a metric that stands there already,
+    to the millisecond of its time, is one row in MLflow, and a file has the name it had the first time. Artifacts
+    come last, so that a store of them that is down holds up neither metrics nor tags.
 
     Args:
         client: an `mlflow.MlflowClient`.
@@ -50,7 +65,11 @@ class MlflowBackend(Backend):
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
         self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
         self._metrics: list[Any] = []
-        self._tasks: deque[Callable[[], object]] = deque()
+        self._tags: dict[str, str] = {}
+        """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
+        self._tasks: deque[Task] = deque()
+        self.sent = 0
+        """Requests that went well."""
 
     @classmethod
     @contextmanager
@@ -81,12 +100,12 @@ class MlflowBackend(Backend):
             self._since_image += 1
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        self._set_tags(_tags(findings))
+        self._tags |= _tags(findings)
 
     def alert(self, step: int, notice: Notice) -> None:
         if notice.level != "info":
             note = f"**{notice.level.upper()} at step {step}: {notice.title}**\n\n{notice.text}"
-            self._tasks.append(partial(self._describe, note))
+            self._tags[NOTE_TAG] = note
 
     def event(self, step: int, event: str) -> None:
         # A table that is there grows.
@@ -96,30 +115,44 @@ class MlflowBackend(Backend):
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
             now, refused = self._metrics[:BATCH], []
             try:
-                self._client.log_batch(self._run_id, metrics=now)
+                self._client.log_batch(self._run_id, metrics=now, synchronous=True)
             except Exception as error:
                 if self.temporary(error):
                     raise
                 refused = self._one_by_one(now)
             del self._metrics[: len(now)]
+            self.sent += 1
             if refused:
                 raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
+        while self._tags:
+            key, value = next(iter(self._tags.items()))
+            with self._request(partial(self._tags.pop, key)):
+                shown = self._described(value) if key == NOTE_TAG else value
+                self._client.set_tag(self._run_id, key, shown, synchronous=True)
         while self._tasks:
-            try:
-                self._tasks[0]()
-            except Exception as error:
-                if not self.temporary(error):
-                    self._tasks.popleft()
-                raise
-            self._tasks.popleft()
+            with self._request(self._tasks.popleft):
+                instead = self._tasks[0]()
+            self._tasks.extendleft(reversed(instead or ()))
         return True
+
+    @contextmanager
+    def _request(self, done: Callable[[], object]) -> Generator[None]:
+        """One of those that wait; `done` takes it off the list, when it went well or never will."""
+        try:
+            yield
+        except Exception as error:
+            if not self.temporary(error):
+                done()
+            raise
+        done()
+        self.sent += 1
 
     def _one_by_one(self, metrics: Sequence[Any]) -> list[str]:
         """Log each metric on its own; those that MLflow refuses, and why."""
         refused = []
         for metric in metrics:
             try:
-                self._client.log_batch(self._run_id, metrics=[metric])
+                self._client.log_batch(self._run_id, metrics=[metric], synchronous=True)
             except Exception as error:  # noqa: PERF203  # each on its own is the point
                 if self.temporary(error):
                     raise
@@ -128,62 +161,95 @@ class MlflowBackend(Backend):
 
     def temporary(self, error: Exception) -> bool:
         code = getattr(error, "error_code", None)
-        return code in TEMPORARY if code else super().temporary(error)
+        if code:
+            return code in TEMPORARY
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        return super().temporary(error) and (status is None or status >= 500 or status in TOO_EARLY)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
-        self._set_tags(_tags(summary.findings))
+        self._tags |= _tags(summary.findings) | {NOTE_TAG: _note(summary)}
         self._tasks += [
-            partial(self._client.log_text, self._run_id, found, "diag/findings.json"),
-            partial(self._describe, _note(summary)),
+            partial(self._put, "findings.json", found.encode(), "diag"),
+            partial(self._report, summary, tables, pictures),
             *(partial(self._write_table, table) for table in tables),
         ]
         if pictures and step != self._last_image:
             self._tasks.append(partial(self._draw, step, pictures))
-        self._tasks.append(partial(self._report, summary, tables, pictures))
-        errors: list[Exception] = []
-        while self._tasks or self._metrics:
-            before = len(self._tasks)
-            try:
-                self.flush(last=True)
-            except Exception as error:  # noqa: BLE001  # one that fails is no reason to leave out the others
-                errors.append(error)
-                if self._tasks and len(self._tasks) == before:
-                    self._tasks.popleft()
-        if errors:
-            raise errors[0]
+        self.flush(last=True)
 
-    def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> None:
+    def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> list[Task]:
         from tracker_diag.report.figures import data_uri, tail_figure
         from tracker_diag.report.html import render_html
 
         figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
-        self._client.log_text(self._run_id, render_html(summary, tables, figures), "diag/report.html")
+        return [partial(self._put, "report.html", render_html(summary, tables, figures).encode(), "diag")]
 
-    def _write_table(self, table: Table) -> None:
+    def _write_table(self, table: Table) -> list[Task]:
         columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
-        self._client.log_table(self._run_id, columns, f"{table.name}.json")
+        path = f"{table.name}.json"
+        file, *_ = self._parts(lambda client: client.log_table(self._run_id, columns, path))
+        return [file, partial(self._list_table, path)]
 
-    def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> None:
+    def _list_table(self, path: str) -> None:
+        """As MLflow's `log_table` ends; read again each time, since the list is not ours alone."""
+        listed = json.loads(self._client.get_run(self._run_id).data.tags.get(TABLES_TAG, "[]"))
+        ours = {"path": path, "type": "table"}
+        if ours not in listed:
+            self._client.set_tag(self._run_id, TABLES_TAG, json.dumps([*listed, ours]), synchronous=True)
+
+    def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
         from tracker_diag.report.figures import pixels, tail_figure
 
+        parts: list[Task] = []
         for pair, shown in pictures.items():
+            given = {"key": f"{PREFIX}{pair}/tail", "step": step, "synchronous": True}
             image = pixels(tail_figure(shown, f"{pair} pair, step {step}"))
-            self._client.log_image(self._run_id, image, key=f"{PREFIX}{pair}/tail", step=step)
-        self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(list(pictures), step))
+            parts += self._parts(lambda client: client.log_image(self._run_id, image, **given))  # noqa: B023  # at once
+        view = chart_view(list(pictures), step)
+        return [*parts, partial(self._client.set_experiment_tag, self._experiment, VIEW_TAG, view)]
 
-    def _set_tags(self, tags: dict[str, str]) -> None:
-        """Each on its own: what has arrived is not sent again because the next one did not."""
-        self._tasks += [partial(self._client.set_tag, self._run_id, key, value) for key, value in tags.items()]
+    def _parts(self, write: Callable[[Any], object]) -> list[Task]:
+        """What `write` makes its client write, one request each; done here, it reads and writes nothing.
 
-    def _describe(self, text: str) -> None:
-        """Put `text` into the run's description, beside what stands there already."""
+        MLflow's own calls write several things each, and under a new name or beneath the last ones when repeated.
+        """
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        parts: list[Task] = []
+
+        def log_artifact(_: str, local_path: str, artifact_path: str | None = None) -> None:
+            file = Path(local_path)
+            parts.append(partial(self._put, file.name, file.read_bytes(), artifact_path))
+
+        def set_tag(run_id: str, key: str, value: object, *_: object, **__: object) -> None:
+            parts.append(partial(self._client.set_tag, run_id, key, value, synchronous=True))
+
+        def download_artifacts(run_id: str, path: str, dst_path: str) -> str:
+            place = str(Path(dst_path) / Path(path).name)
+            uri = client.get_run(run_id).info.artifact_uri
+            store: Any = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+            store._download_file(path, place)  # noqa: SLF001  # all else takes a pool of threads: none in `atexit`
+            return place
+
+        client = copy(self._client)
+        client.log_artifact, client.set_tag, client.download_artifacts = log_artifact, set_tag, download_artifacts
+        write(client)
+        return parts
+
+    def _put(self, name: str, content: bytes, folder: str | None) -> None:
+        with TemporaryDirectory() as place:
+            file = Path(place) / name
+            file.write_bytes(content)
+            self._client.log_artifact(self._run_id, str(file), folder)
+
+    def _described(self, text: str) -> str:
+        """The run's description with `text` in it, beside what stands there already."""
         present = self._client.get_run(self._run_id).data.tags.get(NOTE_TAG, "")
         before, _, rest = present.partition(NOTE_START)
         _, _, after = rest.partition(NOTE_END)
-        ours = f"{NOTE_START}\n\n{text}\n\n{NOTE_END}"
-        self._client.set_tag(self._run_id, NOTE_TAG, before + ours + after)
+        return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
 
 
 def _tags(findings: Collection[Finding]) -> dict[str, str]:

@@ -39,7 +39,7 @@ CLOSE_WITHIN = 30.0
 """Seconds that the end of a run waits for a slow tracker."""
 
 RETRY, RETRY_AT_MOST = 0.5, 30.0
-"""Seconds until a failed delivery is tried again: at first, and after many."""
+"""Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
 
 def folder() -> Path:
@@ -68,6 +68,10 @@ class Outbox(Backend):
         self._end: tuple[Summary, Sequence[Table]] | None = None
         self._deadline = float("inf")
         self._stop = False
+        self._handing: object = None
+        """Number of the entry that is on its way to the tracker."""
+        self._told = False
+        """The tracker's end was told, or there is none to tell."""
         self._whole = False
         """All was delivered, and the tracker's end was told."""
 
@@ -131,15 +135,18 @@ class Outbox(Backend):
         return any(getattr(type(self.inner), name) is not getattr(Backend, name) for name in names)
 
     def _finish(self) -> bool:
-        if self._thread:
+        if self._thread is None or self._thread.ident is None:
+            self._work()
+        else:
             self._thread.join(max(0.0, self._deadline - time.monotonic()) + 1)
         with self._wake:
             if self._whole:
                 return True
             place = self._journal.path if self._journal else "memory, and lost with the process"
-            self._errors.append(
-                TimeoutError(f"{self.name}: not all was delivered; the rest is in {place}: tracker-diag flush")
-            )
+            left = f"not all was delivered; the rest is in {place}: tracker-diag flush"
+            if not self._waits:
+                left = "every step was delivered, but not all of the report at the end"
+            self._errors.append(TimeoutError(f"{self.name}: {left}"))
         return False
 
     @property
@@ -182,8 +189,15 @@ class Outbox(Backend):
                 return
 
     def _start(self) -> None:
-        if self._thread is not None:
-            return
+        if self._thread is None:
+            self._open()
+            # A daemon: unlike an executor's it still works in `atexit`, when a run that nobody closed is closed.
+            self._thread = threading.Thread(target=self._work, name=f"tracker_diag-{self.name}", daemon=True)
+        if self._thread.ident is None:
+            with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on: see `_finish`
+                self._thread.start()
+
+    def _open(self) -> None:
         if self._journal is None:
             try:
                 self._journal = _journal_for(self.inner)
@@ -193,12 +207,9 @@ class Outbox(Backend):
         if self._journal:
             for entry in self._journal.kept():
                 self._remember(entry)
-        # A daemon: unlike an executor's it still works in `atexit`, when a run that nobody closed is closed.
-        self._thread = threading.Thread(target=self._work, name=f"tracker_diag-{self.name}", daemon=True)
-        self._thread.start()
 
     def _work(self) -> None:
-        pause, failed = 0.0, False
+        pause, failed, place = 0.0, False, self._progress()
         while True:
             with self._wake:
                 if failed:  # what arrives meanwhile is no reason to try again sooner
@@ -212,19 +223,49 @@ class Outbox(Backend):
             try:
                 pause, failed = (0.0 if self._deliver() else RETRY), False
             except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
-                pause, failed = (min(RETRY_AT_MOST, 2 * pause) if failed else RETRY), True
-                if self._ending:
-                    time.sleep(min(RETRY, max(0.0, self._deadline - time.monotonic())))
-                with self._wake:
-                    self._errors.append(error)
-        if self._end and not self._waits:
-            end = self._end
-            with contextlib.suppress(Exception):  # it is counted; there is no later
-                self._attempt(lambda: self.inner.close(*end))
+                before, place = place, self._progress()
+                pause, failed = (min(RETRY_AT_MOST, 2 * pause) if failed and place == before else RETRY), True
+                self._failed(error)
+        self._told = self._end is None or (not self._waits and self._tell_end(*self._end))
         with self._wake:
-            self._whole = not self._waits
+            self._whole = self._told and not self._waits
             if self._journal:
-                self._journal.close(keep=not self._whole)
+                self._journal.close(keep=self._waits)
+
+    def _progress(self) -> tuple[object, int]:
+        """Something else than before, if anything was delivered since: the entry that failed, what the tracker took.
+
+        How far the journal was read tells nothing: a backend that collects takes entries while its server is down.
+        """
+        return self._handing, getattr(self.inner, "sent", 0)
+
+    def _failed(self, error: Exception) -> None:
+        """Count what may go well later; at the end there is no time for longer pauses."""
+        with self._wake:
+            self._errors.append(error)
+        if self._ending:
+            time.sleep(min(RETRY, max(0.0, self._deadline - time.monotonic())))
+
+    def _tell_end(self, summary: Summary, tables: Sequence[Table]) -> bool:
+        """`close` of the tracker, then `flush` for what that could not bring, until the deadline."""
+        call: Callable[[], object] = partial(self.inner.close, summary, tables)
+        refused = 0
+        while refused < REFUSALS:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001, PERF203  # whatever a tracker raises is to be counted
+                call = partial(self.inner.flush, last=True)
+                if self._lasting(error):
+                    refused += 1
+                    with self._wake:
+                        self._errors.append(error)
+                    continue
+                self._failed(error)
+                if time.monotonic() > self._deadline:
+                    return False
+            else:
+                return True
+        return False
 
     @property
     def _ending(self) -> bool:
@@ -235,13 +276,16 @@ class Outbox(Backend):
         journal = self._journal
         if journal:
             for place, entry in journal.read():
+                self._handing = entry.get("n")
                 self._attempt(partial(self._hand, entry))
                 journal.given = place
         if journal is None or not journal.unread:
             while self._memory:
+                self._handing = self._memory[0]["n"]
                 self._attempt(partial(self._hand, self._memory[0]))
                 with self._wake:
                     self._memory.popleft()
+        self._handing = None
         if self._changed is not None:
             step, known = self._changed, tuple(self._known.values())
             self._attempt(lambda: self.inner.standing(step, known))
@@ -295,11 +339,15 @@ class Outbox(Backend):
         try:
             return call()
         except Exception as error:
-            if not isinstance(error, Refused) and self.inner.temporary(error):
+            if not self._lasting(error):
                 raise
             with self._wake:
                 self._errors.append(error)
             return None
+
+    def _lasting(self, error: Exception) -> bool:
+        """Whether what raised `error` will never go well."""
+        return isinstance(error, Refused) or not self.inner.temporary(error)
 
 
 def _journal_for(backend: Backend) -> Journal:
