@@ -30,6 +30,8 @@ class Backend:
     """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
     capabilities: frozenset[Capability] = frozenset()
     """What arrives there of what is written."""
+    sent = 0
+    """Requests that went well, for a backend that collects: after a failure, whether there was progress since."""
 
     @classmethod
     def of(cls, target: object) -> "Backend | None":  # noqa: ARG003  # for those that override it
@@ -89,4 +91,7 @@ class Backend:
         return {}
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        """The end: everything that is still underway is to be written. The run itself is not ours to end."""
+        """The end: everything that is still underway is to be written. The run itself is not ours to end.
+
+        After an error `flush` is called for the rest, until it goes well or there is no more time.
+        """

@@ -237,7 +237,7 @@ class Outbox(Backend):
 
         How far the journal was read tells nothing: a backend that collects takes entries while its server is down.
         """
-        return self._handing, getattr(self.inner, "sent", 0)
+        return self._handing, self.inner.sent
 
     def _failed(self, error: Exception) -> None:
         """Count what may go well later; at the end there is no time for longer pauses."""
