@@ -331,6 +331,30 @@ def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journ
     assert tracker.steps == list(range(100))
 
 
+def test_what_a_tracker_that_is_down_has_in_memory_does_not_grow(quick, journals):
+    tracker, down = Collector(), [True]
+
+    def fails(what):
+        if down:
+            raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    outbox.log(0, records(0), 0.0)
+    while not tracker.requests:
+        time.sleep(0.001)
+    held = len(tracker.waiting)
+    for step in range(1, 100):
+        outbox.log(step, records(step), 0.0)
+    asked = tracker.requests
+    while tracker.requests < asked + 2:
+        time.sleep(0.001)
+    assert len(tracker.waiting) == held
+    down.clear()
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(100))
+
+
 class Reporter(Tracker):
     """Brings three things at the end, one after another."""
 
