@@ -298,7 +298,8 @@ class PairWindow:
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
         applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
-        reference = by_group(self.baseline["context"]) if self.baseline else {}
+        then = self.baseline["context"].reshape(len(CONTEXT), GROUPS, 2, BINS) if self.baseline else None
+        reference = [None] * 3 if then is None else [*then, then]
         self._context = {
             name: SliceWindow(
                 groups,
@@ -306,7 +307,7 @@ class PairWindow:
                 sequences[i],
                 self._of_sequences[i],
                 applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
-                reference.get(name),
+                reference[i],
                 self._pair == "reference",
                 self._clip,
             )

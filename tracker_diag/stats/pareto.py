@@ -94,9 +94,17 @@ def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float
     A full bin is stood for by a few points, each for several values, so that the fit costs the same
     however many tokens there are. Returns the values and how many each stands for.
     """
+    return _largest(*_filled(counts), size)
+
+
+def _filled(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """The cells of `counts` that are not empty, from large log-ratios to small, and how many each holds."""
     number = np.concatenate([counts[0, :0:-1], [counts[:, 0].sum()], counts[1, 1:]])
     used = np.flatnonzero(number != 0)
-    held = number[used]
+    return used, number[used]
+
+
+def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
     before = np.cumsum(held) - held
     used, held, before = (part[before < size] for part in (used, held, before))
     taken = np.minimum(held, size - before)
@@ -116,11 +124,12 @@ def pareto_k_of(counts: IntArray) -> float:
     Within 0.05 of the exact value, which is far less than its sampling error. NaN where it cannot be
     told: too few values, no signal, or one of 256 nats and more, whose size the sketch does not know.
     """
-    n = int(counts.sum())
-    one_bin = np.count_nonzero(counts) == 1  # no spread that could be told from the width of the bin
-    if one_bin or counts[0, BINS - 1] or tail_length(n) < MIN_EXCEEDANCES:
+    used, held = _filled(counts)
+    size = tail_length(int(held.sum()))
+    one_bin = used.size == 1  # no spread that could be told from the width of the bin
+    if one_bin or counts[0, BINS - 1] or size < MIN_EXCEEDANCES:
         return math.nan
-    return pareto_k(*largest_log_ratios(counts, tail_length(n) + 1))
+    return pareto_k(*_largest(used, held, size + 1))
 
 
 def hill(counts: IntArray) -> float:

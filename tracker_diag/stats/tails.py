@@ -99,10 +99,12 @@ class SliceWindow:
 
     @cached_property
     def leave_one_out(self) -> tuple[IntArray, Float64Array]:
-        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of the g groups that have
-        any; and (b,) what a quantile in these bins is answered with."""
+        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of the g groups that have any.
+
+        And (b,) what a quantile in each of these bins is answered with.
+        """
         filled = np.flatnonzero(self.magnitudes != 0)
-        by_group = self.groups[..., filled].sum(axis=1)
+        by_group = self.groups.take(filled, axis=-1).sum(axis=1)
         held = by_group[by_group.any(axis=1)]
         return np.cumsum(self.magnitudes[filled] - held, axis=1), QUANTILE_VALUES[filled]
 

@@ -61,12 +61,11 @@ class WeightSums:
         policies, not from the second, as those of a ratio to a reference do; it decides which k3 is an estimate
         of a KL at all.
         """
-        if member is None:
-            member = namespace(log_weights).isfinite(log_weights)
-        n, sets = member.shape[-1], math.prod(member.shape[:-1])
+        of: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
+        n, sets = of.shape[-1], math.prod(of.shape[:-1])
         length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
         parts = [slice(start, start + length) for start in range(0, max(n, 1), length)]
-        return reduce(add, (cls._of_part(log_weights[..., p], member[..., p], from_numerator) for p in parts))
+        return reduce(add, (cls._of_part(log_weights[..., p], of[..., p], from_numerator) for p in parts))
 
     @classmethod
     def _of_part(cls, log_weights: Array, member: Array, from_numerator: bool) -> "WeightSums":
