@@ -7,7 +7,6 @@ statistics exist to see. `AppliedSums` is what the optimiser used instead, to be
 import math
 from dataclasses import dataclass, fields
 from functools import reduce
-from operator import add
 
 import numpy as np
 
@@ -65,7 +64,7 @@ class WeightSums:
         n, sets = of.shape[-1], math.prod(of.shape[:-1])
         length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
         parts = [slice(start, start + length) for start in range(0, max(n, 1), length)]
-        return reduce(add, (cls._of_part(log_weights[..., p], of[..., p], from_numerator) for p in parts))
+        return reduce(cls.__add__, (cls._of_part(log_weights[..., p], of[..., p], from_numerator) for p in parts))
 
     @classmethod
     def _of_part(cls, log_weights: Array, member: Array, from_numerator: bool) -> "WeightSums":
