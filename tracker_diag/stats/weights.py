@@ -6,7 +6,6 @@ statistics exist to see. `AppliedSums` is what the optimiser used instead, to be
 
 import math
 from dataclasses import dataclass, fields
-from functools import reduce
 
 import numpy as np
 
@@ -63,8 +62,11 @@ class WeightSums:
         of: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
         n, sets = of.shape[-1], math.prod(of.shape[:-1])
         length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
-        parts = [slice(start, start + length) for start in range(0, max(n, 1), length)]
-        return reduce(cls.__add__, (cls._of_part(log_weights[..., p], of[..., p], from_numerator) for p in parts))
+        sums = cls._of_part(log_weights[..., :length], of[..., :length], from_numerator)
+        for start in range(length, n, length):
+            part = slice(start, start + length)
+            sums += cls._of_part(log_weights[..., part], of[..., part], from_numerator)
+        return sums
 
     @classmethod
     def _of_part(cls, log_weights: Array, member: Array, from_numerator: bool) -> "WeightSums":
