@@ -129,6 +129,40 @@ def test_all_is_the_sum_of_the_slices_of_every_partition():
     np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), counts["all"].sum(axis=0))
 
 
+def test_what_was_read_before_does_not_stay():
+    """The same as of a window that is read for the first time: after a step, a new baseline, and on resuming."""
+    rng = np.random.default_rng(8)
+    read, steps = PairWindow("policy", 2, burn_in=0, baseline=2), [observation(rng, size=64)[0] for _ in range(12)]
+
+    def compare(fresh):
+        found = read.slices(Names())
+        for name, of in fresh.slices(Names()).items():
+            assert slice_statistics(found[name]) == slice_statistics(of)
+        assert found.keys() == fresh.slices(Names()).keys()
+
+    for end in range(1, 13):
+        fresh = PairWindow("policy", 2, burn_in=0, baseline=2)
+        for one in steps[:end]:
+            if end >= 8 and one is steps[7]:
+                fresh.rebaseline()
+            fresh.push(one)
+        if end == 8:
+            read.rebaseline()
+            assert read.slices(Names()) == {}
+        read.push(steps[end - 1])
+        compare(fresh)
+    read.load_state_dict(fresh.state_dict())
+    compare(fresh)
+
+
+def test_the_slices_that_are_asked_for_are_those_of_all():
+    window = PairWindow("policy", 2, burn_in=0, baseline=2)
+    window.push(observation(np.random.default_rng(9), size=64)[0])
+    every, some = window.slices(Names()), window.slices(Names(), {"turn:0", "turn:7_or_more"})
+    assert some.keys() == {"text_only", "post_tool", "all", "turn:0"}
+    assert all(slice_statistics(of) == slice_statistics(every[name]) for name, of in some.items())
+
+
 def test_a_dimension_is_sliced_by_its_names():
     rng = np.random.default_rng(6)
     given, names = tensors(rng, size=40, width=30), Names()

@@ -10,11 +10,10 @@ from tracker_diag.metrics.registry import PREFIX, STATS
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
-from tracker_diag.slices import ALL, CONTEXT, OTHER, Dimension, Names, dimension_of
+from tracker_diag.slices import ALL, CONTEXT, OTHER, Names
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import MIN_SEQUENCES, MIN_TOKENS, Estimate, SliceWindow, slice_statistics, tokens_needed
-from tracker_diag.stats.weights import WeightSums
-from tracker_diag.windows import PairWindow, by_group
+from tracker_diag.windows import PairWindow
 
 _OF_A_SLICE = ("p50", "p95", "p99", "ess", "ess_sequence", "pareto_k", "count")
 LOGGED: dict[str, tuple[str, ...]] = {
@@ -44,10 +43,9 @@ def statistics(
 ) -> dict[str, Estimate]:
     """`stats` of each slice that they name, of those of `pairs` that have a signal, by name of the series."""
     found: dict[str, Estimate] = {}
-    dimensions: set[Dimension] = {dimension_of(name) for name in stats}
     for pair in pairs:
         if windows[pair].signal:
-            for name, of in windows[pair].slices(names, dimensions).items():
+            for name, of in windows[pair].slices(names, stats).items():
                 chosen = slice_statistics(of, stats.get(name, ()))
                 found |= {f"{pair}/{name}/{stat}": value for stat, value in chosen.items()}
     return found
@@ -62,8 +60,8 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[str, str]:
         elif not windows[pair].signal:
             reasons[pair] = "no signal: the ratio is 1 but for float noise, on-policy by construction"
         else:
-            for name, groups in by_group(windows[pair].total["context"]).items():
-                n, key = int(groups.sum()), f"{pair}/{name}"
+            for name, of in windows[pair].context.items():
+                n, key = of.n, f"{pair}/{name}"
                 reasons[f"{key}/ess_sequence"] = f"fewer than {MIN_SEQUENCES} sequences in the window"
                 reasons[f"{key}/pareto_k"] = "the weights do not spread enough for a tail to be fitted"
                 reasons[f"{key}/ess_applied"] = reasons[f"{key}/modified_fraction"] = (
@@ -107,12 +105,11 @@ def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Ite
     for pair in pairs:
         window = windows[pair]
         if window.signal:
-            then = by_group(window.baseline["context"]) if window.baseline else {}
-            for name, groups in by_group(window.total["context"]).items():
-                if name in CONTEXT:
-                    counts = rebin(groups.sum(axis=(0, 1)), HISTOGRAM_EDGES)
-                    baseline = rebin(then[name].sum(axis=(0, 1)), HISTOGRAM_EDGES) if then else np.zeros_like(counts)
-                    yield Histogram(f"{PREFIX}{pair}/{name}/hist", counts, HISTOGRAM_EDGES, baseline)
+            for name in CONTEXT:
+                of = window.context[name]
+                now = rebin(of.magnitudes, HISTOGRAM_EDGES)
+                then = np.zeros_like(now) if of.then is None else rebin(of.then, HISTOGRAM_EDGES)
+                yield Histogram(f"{PREFIX}{pair}/{name}/hist", now, HISTOGRAM_EDGES, then)
 
 
 def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
@@ -138,9 +135,9 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
 
 def _p95(of: SliceWindow) -> float | None:
     """p95 of the reference period."""
-    if of.reference is None:
+    if of.then is None:
         return None
-    then = SliceWindow(np.stack([of.reference, np.zeros_like(of.reference)])[None], WeightSums.none())
+    then = SliceWindow(np.stack([of.then, np.zeros_like(of.then)])[None])
     p95 = slice_statistics(then, ("p95",)).get("p95")
     return p95.value if p95 else None
 

@@ -1,10 +1,8 @@
 """Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -56,18 +54,18 @@ class Observation:
         r = batch.log_ratio(pair)
         xp, context = namespace(r), labels["context"]
         drift = pair == "reference"  # its tokens come from the newer of the two policies
-        member = [context == row for row in range(len(CONTEXT))]
+        member = xp.stack([context == row for row in range(len(CONTEXT))])
 
         group = batch.per_token((batch.arange(batch.sequences) + first_group) % GROUPS)
         rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(CONTEXT))}
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
 
-        tokens = WeightSums.stack([WeightSums.of(r, m, from_numerator=drift) for m in member])
+        tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         present = [batch.by_sequence(m) > 0 for m in member]
         sums, present = [*sums, sums[0] + sums[1]], [*present, present[0] | present[1]]
-        sequences = WeightSums.stack([WeightSums.of(s, m) for s, m in zip(sums, present, strict=True)])
+        sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
 
@@ -227,7 +225,7 @@ class PairWindow:
         self._burn_in, self._steps = burn_in, baseline
         self._clip = clip
         self._with_signal = 0
-        self._reference_steps = 0
+        self._reference_steps, self._reference_tokens = 0, 0
         self.signal = False
         """Whether any ratio in the window differs from 1 by more than float noise."""
         self.total: dict[Dimension, IntArray] = {}
@@ -236,9 +234,12 @@ class PairWindow:
         """Merge of the reference period, which begins `burn_in` steps after the pair's first signal and lasts
         until it has `baseline` steps and the tokens that a p99 needs."""
         self._of_sequences = np.zeros((len(_SEQUENCE_ROWS), 2, BINS), np.int64)
+        self._context: dict[str, SliceWindow] = {}
+        """Of `context`, while no step comes."""
 
     def push(self, observed: Observation) -> None:
         """Take in one step; the oldest leaves the window."""
+        self._context = {}
         if len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
             for dimension, cells in oldest.cells.items():
@@ -258,60 +259,61 @@ class PairWindow:
             if self._with_signal > self._burn_in and not self._reference_done:
                 _add(self.baseline, step.cells)
                 self._reference_steps += 1
+                self._reference_tokens += int(step.cells["context"][1].sum())
 
     @property
     def _reference_done(self) -> bool:
-        tokens = int(self.baseline["context"].sum()) if self.baseline else 0
-        return self._reference_steps >= self._steps and tokens >= tokens_needed("p99")
+        return self._reference_steps >= self._steps and self._reference_tokens >= tokens_needed("p99")
 
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
         self._recent.clear()
         self.total, self.signal = {}, False
         self._of_sequences[:] = 0
-        self.baseline, self._reference_steps = {}, 0
+        self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
+        self._context = {}
         self._with_signal = max(self._with_signal, self._burn_in)
 
-    def slices(self, names: Names, dimensions: Iterable[Dimension] = DIMENSIONS) -> dict[str, SliceWindow]:
-        """The window of each slice of `dimensions` that has tokens, and with `context` that of `all`."""
-        found: dict[str, SliceWindow] = {}
-        drift = self._pair == "reference"
-        for dimension in dimensions:
-            if dimension == "context" and self.total:
-                found |= self._context()
-            elif dimension in self.total:
+    def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
+        """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
+        found = dict(self.context)
+        for dimension in DIMENSIONS:
+            if dimension != "context" and dimension in self.total:
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
                 for name, row in names.slices(dimension).items():
-                    if counts[row].any():
+                    if (only is None or name in only) and counts[row].any():
                         found[name] = SliceWindow(
                             counts[row][None],
-                            WeightSums.of_counts(counts[row], from_numerator=drift),
-                            reference=None if reference is None else reference[row].sum(axis=0),
-                            from_numerator=drift,
+                            reference=None if reference is None else reference[row],
+                            from_numerator=self._pair == "reference",
                             clip=self._clip,
                         )
         return found
 
-    def _context(self) -> dict[str, SliceWindow]:
-        tokens, sequences = (
-            reduce(add, (WeightSums.of_array(step.floats[i]) for step in self._recent)) for i in (0, 1)
-        )
+    @property
+    def context(self) -> dict[str, SliceWindow]:
+        """The window of each slice of `context` and of `all`; none before the first step."""
+        if self._context or not self.total:
+            return self._context
+        tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
         applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
-        reference = by_group(self.baseline["context"]) if self.baseline else {}
-        return {
+        then = self.baseline["context"].reshape(len(CONTEXT), GROUPS, 2, BINS) if self.baseline else None
+        reference = [None] * 3 if then is None else [*then, then]
+        self._context = {
             name: SliceWindow(
                 groups,
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
                 applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
-                reference[name].sum(axis=(0, 1)) if reference else None,
+                reference[i],
                 self._pair == "reference",
                 self._clip,
             )
             for i, (name, groups) in enumerate(by_group(self.total["context"]).items())
         }
+        return self._context
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
@@ -328,11 +330,13 @@ class PairWindow:
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline = {}, {}
+        self._context = {}
         self._of_sequences[:] = 0
         for step in self._recent:
             _add(self.total, step.cells)
             add_sparse(self._of_sequences, step.of_sequences)
         _add(self.baseline, _by_dimension(state["baseline"]))
+        self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.signal = bool(self.total) and has_signal(self.total["context"])
         self._with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
 

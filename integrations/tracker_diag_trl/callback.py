@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tracker_diag_transformers import checkpoint
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
@@ -32,6 +33,12 @@ class DiagnosticsCallback(TrainerCallback):
         self._begun = False
         if has_token_ratios(trainer):
             self._look(trainer)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checkpoint.load(self.monitor, args, state)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checkpoint.save(self.monitor, args, state)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._begun:

@@ -198,3 +198,70 @@ def test_tail_length_and_limit(n, tail, limit):
     assert tail_length(n) == tail
     if limit:
         assert reliable_below(n) == pytest.approx(limit)
+
+
+def plain_largest(number, size):
+    """The `size` largest log-ratios of a sketch, one cell after the other, and how many each stands for."""
+    cells = [(EDGES[i - 1], EDGES[min(i, BINS - 2)], number[0, i]) for i in range(BINS - 1, 0, -1)]
+    cells += [(0.0, 0.0, number[:, 0].sum())]
+    cells += [(-EDGES[min(i, BINS - 2)], -EDGES[i - 1], number[1, i]) for i in range(1, BINS)]
+    values, each = [], []
+    for low, high, n in cells:
+        taken = min(int(n), size - round(sum(each)))
+        points = min(taken, 8)
+        values += [high - (high - low) * (j + 0.5) * taken / points / n for j in range(points)]
+        each += [taken / points for _ in range(points)]
+    return values, each
+
+
+def plain_fit(log_weights, multiplicity):
+    """Zhang and Stephens' estimate as they write it, in the widest float there is."""
+    u = np.exp(np.asarray(log_weights, np.longdouble) - max(log_weights))
+    pairs = sorted((a - u.min(), c) for a, c in zip(u, multiplicity, strict=True) if a > u.min())
+    n = round(sum(c for _, c in pairs))
+    if n < 5:
+        return math.nan
+    x, c = (np.array(part, np.longdouble) for part in zip(*pairs, strict=True))
+    m = 30 + math.floor(math.sqrt(n))
+    quartile = next(a for a, below in zip(x, np.cumsum(c), strict=True) if below > math.floor(n / 4 + 0.5) - 1e-6)
+    theta = [1 / x[-1] + (1 - math.sqrt(m / (j - 0.5))) / (3 * quartile) for j in range(1, m + 1)]
+    mean = [(np.log1p(-t * x) * c).sum() / c.sum() for t in theta]
+    profile = [n * (np.log(-t / k) - k - 1) for t, k in zip(theta, mean, strict=True)]
+    weight = [1 / sum(math.exp(min(700.0, other - own)) for other in profile) for own in profile]
+    kept = [(t, w) for t, w in zip(theta, weight, strict=True) if w >= 10 * np.finfo(float).eps]
+    best = sum(t * w for t, w in kept) / sum(w for _, w in kept)
+    return float((np.log1p(-best * x) * c).sum() / c.sum() * n / (n + 10) + 5 / (n + 10))
+
+
+small_sketches = st.dictionaries(
+    st.tuples(st.integers(0, 1), st.integers(0, BINS - 1) | st.integers(2500, 3200)), st.integers(1, 40), max_size=30
+)
+
+
+@given(small_sketches, st.integers(1, 400))
+def test_the_largest_are_those_of_one_cell_after_the_other(cells, size):
+    """Also of a sketch without values, with one, with zeros alone, and with values of 256 and more."""
+    number = np.zeros((2, BINS), np.int64)
+    for cell, n in cells.items():
+        number[cell] = n
+    values, each = largest_log_ratios(number, size)
+    expected, counted = plain_largest(number, size)
+    np.testing.assert_allclose(values, expected, rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(each, counted, rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-300, 300) | st.floats(-0.1, 0.1)))
+def test_the_fit_is_that_of_the_paper(log_weights):
+    assert same_to(pareto_k(log_weights), plain_fit(log_weights, np.ones(log_weights.size)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fit_of_a_sketch_is_that_of_the_paper(name):
+    number = counts(draws(name, 4096))
+    values = plain_largest(number, tail_length(4096) + 1)
+    assert same_to(pareto_k_of(number), plain_fit(*values))
+
+
+def same_to(a, b):
+    return (math.isnan(a) and math.isnan(b)) or a == pytest.approx(b, rel=1e-9, abs=1e-10)

@@ -1,8 +1,13 @@
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from tracker_diag.metrics import registry
-from tracker_diag.stats.histogram import sketch
+from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal, slice_statistics, tokens_needed
 from tracker_diag.stats.weights import WeightSums
 
@@ -99,6 +104,39 @@ def test_the_jackknife_tells_how_far_a_quantile_scatters(level):
     found = [sample() for _ in range(200)]
     true = np.std([value for value, _ in found])
     assert np.mean([error for _, error in found]) == pytest.approx(true, rel=0.15)
+
+
+tokens_of_groups = st.lists(
+    hnp.arrays(
+        np.float32,
+        st.integers(0, 12),
+        elements=st.floats(-4, 4, width=32) | st.sampled_from([0.0, -0.0, 1e-9, 255.0, -300.0, 3e38]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(tokens_of_groups, st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0]))
+def test_quantile_and_its_error_are_those_of_the_plain_counts(groups, level):
+    """Also of slices without tokens or with one, of log-ratios that are all 0, and of very large ones."""
+    by_group = np.stack([counts(values) for values in groups])
+    of, all_counts = SliceWindow(by_group), by_group.sum(axis=(0, 1))
+    (plain,) = quantiles(all_counts, [level])
+    assert of.quantile(level) == plain or (math.isnan(plain) and math.isnan(of.quantile(level)))
+    without = [quantiles(all_counts - one.sum(axis=0), [level])[0] for one in by_group if one.any()]
+    if len(without) < 4 or 0 in without:
+        assert of.log_error(level) is None
+    else:
+        g, logs = len(without), np.log(without)
+        assert of.log_error(level) == pytest.approx(np.sqrt((g - 1) ** 2 / g * logs.var(ddof=1)), rel=1e-12, abs=1e-15)
+
+
+def test_what_no_exact_sums_are_kept_of_is_read_off_the_sketch():
+    values = np.random.default_rng(1).normal(0, 0.1, 5000)
+    kept, read = window(values), SliceWindow(counts(values)[None])
+    assert read.weights.array() == pytest.approx(WeightSums.of_counts(counts(values)).array(), rel=0)
+    assert slice_statistics(read)["ess"].value == pytest.approx(slice_statistics(kept)["ess"].value, rel=1e-3)
 
 
 def test_the_jackknife_needs_groups_and_a_logarithm():

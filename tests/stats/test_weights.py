@@ -1,4 +1,6 @@
 import math
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
@@ -110,10 +112,38 @@ def test_the_devices_path_sums_the_same(log_w):
 
 def test_sets_side_by_side_merge_set_by_set():
     parts = [WeightSums.of(np.array(values)) for values in ([0.0, 1.0], [2.0], [3.0, -1.0, 0.5])]
-    stacked = WeightSums.stack(parts[:2]) + WeightSums.stack([parts[2], WeightSums.none()])
-    np.testing.assert_allclose(stacked[0].array(), (parts[0] + parts[2]).array())
-    np.testing.assert_allclose(stacked[1].array(), parts[1].array())
-    np.testing.assert_array_equal(WeightSums.of_array(stacked.array()).array(), stacked.array())
+    first = WeightSums.of(np.array([0.0, 1.0, 2.0]), np.array([[True, True, False], [False, False, True]]))
+    second = WeightSums.of(
+        np.array([[3.0, -1.0, 0.5], [np.nan, np.inf, 7.0]]), np.array([[True] * 3, [True, True, False]])
+    )
+    for stacked in (first + second, WeightSums.merged(np.stack([first.array(), second.array()]))):
+        np.testing.assert_allclose(stacked[0].array(), (parts[0] + parts[2]).array())
+        np.testing.assert_allclose(stacked[1].array(), parts[1].array())
+        np.testing.assert_array_equal(WeightSums.of_array(stacked.array()).array(), stacked.array())
+
+
+members = hnp.arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(0, 60)))
+any_weights = st.floats(-700, 700) | st.sampled_from([0.0, math.nan, math.inf, -math.inf])
+
+
+@given(members, st.data(), st.booleans())
+def test_sets_in_one_pass_are_each_on_its_own(member, data, from_numerator):
+    log_w = data.draw(hnp.arrays(np.float64, member.shape[1], elements=any_weights))
+    found = WeightSums.of(log_w, member, from_numerator=from_numerator)
+    device = WeightSums.of(torch.from_numpy(log_w), torch.from_numpy(member), from_numerator=from_numerator)
+    for i, one in enumerate(member):
+        kept = log_w[one & np.isfinite(log_w)]
+        alone = WeightSums.of(kept, from_numerator=from_numerator) if kept.size else WeightSums.none()
+        np.testing.assert_allclose(found[i].array(), alone.array(), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(device[i].array().numpy(), alone.array(), rtol=1e-12, atol=1e-12)
+
+
+@given(st.lists(hnp.arrays(np.float64, st.integers(0, 20), elements=any_weights), min_size=1, max_size=9))
+def test_merging_in_one_go_is_adding_up(parts):
+    """Also of steps in which a slice has no tokens."""
+    sums = [WeightSums.of(part) for part in parts]
+    merged = WeightSums.merged(np.stack([one.array() for one in sums]))
+    np.testing.assert_allclose(merged.array(), reduce(add, sums).array(), rtol=1e-12, atol=1e-12)
 
 
 def heavy(n=1_000_000):

@@ -176,10 +176,9 @@ def count_above(counts: IntArray, limit: float) -> int:
 
 
 def rebin(counts: IntArray, edges: FloatArray) -> IntArray:
-    """(len(edges) − 1,) counts of |x| between `edges`, a subset of `EDGES` after a first 0.
+    """(..., len(edges) − 1) counts of |x| between `edges`, a subset of `EDGES` after a first 0.
 
-    What lies beyond the last edge is counted in the last bin.
+    `counts` (..., 4098). What lies beyond the last edge is counted in the last bin.
     """
-    upper = np.append(EDGES, np.inf)
-    target = np.minimum(np.searchsorted(edges[1:], upper, side="left"), len(edges) - 2)
-    return np.bincount(target, weights=counts, minlength=len(edges) - 1).astype(np.int64)
+    first = np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)  # the bin that begins at each edge
+    return np.add.reduceat(counts, first, axis=-1)

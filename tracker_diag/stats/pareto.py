@@ -18,6 +18,12 @@ MIN_EXCEEDANCES = 5
 POINTS_PER_BIN = 8
 MIN_HILL = 20
 
+# The cells of a sketch (2, 4098) from large log-ratios to small: the positive bins downwards, zero, the negative
+# bins by growing magnitude. Where each of them begins, and ends.
+_LOW, _HIGH = (np.concatenate([[0.0], edges]) for edges in (EDGES, np.append(EDGES[1:], EDGES[-1])))
+_STARTS = np.concatenate([_LOW[:0:-1], [0.0], -_HIGH[1:]])
+_ENDS = np.concatenate([_HIGH[:0:-1], [0.0], -_LOW[1:]])
+
 
 def tail_length(n: int) -> int:
     """M, the number of largest weights that the fit takes of `n` (PSIS, section 3.1, independent samples)."""
@@ -53,8 +59,8 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
     b = (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * quartile) + 1 / x[-1]
     k = np.log1p(-b[:, None] * x) @ share
     likelihood = n * (np.log(-b / k) - k - 1)
-    with np.errstate(over="ignore"):  # a likelihood so far behind has no weight
-        weight = 1 / np.exp(likelihood - likelihood[:, None]).sum(axis=1)
+    weight = np.exp(likelihood - likelihood.max())  # one that is far behind has none
+    weight /= weight.sum()
     kept = weight >= 10 * np.finfo(float).eps
     b_mean = float(b[kept] @ weight[kept] / weight[kept].sum())
     k_mean = float(np.log1p(-b_mean * x) @ share)
@@ -88,23 +94,28 @@ def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float
     A full bin is stood for by a few points, each for several values, so that the fit costs the same
     however many tokens there are. Returns the values and how many each stands for.
     """
-    low = np.concatenate([[0.0], EDGES])
-    high = np.concatenate([[0.0], EDGES[1:], EDGES[-1:]])
-    # From large to small: the positive bins downwards, zero, the negative bins by growing magnitude.
-    starts = np.concatenate([low[:0:-1], [0.0], -high[1:]])
-    ends = np.concatenate([high[:0:-1], [0.0], -low[1:]])
+    return _largest(*_filled(counts), size)
+
+
+def _filled(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """The cells of `counts` that are not empty, from large log-ratios to small, and how many each holds."""
     number = np.concatenate([counts[0, :0:-1], [counts[:, 0].sum()], counts[1, 1:]])
-    before = np.cumsum(number) - number
-    used = np.flatnonzero((number > 0) & (before < size))
-    taken = np.minimum(number[used], size - before[used])
+    used = np.flatnonzero(number != 0)
+    return used, number[used]
+
+
+def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
+    before = np.cumsum(held) - held
+    used, held, before = (part[before < size] for part in (used, held, before))
+    taken = np.minimum(held, size - before)
     points = np.minimum(taken, POINTS_PER_BIN)
     of_bin = np.repeat(np.arange(used.size), points)
     rank = np.arange(of_bin.size) - np.repeat(np.cumsum(points) - points, points)
-    each = (taken / points)[of_bin]
-    width = (ends - starts)[used][of_bin]
     # Of a bin that is only taken in part, its upper part.
-    values: Float64Array = ends[used][of_bin] - width * (rank + 0.5) * each / number[used][of_bin]
-    return values, each
+    each = taken / points
+    step = (_ENDS - _STARTS)[used] * each / held
+    values: Float64Array = _ENDS[used][of_bin] - step[of_bin] * (rank + 0.5)
+    return values, each[of_bin]
 
 
 def pareto_k_of(counts: IntArray) -> float:
@@ -113,11 +124,12 @@ def pareto_k_of(counts: IntArray) -> float:
     Within 0.05 of the exact value, which is far less than its sampling error. NaN where it cannot be
     told: too few values, no signal, or one of 256 nats and more, whose size the sketch does not know.
     """
-    n = int(counts.sum())
-    one_bin = np.count_nonzero(counts) == 1  # no spread that could be told from the width of the bin
-    if one_bin or counts[0, BINS - 1] or tail_length(n) < MIN_EXCEEDANCES:
+    used, held = _filled(counts)
+    size = tail_length(int(held.sum()))
+    one_bin = used.size == 1  # no spread that could be told from the width of the bin
+    if one_bin or counts[0, BINS - 1] or size < MIN_EXCEEDANCES:
         return math.nan
-    return pareto_k(*largest_log_ratios(counts, tail_length(n) + 1))
+    return pareto_k(*_largest(used, held, size + 1))
 
 
 def hill(counts: IntArray) -> float:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
 from tracker_diag.arrays import Float64Array, IntArray
-from tracker_diag.stats.histogram import QUANTILE_VALUES, count_above, quantiles
+from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.pareto import hill, pareto_k_of
 from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
 from tracker_diag.stats.weights import WeightSums, clip_fraction
@@ -18,6 +18,12 @@ MIN_TOKENS = 200
 MIN_SEQUENCES = 50
 NO_SIGNAL = 1e-6
 """A pair whose |log-ratio| never exceeds this is zero but for float noise: on-policy by construction."""
+
+_SIGNAL_BIN = int(np.searchsorted(EDGES, NO_SIGNAL)) + 1
+"""The first bin that lies wholly above `NO_SIGNAL`."""
+
+MIN_GROUPS = 4
+"""Groups of sequences below which the jackknife tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,8 @@ class SliceWindow:
 
     groups: IntArray
     """(G, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 where they are not kept apart."""
-    tokens: WeightSums
-    """Over the same log-ratios."""
+    tokens: WeightSums | None = None
+    """Over the same log-ratios, where they are kept exactly."""
     sequences: WeightSums | None = None
     """Over the log-ratios summed over each sequence's tokens in the slice."""
     sequence_counts: IntArray | None = None
@@ -45,7 +51,7 @@ class SliceWindow:
     applied: Float64Array | None = None
     """(5,) of `applied_sums`."""
     reference: IntArray | None = None
-    """(4098,) counts of |r| in the reference period."""
+    """(…, 4098) counts of |r| in the reference period, in as many parts as there are."""
     from_numerator: bool = False
     """Whether the tokens come from the first policy of the pair, as those of a ratio to a reference do."""
     clip: tuple[float, float] = (0.2, 0.2)
@@ -67,14 +73,40 @@ class SliceWindow:
 
     @property
     def k1(self) -> float:
-        return float(self.tokens.mean if self.from_numerator else -self.tokens.mean)
+        return float(self.weights.mean if self.from_numerator else -self.weights.mean)
 
     @cached_property
-    def leave_one_out(self) -> IntArray:
-        """(g, 4098) cumulative counts of |r| without each of the g groups that have any."""
-        by_group = self.groups.sum(axis=1)
+    def cumulated(self) -> IntArray:
+        cumulated: IntArray = np.cumsum(self.magnitudes)
+        return cumulated
+
+    @cached_property
+    def then(self) -> IntArray | None:
+        """(4098,) counts of |r| in the reference period."""
+        return None if self.reference is None else self.reference.reshape(-1, BINS).sum(axis=0)
+
+    @cached_property
+    def weights(self) -> WeightSums:
+        """`tokens`, or where they are not kept the same sums from the sketch."""
+        if self.tokens is None:
+            return WeightSums.of_counts(self.counts, from_numerator=self.from_numerator)
+        return self.tokens
+
+    def quantile(self, level: float) -> float:
+        """That of |r| at `level`, as `histogram.quantiles` gives it; NaN without tokens."""
+        rank = int(level * (self.n - 1)) + 1
+        return float(QUANTILE_VALUES[np.searchsorted(self.cumulated, rank)]) if self.n else math.nan
+
+    @cached_property
+    def leave_one_out(self) -> tuple[IntArray, Float64Array]:
+        """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of the g groups that have any.
+
+        And (b,) what a quantile in each of these bins is answered with.
+        """
+        filled = np.flatnonzero(self.magnitudes != 0)
+        by_group = self.groups.take(filled, axis=-1).sum(axis=1)
         held = by_group[by_group.any(axis=1)]
-        return np.cumsum(by_group.sum(axis=0) - held, axis=1)
+        return np.cumsum(self.magnitudes[filled] - held, axis=1), QUANTILE_VALUES[filled]
 
     def log_error(self, level: float) -> float | None:
         """Standard deviation of the log of the quantile at `level`, by the jackknife over groups of sequences.
@@ -82,24 +114,23 @@ class SliceWindow:
         Delete-a-group jackknife (Kott 2001): whole sequences are left out, since tokens of one depend on
         each other. None with fewer than four groups or where a quantile has no logarithm.
         """
-        cumulated = self.leave_one_out
-        if len(cumulated) < 4:
+        if len(self.groups) < MIN_GROUPS:
+            return None
+        cumulated, answers = self.leave_one_out
+        g = len(cumulated)
+        if g < MIN_GROUPS:
             return None
         ranks = (level * (cumulated[:, -1] - 1)).astype(np.int64) + 1
-        values = QUANTILE_VALUES[[np.searchsorted(c, rank) for c, rank in zip(cumulated, ranks, strict=True)]]
+        values = answers[np.count_nonzero(cumulated < ranks[:, None], axis=1)]
         if not values.all():
             return None
-        g = len(values)
-        return float(math.sqrt((g - 1) / g * np.square(np.log(values) - np.log(values).mean()).sum()))
+        logs = np.log(values)
+        return float(math.sqrt((g - 1) / g * np.square(logs - logs.mean()).sum()))
 
 
 def _quantile(stat: str) -> Callable[[SliceWindow], Estimate]:
     level = QUANTILES[stat]
-
-    def estimate(of: SliceWindow) -> Estimate:
-        return Estimate(quantiles(of.magnitudes, [level])[0], of.n, of.log_error(level))
-
-    return estimate
+    return lambda of: Estimate(of.quantile(level), of.n, of.log_error(level))
 
 
 def _token(value: Callable[[SliceWindow], float]) -> Callable[[SliceWindow], Estimate]:
@@ -125,9 +156,9 @@ def _applied(value: Callable[[Float64Array], float]) -> Callable[[SliceWindow], 
 
 def _change(value: Callable[[IntArray, IntArray], float]) -> Callable[[SliceWindow], Estimate | None]:
     def estimate(of: SliceWindow) -> Estimate | None:
-        if of.reference is None or of.reference.sum() < tokens_needed("p99") or of.n < tokens_needed("p99"):
+        if of.then is None or of.then.sum() < tokens_needed("p99") or of.n < tokens_needed("p99"):
             return None
-        return Estimate(value(of.magnitudes, of.reference), of.n)
+        return Estimate(value(of.magnitudes, of.then), of.n)
 
     return estimate
 
@@ -136,13 +167,13 @@ STATISTICS: dict[str, Callable[[SliceWindow], Estimate | None]] = {
     "p50": _quantile("p50"),
     "p95": _quantile("p95"),
     "p99": _quantile("p99"),
-    "ess": _token(lambda of: of.tokens.ess),
-    "ess_perplexity": _token(lambda of: of.tokens.ess_perplexity),
-    "max_weight_share": _token(lambda of: of.tokens.max_weight_share),
-    "chi2": _token(lambda of: of.tokens.chi2),
+    "ess": _token(lambda of: of.weights.ess),
+    "ess_perplexity": _token(lambda of: of.weights.ess_perplexity),
+    "max_weight_share": _token(lambda of: of.weights.max_weight_share),
+    "chi2": _token(lambda of: of.weights.chi2),
     "k1": _token(lambda of: of.k1),
-    "k2": _token(lambda of: of.tokens.k2),
-    "k3": _token(lambda of: of.tokens.kl_k3),
+    "k2": _token(lambda of: of.weights.k2),
+    "k3": _token(lambda of: of.weights.kl_k3),
     "clip_fraction": _token(lambda of: clip_fraction(of.counts, *of.clip)),
     "pareto_k": _token(lambda of: pareto_k_of(of.counts)),
     "pareto_k_inverse": _token(lambda of: pareto_k_of(of.counts[::-1])),
@@ -160,6 +191,7 @@ STATISTICS: dict[str, Callable[[SliceWindow], Estimate | None]] = {
 """Every statistic of a slice by its name in the registry of metrics."""
 
 
+@cache
 def tokens_needed(stat: str) -> int:
     """Tokens below which `stat` is not reported: 200, and for a quantile 20 beyond it."""
     return max(MIN_TOKENS, round(20 / (1 - QUANTILES[stat]))) if stat in QUANTILES else MIN_TOKENS
@@ -167,7 +199,7 @@ def tokens_needed(stat: str) -> int:
 
 def has_signal(counts: IntArray) -> bool:
     """Whether any |log-ratio| of `counts` (…, 4098) exceeds float noise."""
-    return count_above(counts.reshape(-1, counts.shape[-1]).sum(axis=0), NO_SIGNAL) > 0
+    return bool(counts[..., _SIGNAL_BIN:].any())
 
 
 def slice_statistics(of: SliceWindow, stats: Iterable[str] = STATISTICS) -> dict[str, Estimate]:

@@ -13,6 +13,7 @@ from tracker_diag.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.stats.histogram import EDGES
 
 _CHUNK = 1 << 16  # float64 temporaries of a host's pass stay in its cache
+_DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large calls
 
 _MAGNITUDES = np.concatenate([[0.0], (EDGES[:-1] + EDGES[1:]) / 2, EDGES[-1:]])
 LOG_RATIOS = np.stack([_MAGNITUDES, -_MAGNITUDES])
@@ -51,36 +52,37 @@ class WeightSums:
 
     @classmethod
     def of(cls, log_weights: Array, member: Array | None = None, *, from_numerator: bool = False) -> "WeightSums":
-        """Sums over `log_weights` (n,) in nats, of those only where `member` (n,) is True, if it is given.
+        """Sums over the last axis of `log_weights` (..., n) in nats, of those only where `member` is True, if given.
 
-        NaN and inf are left out, and are to be counted elsewhere. `from_numerator`: the samples come from the
-        first of the two policies, not from the second, as those of a ratio to a reference do; it decides
-        which k3 is an estimate of a KL at all.
+        `member` (..., n) may have more sets than `log_weights`, which are then the same for each. NaN and inf are
+        left out, and are to be counted elsewhere. `from_numerator`: the samples come from the first of the two
+        policies, not from the second, as those of a ratio to a reference do; it decides which k3 is an estimate
+        of a KL at all.
         """
-        if not isinstance(log_weights, np.ndarray):
-            return cls._of_part(log_weights, member, from_numerator)
-        sums = cls.none()
-        for start in range(0, log_weights.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
-            sums += cls._of_part(log_weights[part], None if member is None else member[part], from_numerator)
+        of: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
+        n, sets = of.shape[-1], math.prod(of.shape[:-1])
+        length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
+        sums = cls._of_part(log_weights[..., :length], of[..., :length], from_numerator)
+        for start in range(length, n, length):
+            part = slice(start, start + length)
+            sums += cls._of_part(log_weights[..., part], of[..., part], from_numerator)
         return sums
 
     @classmethod
-    def _of_part(cls, log_weights: Array, member: Array | None, from_numerator: bool) -> "WeightSums":
+    def _of_part(cls, log_weights: Array, member: Array, from_numerator: bool) -> "WeightSums":
         xp = namespace(log_weights)
-        counted = xp.isfinite(log_weights)
-        counted = counted if member is None else counted & member
+        counted = xp.isfinite(log_weights) & member
         # What is not counted becomes 0 in every sum; it is never selected, which would depend on the data.
         r = xp.where(counted, log_weights, 0.0)
         r = r.astype(np.float64) if xp is np else r.double()
-        largest = xp.where(counted, r, -math.inf).max()
-        centred = r - xp.where(largest > -math.inf, largest, 0.0)
+        largest = xp.amax(xp.where(counted, r, -math.inf), -1) if r.shape[-1] else r.sum(-1) - math.inf
+        centred = r - xp.where(largest > -math.inf, largest, 0.0)[..., None]
         w = xp.exp(centred) * counted
         toward = -r if from_numerator else r
         with np.errstate(over="ignore"):
-            k3 = (xp.expm1(toward) - toward).sum()
-        n = counted.sum() * 1.0
-        return cls(n, largest, w.sum(), w @ w, w @ centred, r.sum(), r @ r, k3)
+            k3 = (xp.expm1(toward) - toward).sum(-1)
+        first, second, entropy = w.sum(-1), (w * w).sum(-1), (w * centred).sum(-1)
+        return cls(counted.sum(-1) * 1.0, largest, first, second, entropy, r.sum(-1), (r * r).sum(-1), k3)
 
     @classmethod
     def of_counts(cls, counts: IntArray, *, from_numerator: bool = False) -> "WeightSums":
@@ -100,10 +102,15 @@ class WeightSums:
         return cls(n, largest, first, second, entropy, total, squares, k3)
 
     @classmethod
-    def stack(cls, sums: "list[WeightSums]") -> "WeightSums":
-        """Sets side by side, along a new first axis."""
-        xp = namespace(sums[0].first)
-        return cls(*(xp.stack([getattr(one, name) for one in sums]) for name in FIELDS))
+    def merged(cls, parts: Float64Array) -> "WeightSums":
+        """All of `parts` (K, 8, ...) together, each of them an `array`: what adding them up gives, to rounding."""
+        n, largest, first, second, entropy, total, squares, k3 = np.moveaxis(parts, 1, 0)
+        top = largest.max(axis=0)
+        with np.errstate(invalid="ignore"):  # −inf − −inf, of empty sets
+            shift = np.where(n > 0, largest - top, 0.0)
+        a = np.exp(shift)
+        terms = (a * first, a * a * second, a * (entropy + shift * first), total, squares, k3)
+        return cls(n.sum(axis=0), top, *(term.sum(axis=0) for term in terms))
 
     @classmethod
     def of_array(cls, values: Array) -> "WeightSums":

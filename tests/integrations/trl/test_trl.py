@@ -165,6 +165,24 @@ def test_the_samplers_ratio_of_a_rollout_function(result, name):
         assert 0.03 < tail < 0.05
 
 
+def test_a_resumed_run_goes_on_with_its_baseline(result):
+    first, second, without = (result("resumed")[name] for name in ("first", "second", "without"))
+    assert first["failures"] == second["failures"] == without["failures"] == []
+    assert (first["steps"], second["steps"], without["steps"]) == ([1, 6, 6], [1, 12, 12], [7, 12, 6])
+    assert second["calls"][0]["step"] == 6
+    tokens = {call["step"] + 1: call["tokens"] for run in (first, second) for call in run["calls"]}
+    signal = {run["steps"][0]: run["with_signal"] for run in (first, without)}
+    assert second["with_signal"] == signal[1] + signal[7]
+    begins = 13 - second["with_signal"] + 2  # the first updates leave no trace; then two steps of burn-in
+    assert second["reference_steps"] >= 8
+    assert 0 < first["reference_steps"] < second["reference_steps"]
+    period = range(begins, begins + second["reference_steps"])
+    assert second["reference_tokens"] == sum(tokens[step] for step in period)
+    assert (second["in_window"], without["in_window"]) == (8, 6)
+    assert any("begin anew" in one for one in without["said"])
+    assert not any("begin anew" in one for one in second["said"])
+
+
 def test_other_trainers_are_seen_by_what_they_log(result):
     runs = result("others")
     assert {name: run["algorithm"] for name, run in runs.items()} == {

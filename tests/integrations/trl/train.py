@@ -21,7 +21,11 @@ from task import CHECKPOINT, Lookup, judge, prompts, tokenizer
 from tracker_diag_trl import attach
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 
+from tracker_diag import Monitor
+from tracker_diag.detect.cusum import CusumSettings
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.state import unpack
 from tracker_diag.testing import CapturingBackend
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -220,6 +224,35 @@ def settings(folder):
         ),
         "changed": watched(grpo(folder, kind=Changed, **SMALL)),
     }  # fmt: skip
+
+
+def resumed(folder):
+    """A run that ends at its sixth step, and two that go on from there: one with our state, one without it."""
+
+    def run(to, folder, **more):
+        trainer = grpo(folder, **SMALL | {"max_steps": to, "save_strategy": "steps", "save_steps": 3})
+        # A reference period that begins before the checkpoint and goes on after it.
+        quick = GrowthSettings(short=CusumSettings(burn_in=2, baseline=8, block=4))
+        with warnings_of_ours() as said:
+            monitor = attach(trainer, monitor=Monitor(settings=quick))
+            trainer.train(**more)
+        window = monitor.state_dict()["windows"]["reference"]
+        summary = monitor.summary()
+        return {
+            "said": said,
+            "failures": monitor.failures,
+            "steps": [summary.first_step, summary.last_step, summary.steps],
+            "with_signal": window["with_signal"],
+            "reference_steps": window["reference_steps"],
+            "reference_tokens": int(unpack(window["baseline"]["context"][1]).sum()),
+            "in_window": len(window["recent"]),
+            "calls": trainer.calls,
+        }
+
+    result = {"first": run(6, folder), "second": run(12, folder, resume_from_checkpoint=True)}
+    for file in folder.glob("checkpoint-6/tracker_diag_*.json"):
+        file.unlink()
+    return result | {"without": run(12, folder, resume_from_checkpoint=str(folder / "checkpoint-6"))}
 
 
 def rollout(folder):

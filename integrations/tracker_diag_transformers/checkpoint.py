@@ -1,0 +1,47 @@
+"""The monitor's state in a Trainer's checkpoints: a resumed run raises the alerts of an unbroken one. For TRL too."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from tracker_diag import Monitor
+
+_log = logging.getLogger("tracker_diag")
+
+
+def save(monitor: Monitor, args: Any, state: Any) -> None:
+    """Write it into the checkpoint that the Trainer has just made; every process its own, as with random states."""
+    with monitor.guard("integration_errors"):
+        file = _file(args, state, args.process_index)
+        file.parent.mkdir(parents=True, exist_ok=True)  # another node has its own disk, perhaps
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(monitor.state_dict()))
+        part.replace(file)  # whole, or not at all
+
+
+def load(monitor: Monitor, args: Any, state: Any) -> None:
+    """Go on from the checkpoint that the Trainer resumes from, if it does.
+
+    It is looked for among those of `output_dir`. A monitor that has seen steps already is left as it is; one whose
+    state is missing or damaged begins anew, and says so.
+    """
+    if not state.global_step or monitor.step is not None:
+        return
+    with monitor.guard("integration_errors"):
+        own, first = (_file(args, state, rank) for rank in (args.process_index, 0))
+        file = own if own.exists() else first  # there may be more processes now than there were
+        if not file.exists():
+            _log.warning("%s is not there: the diagnostics of the resumed run begin anew", own)
+            return
+        fresh = monitor.state_dict()
+        try:
+            saved = json.loads(file.read_text())
+            monitor.load_state_dict(saved if file == own else saved | {"incoming": [{}, {}]})
+        except Exception:
+            monitor.load_state_dict(fresh)
+            raise
+
+
+def _file(args: Any, state: Any, rank: int) -> Path:
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"tracker_diag_{rank}.json"
