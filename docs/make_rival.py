@@ -231,9 +231,9 @@ def page(found: list[Compared]) -> str:
         text.append(f"| {group} | {len(runs)} | {counted(rival)} | {counted(ours)} |")
     text += ["", *told("Failing runs that rl-doctor names and tracker-diag does not", missed(found))]
     text += [
-        "A plateau is information only, on purpose, as no log says where the ceiling of a reward lies (EXP008 tells it",
-        "in each of these); rl-doctor alarms about it on healthy runs too, below. A change of the evaluation's settings",
-        "stands in no metric at all.",
+        "A plateau is information only, on purpose, as no log says where the ceiling of a reward lies: EXP008 tells it",
+        "in each of these. rl-doctor alarms about it on healthy runs too, below. A change of the settings of the",
+        "evaluation stands in no metric at all.",
         "",
     ]
     text += told("Failing runs that tracker-diag names and rl-doctor does not", gained(found))

@@ -47,14 +47,6 @@ def size(dimension: Dimension) -> int:
     return len(FIXED[dimension]) if dimension in FIXED else NAMED_ROWS
 
 
-def dimension_of(name: str) -> Dimension:
-    """The dimension of the slice `name`, `context` for `all` as well."""
-    for dimension in DIMENSIONS:
-        if name.startswith(f"{dimension}:"):
-            return dimension
-    return "context"
-
-
 KNOWN: tuple[str, ...] = (
     *CONTEXT,
     ALL,

@@ -35,7 +35,7 @@ def unpack(text: object) -> npt.NDArray[Any]:
 def sparse(counts: IntArray) -> tuple[IntArray, IntArray]:
     """Index and value of the cells of `counts`, flattened, that are not 0."""
     flat = counts.reshape(-1)
-    index = np.flatnonzero(flat)
+    index = np.flatnonzero(flat != 0)
     return index, flat[index]
 
 

@@ -9,6 +9,7 @@ from tracker_diag import Monitor
 from tracker_diag.backends.active import active_backends
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
+from tracker_diag_transformers import checkpoint
 
 
 class DiagnosticsCallback(TrainerCallback):
@@ -30,6 +31,10 @@ class DiagnosticsCallback(TrainerCallback):
         if self._closed and not self._given:
             self.monitor, self._begun = Monitor(algorithm=self._algorithm), False
         self._closed = False
+        checkpoint.load(self.monitor, args, state)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        checkpoint.save(self.monitor, args, state)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._begun:

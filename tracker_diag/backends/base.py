@@ -32,6 +32,8 @@ class Backend:
     """What arrives there of what is written."""
     sent = 0
     """Requests that went well, for a backend that collects: after a failure, whether there was progress since."""
+    pace = 0.0
+    """Seconds to wait before writing again, where several steps in one request cost what one does."""
 
     @classmethod
     def of(cls, target: object) -> "Backend | None":  # noqa: ARG003  # for those that override it
@@ -42,6 +44,11 @@ class Backend:
     def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Backend"]:  # noqa: ARG003
         """A backend that writes to `address` again, long after; the run is left as it was found."""
         raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
+
+    @property
+    def full(self) -> bool:
+        """Whether it has collected as much as memory should hold; what comes next then stays on disk."""
+        return False
 
     @property
     def address(self) -> Mapping[str, str]:

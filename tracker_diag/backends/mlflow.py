@@ -29,6 +29,9 @@ NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
 TABLES_TAG = "mlflow.loggedArtifacts"
 """Tag in which MLflow lists the tables of a run."""
 
+MOST = 20 * BATCH
+"""Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
+
 TEMPORARY = frozenset(
     {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 )
@@ -54,6 +57,7 @@ class MlflowBackend(Backend):
     """
 
     name = "mlflow"
+    pace = 1.0
     capabilities = frozenset({"scalars", "tables", "images", "panels"})
 
     def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
@@ -77,6 +81,10 @@ class MlflowBackend(Backend):
         import mlflow
 
         yield cls(mlflow.MlflowClient(address["uri"]), address["run"])
+
+    @property
+    def full(self) -> bool:
+        return len(self._metrics) >= MOST
 
     @property
     def address(self) -> Mapping[str, str]:

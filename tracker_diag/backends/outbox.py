@@ -70,8 +70,6 @@ class Outbox(Backend):
         self._stop = False
         self._handing: object = None
         """Number of the entry that is on its way to the tracker."""
-        self._held_up = False
-        """The tracker could not bring what it was handed last."""
         self._told = False
         """The tracker's end was told, or there is none to tell."""
         self._whole = False
@@ -220,6 +218,7 @@ class Outbox(Backend):
                     self._wake.wait(pause)
                 else:
                     self._wake.wait_for(lambda: self._waits or self._ending)
+                    self._wake.wait_for(lambda: self._ending, self.inner.pace)
                 if self._ending and (not self._waits or time.monotonic() > self._deadline):
                     break
             try:
@@ -276,10 +275,10 @@ class Outbox(Backend):
     def _deliver(self) -> bool:
         """Hand on what waits; whether all of it has arrived."""
         journal = self._journal
-        if self._held_up:  # more would be held in memory for as long as the tracker is down
-            self._bring()
         if journal:
             for place, entry in journal.read():
+                if self.inner.full:
+                    break
                 self._handing = entry.get("n")
                 self._attempt(partial(self._hand, entry))
                 journal.given = place
@@ -294,22 +293,17 @@ class Outbox(Backend):
             step, known = self._changed, tuple(self._known.values())
             self._attempt(lambda: self.inner.standing(step, known))
             self._changed = None
-        arrived = self._bring()
+        arrived: object = None
+        for _ in range(REFUSALS):
+            arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
+            if arrived is not None:
+                break
+        arrived = arrived is not False
         if journal and arrived:
             with self._wake:
                 journal.delivered()
                 journal.shrink()
         return arrived and not (journal and journal.unread)
-
-    def _bring(self) -> bool:
-        """Have the tracker write what it was handed; whether all of it has arrived."""
-        self._held_up, arrived = True, None
-        for _ in range(REFUSALS):
-            arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
-            if arrived is not None:
-                break
-        self._held_up = False
-        return arrived is not False
 
     def _hand(self, entry: Mapping[str, Any]) -> None:
         """Give one entry to the tracker."""

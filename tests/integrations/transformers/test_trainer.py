@@ -126,3 +126,15 @@ def test_a_loss_may_hand_over_tensors(tmp_path, make_batch, rng):
     monitor = attach(trainer, monitor=td.Monitor([backend], window=1))
     trainer.train()
     assert backend.scalars(2)["diag/policy/text_only/count"] > 500
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_resumed_trainer_goes_on_where_its_checkpoint_was_made(tmp_path):
+    saves = {"save_strategy": "steps", "save_steps": 4}
+    attach(first := make(tmp_path, steps=4, **saves))
+    first.train()
+    monitor = attach(again := make(tmp_path, steps=9, **saves))
+    again.train(resume_from_checkpoint=True)
+    assert monitor.failures == []
+    summary = monitor.summary()
+    assert (summary.steps, summary.first_step, summary.last_step) == (9, 1, 9)
