@@ -104,6 +104,27 @@ def test_histograms_are_dropped_oldest_first_and_counted(journals):
     assert outbox.counts()["dropped_histograms"] + len(tracker.pictures) == HISTOGRAM_STEPS + 30
 
 
+class Hourly(Tracker):
+    pace = 3600.0
+
+
+def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_and_at_the_end(journals):
+    tracker = Hourly()
+    outbox = Outbox(tracker)
+    half = HISTOGRAM_STEPS // 2
+    for step in range(half):
+        outbox.log(step, picture(step), 0.0)
+    time.sleep(0.1)
+    assert tracker.steps == []
+    outbox.log(half, picture(half), 0.0)
+    while len(tracker.steps) <= half:
+        time.sleep(0.001)
+    outbox.log(half + 1, records(half + 1), 0.0)
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(half + 2))
+    assert tracker.pictures == list(range(half + 1))
+
+
 @given(failing=st.lists(st.integers(0, 60), max_size=15), refused=st.sets(st.integers(0, 60), max_size=5))
 def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, failing, refused):
     with pytest.MonkeyPatch.context() as patch:

@@ -218,7 +218,7 @@ class Outbox(Backend):
                     self._wake.wait(pause)
                 else:
                     self._wake.wait_for(lambda: self._waits or self._ending)
-                    self._wake.wait_for(lambda: self._ending, self.inner.pace)
+                    self._wake.wait_for(lambda: self._ending or self._crowded, self.inner.pace)
                 if self._ending and (not self._waits or time.monotonic() > self._deadline):
                     break
             try:
@@ -267,6 +267,11 @@ class Outbox(Backend):
             else:
                 return True
         return False
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether histograms would soon have to go."""
+        return len(self._pictures) > HISTOGRAM_STEPS // 2
 
     @property
     def _ending(self) -> bool:
