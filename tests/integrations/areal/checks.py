@@ -2,12 +2,14 @@
 
 import inspect
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import tracker_diag_areal
+import wandb
 from areal.api import FinetuneSpec
 from areal.api.cli_args import GRPOConfig, PPOActorConfig, StatsLoggerConfig, WandBConfig
 from areal.trainer.ppo import actor as ppo
@@ -79,7 +81,8 @@ def one_step(actor, batch):
 
 
 def a_trainer(**wandb):
-    stats = StatsLoggerConfig(experiment_name="agent", trial_name="run", fileroot=".", wandb=WandBConfig(**wandb))
+    here = str(Path.cwd())  # W&B's own process may have begun in another folder
+    stats = StatsLoggerConfig(experiment_name="agent", trial_name="run", fileroot=here, wandb=WandBConfig(**wandb))
     config = GRPOConfig(experiment_name="agent", trial_name="run", stats_logger=stats)
     config.actor.eps_clip, config.actor.eps_clip_higher = 0.1, 0.3
     spec = FinetuneSpec(total_train_epochs=1, dataset_size=100, train_batch_size=1)
@@ -90,6 +93,9 @@ def a_trainer(**wandb):
 def in_a_folder_with_spmd(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AREAL_SPMD_MODE", "1")
+    yield
+    wandb.finish()
+    wandb.teardown()  # it remembers the folder that it began in, and a run that nobody finished
 
 
 @pytest.fixture
