@@ -32,7 +32,7 @@ fast: $(VENV)/.dev
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py
 
-evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about ten minutes
+evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about half an hour
 	$(BIN)/python docs/make_evidence.py
 
 bench: $(VENV)/.dev  ## the benchmark table, build/bench.json and docs/performance.md

@@ -61,6 +61,24 @@ class Tracker(Backend):
         self.closed = True
 
 
+def while_it_is(down):
+    """What fails as long as `down` holds anything."""
+
+    def fails(what):
+        if down:
+            raise ConnectionError("down")
+
+    return fails
+
+
+def until(holds):
+    """Until `holds()`, within a minute."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def records(step):
     return [Scalar("diag/x", float(step))]
 
@@ -117,8 +135,7 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
     time.sleep(0.1)
     assert tracker.steps == []
     outbox.log(half, picture(half), 0.0)
-    while len(tracker.steps) <= half:
-        time.sleep(0.001)
+    until(lambda: len(tracker.steps) > half)
     outbox.log(half + 1, records(half + 1), 0.0)
     outbox.close(NOTHING, ())
     assert tracker.steps == list(range(half + 2))
@@ -323,8 +340,8 @@ def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatc
     outbox = Outbox(tracker)
     for step in range(40):
         outbox.log(step, records(step), 0.0)
-    until = time.monotonic() + 100  # doubled each time, the pauses would come to centuries
-    while len(tracker.steps) < 40 and time.monotonic() < until:
+    end = time.monotonic() + 100  # doubled each time, the pauses would come to centuries
+    while len(tracker.steps) < 40 and time.monotonic() < end:
         time.sleep(0.01)
     assert tracker.steps == list(range(40))
     outbox.close(NOTHING, ())
@@ -334,12 +351,7 @@ def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journ
     monkeypatch.setattr(module, "RETRY", 0.01)
     monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
     tracker, down = Collector(), [True]
-
-    def fails(what):
-        if down:
-            raise ConnectionError("down")
-
-    tracker.fails = fails
+    tracker.fails = while_it_is(down)
     outbox = Outbox(tracker)
     began = time.monotonic()
     for step in range(100):  # that it takes new steps in is no progress
@@ -362,21 +374,14 @@ class Small(Collector):
 
 def test_a_tracker_that_is_full_and_down_is_handed_nothing_more(quick, journals):
     tracker, down = Small(), [True]
-
-    def fails(what):
-        if down:
-            raise ConnectionError("down")
-
-    tracker.fails = fails
+    tracker.fails = while_it_is(down)
     outbox = Outbox(tracker)
     for step in range(100):
         outbox.log(step, records(step), 0.0)
-    while tracker.requests < 3:
-        time.sleep(0.001)
+    until(lambda: tracker.requests >= 3)
     assert tracker.waiting == list(range(5))
     down.clear()
-    while len(tracker.steps) < 100:
-        time.sleep(0.001)
+    until(lambda: len(tracker.steps) == 100)
     outbox.close(NOTHING, ())
     assert tracker.steps == list(range(100))
 

@@ -252,6 +252,7 @@ def test_components_tell_which_dominates_and_which_is_dead(stds, share, dead):
         (("format_reward", "accuracy_reward"), {"format_reward": 0.0, "verifier_score": 1.0}),
         (("correctness", "tone"), {"verifier_score": 0.0}),
         (("format", "tag_format"), {}),
+        (("information", "incorrect_penalty"), {}),
     ],
 )
 def test_a_component_whose_name_says_what_it_is_paid_for(components, known):

@@ -59,6 +59,15 @@ def test_what_comes_back_without_lasting_is_counted_over_values():
     assert engine.findings[0].onset == 0  # the first of the three
 
 
+def test_why_nothing_can_be_counted_is_told():
+    engine = Engine([rule(signals={"low": OFTEN})])
+    run(engine, [0, 0])
+    assert engine.blind() == {"ZZZ001": "2 of 3 steps with a value"}
+    other = Engine([rule(signals={"low": OFTEN})])
+    run(other, [None], kl=[0.1])
+    assert other.blind() == {"ZZZ001": "no series reward"}
+
+
 def test_what_was_counted_is_saved():
     rules = [rule(signals={"low": OFTEN})]
     before, after = Engine(rules), Engine(rules)

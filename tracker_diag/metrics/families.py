@@ -1,13 +1,12 @@
 """What follows from metrics that are logged for each tool, or for each component of the reward, in one row."""
 
 import math
+import re
 from collections.abc import Mapping
 
-FORMAT = ("format",)
-"""What is in the name of a part of the reward that is paid for format."""
-
-CHECKED = ("correct", "accura", "solved", "verif", "exact_match", "pass_rate")
-"""What is in the name of a part that a check of the answer gives."""
+# A word of the name begins so: "information" is no format, and "incorrect" not what a check is glad of.
+_FORMAT = re.compile(r"(?<![a-z])format", re.IGNORECASE)
+_CHECKED = re.compile(r"(?<![a-z])(correct|accura|solved|verif|exact_match|pass_rate)", re.IGNORECASE)
 
 
 def members(values: Mapping[str, float], name: str) -> dict[str, float]:
@@ -34,8 +33,8 @@ def derived(values: dict[str, float]) -> dict[str, float]:
         if (total := sum(variances)) > 0:
             values.setdefault("component_variance_share", max(variances) / total)
     components = members(values, "reward_component")
-    for name, words in (("format_reward", FORMAT), ("verifier_score", CHECKED)):
-        named = [value for component, value in components.items() if any(word in component for word in words)]
+    for name, words in (("format_reward", _FORMAT), ("verifier_score", _CHECKED)):
+        named = [value for component, value in components.items() if words.search(component)]
         if len(named) == 1:
             values.setdefault(name, named[0])
     return values

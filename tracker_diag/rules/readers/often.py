@@ -32,6 +32,8 @@ class OftenReader(Reader):
         self.holds = sum(self._recent) >= self._count if len(self._recent) >= self._count else None
 
     def reading(self) -> Reading:
+        if self._series.now is None:
+            return self._series.unknown()
         inner = self._inner.reading()
         if self.holds is None:
             return self._series.unknown(inner.note or f"{len(self._recent)} of {self._count} steps with a value")
