@@ -2,6 +2,7 @@ import atexit
 import json
 import logging
 import math
+import threading
 from collections import Counter
 
 import numpy as np
@@ -376,7 +377,7 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
 def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
-    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
+    monkeypatch.setattr(monitor._evaluation.engine, "evaluate", lambda observed: 1 / 0)
     monitor.log({}, 0, last=True)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
@@ -393,7 +394,7 @@ def test_closing_twice_writes_once(rng, make_batch):
 
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
-    assert all(len(window._recent) == 4 for window in monitor._windows.values())
+    assert all(len(window._recent) == 4 for window in monitor._evaluation.windows.values())
 
 
 def growing(step):
@@ -459,6 +460,89 @@ def test_damaged_arrays_are_told(rng, make_batch):
     state["windows"]["policy"]["recent"][0]["floats"][0] = "f:2,8:nonsense"
     with pytest.raises(StateError, match="array: 'f:2,8:nonsense' given"):
         Monitor().load_state_dict(state)
+
+
+class Remote(CapturingBackend):
+    """What it is given comes to it on a thread of its own, as with W&B and MLflow."""
+
+    local = False
+
+
+@pytest.mark.parametrize("others", [[], [CapturingBackend()]], ids=["beside", "on the training thread"])
+def test_where_it_is_evaluated_changes_nothing(make_batch, others):
+    def run(monitor, seen):
+        rng = np.random.default_rng(0)
+        for step in range(130):
+            if step == 120:
+                monitor.rebaseline("new tool")
+            monitor.observe(**make_batch(rng, post=growing(step)), env=[f"env{step // 10 + i % 3}" for i in range(64)])
+            monitor.log({"reward": 0.5}, step)
+            monitor.log({"kl": math.nan if step == 60 else 0.1}, step)
+        monitor.close()
+        return [
+            {step: seen.scalars(step) for step in seen.records},
+            seen.own,
+            alerts_of(seen),
+            seen.notices,
+            seen.events,
+            seen.summary.to_json(),
+            seen.tables,
+            monitor.health,
+            monitor.failures,
+        ]
+
+    local, remote = CapturingBackend(), Remote()
+    here, beside = run(Monitor([local]), local), run(Monitor([remote, *others]), remote)
+    assert json.dumps(beside, default=str) == json.dumps(here, default=str)
+    assert any(state == "firing" for _, _, _, _, state, *_ in here[2])
+
+
+def test_training_goes_on_while_a_step_is_evaluated(rng, make_batch, monkeypatch):
+    monitor = Monitor([Remote()])
+    engine, go, threads = monitor._evaluation.engine, threading.Event(), []
+    whole = engine.evaluate
+
+    def held(observed):
+        threads.append(threading.get_ident())
+        assert go.wait(60)
+        return whole(observed)
+
+    monkeypatch.setattr(engine, "evaluate", held)
+    for step in range(3):  # of which the last is not whole yet
+        monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 0.5}, step)
+    assert monitor.step == 2
+    go.set()
+    assert monitor.summary().steps == 2
+    assert monitor.close().steps == 3
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+def test_a_failure_beside_training_is_warned_of_on_the_training_thread(rng, make_batch, monkeypatch, caplog):
+    """A handler of warnings may log to the tracker, and wait for the very thread that warned."""
+    monitor = Monitor([Remote()])
+    monkeypatch.setattr(monitor._evaluation.engine, "evaluate", lambda observed: 1 / 0)
+    warned = []
+
+    class Forward(logging.Handler):
+        def emit(self, record):
+            warned.append((record.threadName, record.getMessage()))
+            monitor.log({"warnings": 1}, 100)
+            assert monitor.failures
+
+    handler = Forward()
+    logging.getLogger("tracker_diag").addHandler(handler)
+    try:
+        for step in range(4):
+            monitor.observe(**make_batch(rng))
+            monitor.log({}, step)
+        monitor.close()
+    finally:
+        logging.getLogger("tracker_diag").removeHandler(handler)
+    assert [thread for thread, _ in warned] == [threading.current_thread().name]
+    assert warned[0][1].startswith("internal_errors: ZeroDivisionError")
+    assert monitor.health["internal_errors"] >= 3
 
 
 def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
@@ -603,9 +687,11 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingBackend()
     monitor = Monitor([seen])
-    whole = monitor._engine.evaluate
+    whole = monitor._evaluation.engine.evaluate
     fails = iter([False, True, False, False])
-    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
+    monkeypatch.setattr(
+        monitor._evaluation.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed)
+    )
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step / 4}, step)

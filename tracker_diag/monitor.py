@@ -1,44 +1,40 @@
 """Monitor: the whole flow on one screen. Read this first.
 
     observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
-    log:      → windows → statistics → records → rules → findings → backends
+    log:      → those of all ranks → the step, once it is whole → Evaluation
+
+`Evaluation` is the rest: windows, statistics, rules, backends. Where every backend has a thread of its own, it works
+beside the training thread, two steps behind at most.
 
 Nothing here raises into training after the first observation has gone well: what fails is counted
 in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 """
 
 import atexit
-import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tracker_diag import readout
 from tracker_diag.backends.base import Backend
-from tracker_diag.backends.fan_out import FanOut
-from tracker_diag.batch import PAIRS, Pair, Tensors, TokenBatch
+from tracker_diag.background import Background, Task
+from tracker_diag.batch import Pair, Tensors, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import StateError, StepError
+from tracker_diag.evaluation import Evaluation
 from tracker_diag.health import Health
-from tracker_diag.metrics.aliases import key_map
-from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.records import Table
 from tracker_diag.reduce import Ranks
-from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import Summary
-from tracker_diag.slices import CONTEXT, Names, label
-from tracker_diag.stats.tails import Estimate
+from tracker_diag.slices import Names, label
 from tracker_diag.step import Step, add_observation, numbers, on_host, packed, unpacked
-from tracker_diag.windows import Observation, PairWindow
+from tracker_diag.windows import Observation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -74,25 +70,21 @@ class Monitor:
         source: str = "live",
     ) -> None:
         self._state = Health()
-        self.health, self.failures, self.guard = self._state.counts, self._state.failures, self._state.guard
-        self._out = FanOut(self.guard, self.health)
-        self._alerts = Alerts()
+        self.guard = self._state.guard
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
         self._names = Names()
-        self._settings = settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm = algorithm or algorithm_of(self.config)
-        self._engine = Engine(catalog() if rules is None else rules, self._settings, self.algorithm)
-        self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
             raise ValueError(f"window: {window} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        self._clip, self._ranks = clip, ranks
-        self._window_steps = window
-        self._keys = key_map(())
-        self._windows: dict[Pair, PairWindow] = {}
+        rules, settings = catalog() if rules is None else rules, settings or GrowthSettings()
+        self.clip = clip
+        self._evaluation = Evaluation(rules, settings, self.algorithm, window=window, clip=clip, health=self._state)
+        self._background = Background()
+        self._ranks = ranks
         self._incoming: dict[Pair, Observation] = {}
         """Tensors that came since the last `log`; they belong to the step of the next one."""
         self._waiting: dict[Pair, Observation] = {}
@@ -115,11 +107,23 @@ class Monitor:
 
     def add(self, backend: Backend) -> None:
         """Write to `backend` as well, from the next step on; for runs that a framework starts later."""
-        self._out.add(backend)
+        self._evaluation.out.add(backend)
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        return self._out.backends
+        return self._evaluation.out.backends
+
+    @property
+    def health(self) -> Counter[str]:
+        """What has gone wrong so far: how often, by the name in `diag/health/<name>`."""
+        self._background.settle()
+        return self._state.counts
+
+    @property
+    def failures(self) -> list[str]:
+        """The first message of each kind of failure."""
+        self._background.settle()
+        return self._state.failures
 
     @property
     def step(self) -> int | None:
@@ -158,8 +162,8 @@ class Monitor:
     def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        Several calls of one step add up. A step is evaluated when the next one begins, at `close`, or at
-        once with `last=True`. Without `step` the next one is meant, and it is evaluated at once. What is
+        Several calls of one step add up. A step is whole, and goes to be evaluated, when the next one begins, at
+        `close`, or at once with `last=True`. Without `step` the next one is meant, and it is evaluated at once. What is
         not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
         metrics are left out and its tensors wait for the next step.
         """
@@ -194,7 +198,9 @@ class Monitor:
             tables: tuple[Table, ...] = ()
             with self.guard("internal_errors"):
                 tables = (self.slices_table(),)
-            self._out.close(self._summary, tables)
+            with self.guard("backend_errors"):
+                self._evaluation.out.close(self._summary, tables)
+            self._background.close()
             if self._ranks:
                 with self.guard("rank_errors"):
                     self._ranks.close()
@@ -214,18 +220,17 @@ class Monitor:
 
         Strings, numbers, lists and dictionaries alone: it goes into any checkpoint, and into JSON.
         """
+        self._background.settle()
         return {
             "version": STATE_VERSION,
             "names": [self._shown.state_dict(), self._names.state_dict()],
-            "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
-            "engine": self._engine.state_dict(),
-            "alerts": self._alerts.state_dict(),
+            **self._evaluation.state_dict(),
             "open": self._open.state_dict() if self._open else None,
             "incoming": [packed(self._incoming), packed(self._waiting)],
             "asked": self._asked,
             "strict": self._state.strict,
-            "health": dict(self.health),
-            "failures": list(self.failures),
+            "health": dict(self._state.counts),
+            "failures": list(self._state.failures),
             "events": [list(event) for event in self.events],
             "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
             "rebaseline": list(self._rebaseline),
@@ -239,11 +244,9 @@ class Monitor:
         """
         if state.get("version") != STATE_VERSION:
             raise StateError(f"state: version {state.get('version')} given, expected {STATE_VERSION}")
+        self._background.settle()
         try:
-            windows: dict[Pair, PairWindow] = {p: self._window(p) for p in PAIRS if p in state["windows"]}
-            for pair, window in windows.items():
-                window.load_state_dict(state["windows"][pair])
-            self._windows = windows
+            self._evaluation.load_state_dict(state)
             shown, local = (Names.of_state(part) for part in state["names"])
             self._incoming, self._waiting = (unpacked(part) for part in state["incoming"])
             if self._ranks:
@@ -252,12 +255,8 @@ class Monitor:
                 self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
                 self._names = shown
             self._asked, self._state.strict = state["asked"], state["strict"]
-            self._engine.load_state_dict(state["engine"])
-            self._alerts.load_state_dict(state["alerts"])
             self._open = Step.of_state(state["open"]) if state["open"] else None
-            self.health.clear()
-            self.health.update(state["health"])
-            self.failures[:] = state["failures"]
+            self._state.load(state["health"], state["failures"])
             self.events = [(step, event) for step, event in state["events"]]
             self._steps, self._first, self._last, self._last_with_tensors, self._observations = state["steps"]
             self._rebaseline = list(state["rebaseline"])
@@ -274,11 +273,13 @@ class Monitor:
 
     def summary(self) -> Summary:
         """What the run adds up to so far: findings, first break, blind and healthy rules."""
-        return Summary.of(self._engine, self._source, self._steps, self._first, self._last)
+        self._background.settle()
+        return Summary.of(self._evaluation.engine, self._source, self._steps, self._first, self._last)
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
-        return readout.slices_table(self._windows, self._shown)
+        self._background.settle()
+        return self._evaluation.slices_table(self._shown)
 
     def _begin(self, step: int) -> None:
         """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
@@ -288,8 +289,7 @@ class Monitor:
             limit = self._open.step
         if limit is not None and step <= limit:
             raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
-        with self.guard("internal_errors"):
-            self._evaluate_open()
+        self._evaluate_open()
         self._open = Step(step)
         self._record_baselines(step)
 
@@ -298,37 +298,28 @@ class Monitor:
         if not self._rebaseline:
             return
         events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
-        for window in self._windows.values():
-            window.rebaseline()
-        ended = self._engine.rebaseline(step)
         self.events += [(step, event) for event in events]
-        self._out.events(step, events, ended, self._alerts.notices(step, ended))
+        self._run(partial(self._evaluation.rebaseline, step, events))
 
     def _evaluate_open(self) -> None:
-        """Put the step that is underway through windows, statistics and rules, and tell the backends."""
+        """Have the step that is underway evaluated: it is whole."""
         if self._open is None:
             return
         done, self._open = self._open, None
-        step, own = done.step, done.metrics
-        self._first, self._last = step if self._first is None else self._first, step
+        self._first, self._last = done.step if self._first is None else self._first, done.step
         self._steps += 1
-        records: list[Record] = []
-        changed: list[Finding] = []
-        with self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
-            observed = done.observed()
-            if observed:
-                self._last_with_tensors = step
-            for pair, one in observed.items():
-                if pair not in self._windows:
-                    self._windows[pair] = self._window(pair)
-                self._windows[pair].push(one)
-            statistics = readout.statistics(self._windows, observed, self._shown, self._wanted)
-            changed = self._engine.evaluate(self._observed(step, statistics, own, observed))
-            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
-        records += readout.states(self._engine, self.health)
-        if self._time_ratio is not None:
-            records.append(Scalar("diag/health/rank_time_ratio", self._time_ratio))
-        self._out.step(step, own, records, changed, self._alerts.notices(step, changed))
+        if done.has_tensors:
+            self._last_with_tensors = done.step
+        config = dict(self.config)
+        self._run(partial(self._evaluation.step, done, self._shown, config, self._time_ratio, self._missing))
+
+    def _run(self, task: Task) -> None:
+        """Do `task` in its turn: beside the training thread, unless there is a backend that is written to on it."""
+        if self._evaluation.out.local:
+            self._background.settle()
+            task()
+        else:
+            self._background.run(task)
 
     @property
     def _shown(self) -> Names:
@@ -346,39 +337,10 @@ class Monitor:
             with self.guard("rank_errors"):
                 merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
                 observed, self._missing = merged.observed, merged.missing
-                self.health["lost_rank_steps"] += merged.lost
+                self._state.add({"lost_rank_steps": merged.lost})
                 self._time_ratio = merged.time_ratio
             for error in self._ranks.errors():
                 with self.guard("rank_errors"):
                     raise error
         for pair, one in observed.items():
             add_observation(self._waiting, pair, one)
-
-    def _window(self, pair: Pair) -> PairWindow:
-        short = self._settings.short
-        return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
-
-    def _observed(
-        self,
-        step: int,
-        statistics: Mapping[str, Estimate],
-        own: Mapping[str, float],
-        pending: Mapping[Pair, Observation],
-    ) -> Observed:
-        """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
-        series, bad = readout.finite(statistics)
-        if self._time_ratio is not None:
-            series["rank_time_ratio"] = Scalar("rank_time_ratio", self._time_ratio)
-        if not self._keys.covers(own):
-            self._keys = key_map([*self._keys.mapped, *self._keys.unmapped, *own])
-        for name, value in self._keys.values(own).items():
-            series.setdefault(name, Scalar(name, value))
-        broken = [key for key, value in own.items() if not math.isfinite(value)]
-        bad += broken
-        self.health["nonfinite_metrics"] += len(broken)
-        for pair, observed in pending.items():
-            self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
-            bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]
-        return Observed(
-            step, series, tuple(bad), readout.absent(self._windows), bool(own or pending), self._missing, self.config
-        )

@@ -27,7 +27,8 @@ class Backend:
 
     name = "backend"
     local = False
-    """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
+    """Whether it is written to on the training thread, as what is not safe elsewhere must be. Where every backend of
+    a run has a thread of its own, the run is evaluated beside training too."""
     capabilities: frozenset[Capability] = frozenset()
     """What arrives there of what is written."""
     sent = 0
