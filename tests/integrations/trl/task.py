@@ -79,12 +79,12 @@ def prompts(n: int, seed: int = 0, tool_share: float = 0.7) -> list[dict[str, ob
     return rows
 
 
-def judge(errs: float, seed: int = 0):
+def judge(errs: float, luck: random.Random | None = None):
     """A reward function: 1 if the last message is the answer, else 0; in a share of `errs` the other way round.
 
     A judge that never errs leaves a policy that is right nothing to learn from, and then there is no ratio either.
     """
-    rng = random.Random(seed)
+    rng = luck or random.Random(0)
 
     def right(completions, answer, **_):
         found = [(said[-1].get("content") or "").strip() for said in completions]

@@ -80,15 +80,14 @@ def grpo(folder, *, kind=Tapped, widening=(0, 1, 0.0), tools=True, more=None, **
     tool = Lookup()
     model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
     model.config._name_or_path = str(CHECKPOINT)  # from where the reference is read again
-    given = {"tools": tool.tools()} if tools else {}
+    given = {"reward_funcs": judge(errs=0.35), "train_dataset": Dataset.from_list(prompts(2000, tool_share=0.85))}
+    given |= {"tools": tool.tools()} if tools else {}
     trainer = kind(
         model,
-        reward_funcs=judge(errs=0.35),
         args=trl.GRPOConfig(**(common(folder) | {
             "per_device_train_batch_size": 32, "num_generations": 4, "steps_per_generation": 1,
             "max_completion_length": 64, "max_tool_calling_iterations": 1, "learning_rate": 1e-4,
         } | settings)),
-        train_dataset=Dataset.from_list(prompts(2000, tool_share=0.85)),
         processing_class=tokenizer(),
         callbacks=[Widening(tool, *widening)],
         **(given | (more or {})),
