@@ -30,7 +30,7 @@ class DiagnosticsCallback(TrainerCallback):
         self.monitor = monitor or Monitor(config=settings(trainer), clip=clip(trainer.args), ranks=_ranks())
         self._tensors: GrpoTensors | None = None
         self._hooks = list[Any]()
-        self._begun = False
+        self._found = False
         if has_token_ratios(trainer):
             self._look(trainer)
 
@@ -40,19 +40,12 @@ class DiagnosticsCallback(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._begun:
-            return
-        self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
-        if state.is_world_process_zero and not self._given:
-            with self.monitor.guard("integration_errors"):
-                for backend in active_backends():
-                    self.monitor.add(backend)
-
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self._tensors:
             with self.monitor.guard("integration_errors"):
                 self.monitor.health.update(self._tensors.left_out())
+        if not (self._found or self._given) and state.is_world_process_zero:
+            self._find_trackers()
         # On every process: where there are several, this is where they come together.
         self.monitor.log(logs or {}, state.global_step)
 
@@ -61,6 +54,13 @@ class DiagnosticsCallback(TrainerCallback):
             off()
         self._hooks.clear()
         self.monitor.close()
+
+    def _find_trackers(self) -> None:
+        """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
+        with self.monitor.guard("integration_errors"):
+            for backend in active_backends():
+                self.monitor.add(backend)
+                self._found = True
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""

@@ -194,6 +194,30 @@ def test_other_trainers_are_seen_by_what_they_log(result):
         assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["2"])
 
 
+def test_an_environments_answers_are_tool_results(tmp_path):
+    run = outcome(start("environment", tmp_path), tmp_path)
+    is_sound(run)
+    assert run["said"] == []
+    assert run["met"]["asked"] > 0
+    post = sum(call["post"] for call in run["calls"])
+    assert post > 0
+    assert counts(run, "reference")["post_tool"] == post
+    assert counts(run, "reference")["all"] == sum(call["tokens"] for call in run["calls"])
+    assert "rewards/Desk/mean" in run["metrics"]["1"]
+
+
+def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path):
+    (release,) = (path for path in VERSIONS if path.name == "1.9.0")
+    run = outcome(start("ppo", tmp_path, path=[release]), tmp_path)
+    is_sound(run)
+    assert run["algorithm"] == "ppo"
+    assert {"objective/kl", "policy/approxkl_avg", "loss/value_avg"} <= set(run["metrics"]["3"])
+    assert "no series zero_std_share" in run["blind"].values()  # so this is how it would be said
+    assert not {f"no series {name}" for name in ("kl", "entropy", "value_loss")} & set(run["blind"].values())
+    assert run["mlflow"]["tags"]["diag.alert.state"] in {"ok", "warn", "error"}
+    assert "diag/findings.json" in run["mlflow"]["artifacts"]
+
+
 def test_several_processes_are_counted_together(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -319,6 +319,62 @@ def others(folder):
     }
 
 
+def environment(folder):
+    """An environment for each rollout: it says something of its own when it is reset, and answers the tool."""
+    from task import value_of
+
+    met = Counter()
+
+    class Desk:
+        """Keeps count of how often it was asked."""
+
+        def __init__(self):
+            met["made"] += 1
+
+        def reset(self, **row):
+            met["reset"] += 1
+            self.asked = 0
+
+        def lookup(self, key: str) -> str:
+            """Look up.
+
+            Args:
+                key: Key.
+            """
+            self.asked += 1
+            met["asked"] += 1
+            return f"value {value_of(key)}"
+
+        def get_reward(self) -> float:
+            return float(self.asked == 1)
+
+    made = grpo(folder, tools=False, more={"environment_factory": Desk}, **SMALL)
+    return watched(made) | {"met": dict(met)}
+
+
+def ppo(folder):
+    """PPO of a release that has it still; its loop calls no callback between the start and the first log."""
+    from transformers import Qwen2Config, Qwen2ForSequenceClassification
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+    set_seed(0)
+    words = tokenizer()
+    config = Qwen2Config.from_pretrained(CHECKPOINT, num_labels=1, pad_token_id=words.pad_token_id)
+    policy, reference = (Qwen2ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32) for _ in range(2))
+    data = [{"input_ids": words(f"get {number}")["input_ids"]} for number in range(16)]
+    settings = {"per_device_train_batch_size": 8, "total_episodes": 24, "num_ppo_epochs": 2, "response_length": 8}
+    trainer = PPOTrainer(
+        PPOConfig(**common(folder) | settings | {"report_to": ["mlflow"], "num_sample_generations": 0}),
+        words,
+        model=policy,
+        ref_model=reference,
+        reward_model=Qwen2ForSequenceClassification(config),
+        value_model=Qwen2ForSequenceClassification(config),
+        train_dataset=Dataset.from_list(data),
+    )
+    return in_mlflow(folder, "ppo", lambda: watched(trainer))
+
+
 def ranks(folder):
     """One of several processes that train together."""
     return watched(grpo(folder, **SMALL, ddp_backend="gloo"))
