@@ -212,7 +212,7 @@ def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path):
     is_sound(run)
     assert run["algorithm"] == "ppo"
     assert {"objective/kl", "policy/approxkl_avg", "loss/value_avg"} <= set(run["metrics"]["3"])
-    assert "no series zero_std_share" in run["blind"].values()  # so this is how it would be said
+    assert "no series response_length" in run["blind"].values()  # so this is how it would be said
     assert not {f"no series {name}" for name in ("kl", "entropy", "value_loss")} & set(run["blind"].values())
     assert run["mlflow"]["tags"]["diag.alert.state"] in {"ok", "warn", "error"}
     assert "diag/findings.json" in run["mlflow"]["artifacts"]
