@@ -22,27 +22,24 @@ def test_tasks_run_in_order_on_one_other_thread(background):
     assert seen[0][1] != threading.get_ident()
 
 
-def test_one_task_waits_while_another_is_underway_and_a_third_is_waited_for(background):
-    go, begun, seen, handed = threading.Event(), threading.Event(), [], []
+def test_a_task_is_waited_for_by_the_next_one_alone(background):
+    go, seen, handed = threading.Event(), [], []
 
     def first():
-        begun.set()
         go.wait()
         seen.append("first")
 
-    background.run(first)
-    begun.wait()
-    background.run(lambda: seen.append("second"))  # comes back at once, while the first is underway
+    background.run(first)  # comes back at once
     assert seen == []
-    third = threading.Thread(target=lambda: (background.run(lambda: seen.append("third")), handed.append(list(seen))))
-    third.start()
-    third.join(0.2)
-    assert third.is_alive()
+    second = threading.Thread(target=lambda: (background.run(lambda: seen.append("second")), handed.append(seen[0])))
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
     go.set()
-    third.join()
+    second.join()
     background.settle()
-    assert handed[0][:1] == ["first"]
-    assert seen == ["first", "second", "third"]
+    assert handed == ["first"]
+    assert seen == ["first", "second"]
 
 
 def test_where_no_thread_can_be_started_the_caller_does_it(background, monkeypatch):

@@ -508,15 +508,16 @@ def test_training_goes_on_while_a_step_is_evaluated(rng, make_batch, monkeypatch
         return whole(observed)
 
     monkeypatch.setattr(engine, "evaluate", held)
-    for step in range(3):  # of which the last is not whole yet
+    for step in range(2):  # of which the second is not whole yet
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)
-    assert monitor.step == 2
+    assert monitor.step == 1
     go.set()
-    assert monitor.summary().steps == 2
-    assert monitor.close().steps == 3
+    monitor.log({"reward": 0.5}, 2, last=True)
     assert len(threads) == 3
-    assert threading.get_ident() not in threads
+    assert threads[2] == threading.get_ident()  # so that what came back cannot be lost
+    assert threading.get_ident() not in threads[:2]
+    assert monitor.close().steps == 3
 
 
 def test_a_failure_beside_training_is_warned_of_on_the_training_thread(rng, make_batch, monkeypatch, caplog):

@@ -10,14 +10,15 @@ Task: TypeAlias = Callable[[], None]
 
 
 class Background:
-    """Runs tasks in the order in which they come. One may wait while another is underway, so memory is bounded."""
+    """Runs one task at a time: the next one waits for it, so that memory, and what a kill can cost, are bounded."""
 
     def __init__(self) -> None:
-        self._tasks: queue.Queue[Task | None] = queue.Queue(maxsize=1)
+        self._tasks: queue.Queue[Task | None] = queue.Queue()
         self._thread: threading.Thread | None = None
 
     def run(self, task: Task) -> None:
-        """Do `task` soon; waits while another one waits already. It must not raise."""
+        """Begin `task`, once the one before is done. It must not raise."""
+        self.settle()
         if self._thread is None or not self._thread.is_alive():
             # A daemon: unlike an executor's it still works in `atexit`, when a run that nobody closed is closed.
             self._thread = threading.Thread(target=self._work, name="tracker_diag", daemon=True)
@@ -29,8 +30,9 @@ class Background:
             self._tasks.put(task)
 
     def settle(self) -> None:
-        """Wait until all is done that was asked for."""
-        self._tasks.join()
+        """Wait until the task that is underway is done."""
+        if self._thread is not None and self._thread.is_alive():  # as it is not in a fork of this process
+            self._tasks.join()
 
     def close(self) -> None:
         """Settle, and end the thread; the next task begins another."""

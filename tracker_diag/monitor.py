@@ -4,7 +4,7 @@
     log:      → those of all ranks → the step, once it is whole → Evaluation
 
 `Evaluation` is the rest: windows, statistics, rules, backends. Where every backend has a thread of its own, it works
-beside the training thread, two steps behind at most.
+beside the training thread while the next step is underway.
 
 Nothing here raises into training after the first observation has gone well: what fails is counted
 in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
@@ -162,9 +162,9 @@ class Monitor:
     def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        Several calls of one step add up. A step is whole, and goes to be evaluated, when the next one begins, at
-        `close`, or at once with `last=True`. Without `step` the next one is meant, and it is evaluated at once. What is
-        not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
+        Several calls of one step add up. A step is whole when the next one begins, at `close`, or with `last=True`,
+        which is evaluated before `log` comes back. Without `step` the next one is meant, and it is the last call of
+        it. What is not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
         metrics are left out and its tensors wait for the next step.
         """
         if self._state.elsewhere():
@@ -182,7 +182,7 @@ class Monitor:
                 self._open.take(self._waiting)
                 self._waiting = {}
                 if last:
-                    self._evaluate_open()
+                    self._evaluate_open(at_once=True)
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
@@ -301,7 +301,7 @@ class Monitor:
         self.events += [(step, event) for event in events]
         self._run(partial(self._evaluation.rebaseline, step, events))
 
-    def _evaluate_open(self) -> None:
+    def _evaluate_open(self, *, at_once: bool = False) -> None:
         """Have the step that is underway evaluated: it is whole."""
         if self._open is None:
             return
@@ -311,11 +311,12 @@ class Monitor:
         if done.has_tensors:
             self._last_with_tensors = done.step
         config = dict(self.config)
-        self._run(partial(self._evaluation.step, done, self._shown, config, self._time_ratio, self._missing))
+        task = partial(self._evaluation.step, done, self._shown, config, self._time_ratio, self._missing)
+        self._run(task, at_once=at_once)
 
-    def _run(self, task: Task) -> None:
+    def _run(self, task: Task, *, at_once: bool = False) -> None:
         """Do `task` in its turn: beside the training thread, unless there is a backend that is written to on it."""
-        if self._evaluation.out.local:
+        if at_once or self._evaluation.out.local:
             self._background.settle()
             task()
         else:
