@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "tracker_diag"
 # From left to right. A room may import from those before it, and from itself.
 ROOMS = [
     "arrays", "errors", "state", "stats", "batch", "slices", "chat", "detect", "windows", "step", "metrics", "records",
-    "rules", "report", "health", "backends", "notify", "reduce", "readout", "evaluation", "background", "monitor",
-    "hooks", "proxies", "wrap", "testing", "sources", "replay", "diagnose", "run_page", "demo", "rules_cli",
-    "panels_cli", "integrations_cli", "cli",
+    "rules", "report", "health", "backends", "notify", "reduce", "readout", "monitor", "hooks", "proxies", "wrap",
+    "testing", "sources", "replay", "diagnose", "run_page", "demo", "rules_cli", "panels_cli", "integrations_cli",
+    "cli",
 ]  # fmt: skip
 OPTIONAL = {
     "wandb", "mlflow", "torch", "pyarrow", "matplotlib", "jinja2", "safetensors", "trackio", "tensorboard", "pandas",

@@ -1,9 +1,11 @@
 import atexit
+import contextlib
 import json
 import logging
 import math
 import threading
 from collections import Counter
+from itertools import count
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from tracker_diag import BatchError, Monitor, arrays
 from tracker_diag import batch as batch_module
 from tracker_diag import step as step_module
 from tracker_diag.backends.base import Backend
+from tracker_diag.backends.outbox import Outbox
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import StateError
@@ -377,7 +380,7 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
 def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
-    monkeypatch.setattr(monitor._evaluation.engine, "evaluate", lambda observed: 1 / 0)
+    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
     monitor.log({}, 0, last=True)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
@@ -392,9 +395,67 @@ def test_closing_twice_writes_once(rng, make_batch):
     assert monitor.close() is first is seen.summary
 
 
+def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_batch, caplog):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    monitor.log({"reward": 0.5}, 0)
+    first = monitor.close()
+    monitor.rebaseline("too late")
+    for step in range(1, 4):
+        monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 0.5}, step, last=True)
+    assert monitor.close() is first
+    assert monitor.summary().steps == 1
+    assert list(seen.records) == [0]
+    assert monitor.health["after_close"] == 6
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "after_close: DiagError: the diagnostics have ended"
+    ]
+
+
+def test_a_closed_journal_writes_into_no_other_file(rng, make_batch, tmp_path, monkeypatch):
+    """The operating system gives the number of a closed file to the next that is opened: a checkpoint, say."""
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "journals"))
+    outbox = Outbox(Remote())
+    outbox.metrics(0, {"reward": 0.5})
+    outbox.close(Monitor().summary(), ())
+    with contextlib.ExitStack() as others:
+        files = [others.enter_context((tmp_path / f"checkpoint-{number}").open("w+b")) for number in range(8)]
+        for step in range(1, 4):
+            outbox.metrics(step, {"reward": 0.5})
+        assert outbox.counts()["spool_errors"] == 1  # from then on memory is tried first
+        assert [file.read() for file in files] == [b""] * 8
+
+
+def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
+    monitor, batches, states = Monitor(), [make_batch(rng) for _ in range(8)], []
+
+    def save():
+        while len(states) < 12:
+            states.append(json.dumps(monitor.state_dict(), allow_nan=False))
+
+    saver = threading.Thread(target=save)
+    saver.start()
+    for step in count():
+        monitor.observe(**batches[step % 8])
+        monitor.log({"reward": 0.5}, step)
+        if not saver.is_alive():
+            break
+    assert len(states) == 12
+    for state in states[::3]:
+        Monitor().load_state_dict(json.loads(state))
+    assert monitor.failures == []
+
+
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
-    assert all(len(window._recent) == 4 for window in monitor._evaluation.windows.values())
+    assert all(len(window._recent) == 4 for window in monitor._windows.values())
+
+
+class Remote(CapturingBackend):
+    """What it is given comes to it on a thread of its own, as with W&B and MLflow."""
+
+    local = False
 
 
 def growing(step):
@@ -460,90 +521,6 @@ def test_damaged_arrays_are_told(rng, make_batch):
     state["windows"]["policy"]["recent"][0]["floats"][0] = "f:2,8:nonsense"
     with pytest.raises(StateError, match="array: 'f:2,8:nonsense' given"):
         Monitor().load_state_dict(state)
-
-
-class Remote(CapturingBackend):
-    """What it is given comes to it on a thread of its own, as with W&B and MLflow."""
-
-    local = False
-
-
-@pytest.mark.parametrize("others", [[], [CapturingBackend()]], ids=["beside", "on the training thread"])
-def test_where_it_is_evaluated_changes_nothing(make_batch, others):
-    def run(monitor, seen):
-        rng = np.random.default_rng(0)
-        for step in range(130):
-            if step == 120:
-                monitor.rebaseline("new tool")
-            monitor.observe(**make_batch(rng, post=growing(step)), env=[f"env{step // 10 + i % 3}" for i in range(64)])
-            monitor.log({"reward": 0.5}, step)
-            monitor.log({"kl": math.nan if step == 60 else 0.1}, step)
-        monitor.close()
-        return [
-            {step: seen.scalars(step) for step in seen.records},
-            seen.own,
-            alerts_of(seen),
-            seen.notices,
-            seen.events,
-            seen.summary.to_json(),
-            seen.tables,
-            monitor.health,
-            monitor.failures,
-        ]
-
-    local, remote = CapturingBackend(), Remote()
-    here, beside = run(Monitor([local]), local), run(Monitor([remote, *others]), remote)
-    assert json.dumps(beside, default=str) == json.dumps(here, default=str)
-    assert any(state == "firing" for _, _, _, _, state, *_ in here[2])
-
-
-def test_training_goes_on_while_a_step_is_evaluated(rng, make_batch, monkeypatch):
-    monitor = Monitor([Remote()])
-    engine, go, threads = monitor._evaluation.engine, threading.Event(), []
-    whole = engine.evaluate
-
-    def held(observed):
-        threads.append(threading.get_ident())
-        assert go.wait(60)
-        return whole(observed)
-
-    monkeypatch.setattr(engine, "evaluate", held)
-    for step in range(2):  # of which the second is not whole yet
-        monitor.observe(**make_batch(rng))
-        monitor.log({"reward": 0.5}, step)
-    assert monitor.step == 1
-    go.set()
-    monitor.log({"reward": 0.5}, 2, last=True)
-    assert len(threads) == 3
-    assert threads[2] == threading.get_ident()  # so that what came back cannot be lost
-    assert threading.get_ident() not in threads[:2]
-    assert monitor.close().steps == 3
-
-
-def test_a_failure_beside_training_is_warned_of_on_the_training_thread(rng, make_batch, monkeypatch, caplog):
-    """A handler of warnings may log to the tracker, and wait for the very thread that warned."""
-    monitor = Monitor([Remote()])
-    monkeypatch.setattr(monitor._evaluation.engine, "evaluate", lambda observed: 1 / 0)
-    warned = []
-
-    class Forward(logging.Handler):
-        def emit(self, record):
-            warned.append((record.threadName, record.getMessage()))
-            monitor.log({"warnings": 1}, 100)
-            assert monitor.failures
-
-    handler = Forward()
-    logging.getLogger("tracker_diag").addHandler(handler)
-    try:
-        for step in range(4):
-            monitor.observe(**make_batch(rng))
-            monitor.log({}, step)
-        monitor.close()
-    finally:
-        logging.getLogger("tracker_diag").removeHandler(handler)
-    assert [thread for thread, _ in warned] == [threading.current_thread().name]
-    assert warned[0][1].startswith("internal_errors: ZeroDivisionError")
-    assert monitor.health["internal_errors"] >= 3
 
 
 def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
@@ -651,7 +628,7 @@ def test_what_was_observed_and_not_logged_yet_is_saved(rng, make_batch):
 
 def test_a_new_baseline_is_of_the_new_regime_alone(rng, make_batch):
     """Taken while the window still holds the old one, so that a later doubling would hide in it."""
-    _, monitor = watch(make_batch(rng, post=0.02) for _ in range(0))
+    monitor = Monitor()
     for step in range(260):
         if step == 100:
             monitor.rebaseline("narrower tools")
@@ -688,11 +665,9 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingBackend()
     monitor = Monitor([seen])
-    whole = monitor._evaluation.engine.evaluate
+    whole = monitor._engine.evaluate
     fails = iter([False, True, False, False])
-    monkeypatch.setattr(
-        monitor._evaluation.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed)
-    )
+    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step / 4}, step)

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag import Monitor, TokenBatch
-from tracker_diag.reduce import ThroughStore
+from tracker_diag.reduce import Merged, ThroughStore
 from tracker_diag.slices import NAMED_ROWS, Names, label
+from tracker_diag.testing import CapturingBackend
 from tracker_diag.windows import Observation, PairWindow
 
 WORKER = Path(__file__).with_name("rank.py")
@@ -118,6 +119,43 @@ def settle(ranks):
     while ranks._thread._calls:
         time.sleep(0.01)
     assert not ranks.errors()
+
+
+def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
+    """Whether the step is evaluated at once or with the next one, and across a checkpoint too."""
+
+    class Told:
+        """Two ranks, of which the second takes a second more each step, and is heard of a step ago."""
+
+        names = Names()
+
+        def merge(self, step, observed, names, seconds=None):
+            return Merged(dict(observed), {"a": 1.0, "b": 1.0 + step}, {"b": step})
+
+        def errors(self):
+            return ()
+
+        def close(self):
+            pass
+
+    def run(last, cut=None):
+        found, seen = {}, CapturingBackend()
+        monitor = Monitor([seen], ranks=Told())
+        for step in range(4):
+            if step == cut:
+                monitor, old = Monitor([seen], ranks=Told()), monitor
+                monitor.load_state_dict(json.loads(json.dumps(old.state_dict())))
+            whole = monitor._engine.evaluate
+            monitor._engine.evaluate = lambda o, e=whole: (found.update({o.step: dict(o.missing)}), e(o))[1]
+            monitor.observe(**make_batch(rng))
+            monitor.log({"reward": 0.5}, step, last=last)
+        monitor.close()
+        return {step: (seen.scalars(step)["diag/health/rank_time_ratio"], found[step]) for step in range(4)}
+
+    expected = {step: (1.0 + step, {"b": step}) for step in range(4)}
+    assert run(last=True) == expected
+    assert run(last=False) == expected
+    assert run(last=False, cut=2) == expected
 
 
 def test_rank_0_takes_what_is_there_and_asks_for_no_more():

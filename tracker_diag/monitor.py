@@ -1,40 +1,44 @@
 """Monitor: the whole flow on one screen. Read this first.
 
     observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
-    log:      → those of all ranks → the step, once it is whole → Evaluation
-
-`Evaluation` is the rest: windows, statistics, rules, backends. Where every backend has a thread of its own, it works
-beside the training thread while the next step is underway.
+    log:      → windows → statistics → records → rules → findings → backends
 
 Nothing here raises into training after the first observation has gone well: what fails is counted
 in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 """
 
 import atexit
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from tracker_diag import readout
 from tracker_diag.backends.base import Backend
-from tracker_diag.background import Background, Task
-from tracker_diag.batch import Pair, Tensors, TokenBatch
+from tracker_diag.backends.fan_out import FanOut
+from tracker_diag.batch import PAIRS, Pair, Tensors, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import StateError, StepError
-from tracker_diag.evaluation import Evaluation
+from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.health import Health
-from tracker_diag.records import Table
+from tracker_diag.metrics.aliases import key_map
+from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.reduce import Ranks
+from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.rules.readers.base import Observed
 from tracker_diag.rules.triage import Summary
-from tracker_diag.slices import Names, label
+from tracker_diag.slices import CONTEXT, Names, label
+from tracker_diag.stats.tails import Estimate
 from tracker_diag.step import Step, add_observation, numbers, on_host, packed, unpacked
-from tracker_diag.windows import Observation
+from tracker_diag.windows import Observation, PairWindow
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,21 +74,25 @@ class Monitor:
         source: str = "live",
     ) -> None:
         self._state = Health()
-        self.guard = self._state.guard
+        self.health, self.failures, self.guard = self._state.counts, self._state.failures, self._state.guard
+        self._out = FanOut(self.guard, self.health)
+        self._alerts = Alerts()
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
         self._names = Names()
+        self._settings = settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm = algorithm or algorithm_of(self.config)
+        self._engine = Engine(catalog() if rules is None else rules, self._settings, self.algorithm)
+        self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
             raise ValueError(f"window: {window} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        rules, settings = catalog() if rules is None else rules, settings or GrowthSettings()
-        self.clip = clip
-        self._evaluation = Evaluation(rules, settings, self.algorithm, window=window, clip=clip, health=self._state)
-        self._background = Background()
-        self._ranks = ranks
+        self._clip, self._ranks = clip, ranks
+        self._window_steps = window
+        self._keys = key_map(())
+        self._windows: dict[Pair, PairWindow] = {}
         self._incoming: dict[Pair, Observation] = {}
         """Tensors that came since the last `log`; they belong to the step of the next one."""
         self._waiting: dict[Pair, Observation] = {}
@@ -107,23 +115,11 @@ class Monitor:
 
     def add(self, backend: Backend) -> None:
         """Write to `backend` as well, from the next step on; for runs that a framework starts later."""
-        self._evaluation.out.add(backend)
+        self._out.add(backend)
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        return self._evaluation.out.backends
-
-    @property
-    def health(self) -> Counter[str]:
-        """What has gone wrong so far: how often, by the name in `diag/health/<name>`."""
-        self._background.settle()
-        return self._state.counts
-
-    @property
-    def failures(self) -> list[str]:
-        """The first message of each kind of failure."""
-        self._background.settle()
-        return self._state.failures
+        return self._out.backends
 
     @property
     def step(self) -> int | None:
@@ -147,7 +143,7 @@ class Monitor:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
-        if self._state.elsewhere():
+        if self._over():
             return
         with self.guard("rejected_batches"):
             self._observations, self._asked, self._seconds = self._observations + 1, True, seconds
@@ -162,12 +158,12 @@ class Monitor:
     def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        Several calls of one step add up. A step is whole when the next one begins, at `close`, or with `last=True`,
-        which is evaluated before `log` comes back. Without `step` the next one is meant, and it is the last call of
-        it. What is not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
+        Several calls of one step add up. A step is evaluated when the next one begins, at `close`, or at
+        once with `last=True`. Without `step` the next one is meant, and it is evaluated at once. What is
+        not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
         metrics are left out and its tensors wait for the next step.
         """
-        if self._state.elsewhere():
+        if self._over():
             return
         with self.guard("internal_errors"):
             own = numbers(metrics)
@@ -179,32 +175,33 @@ class Monitor:
                 self._begin(step)
             if self._open:
                 self._open.metrics.update(own)
+                self._open.time_ratio, self._open.missing = self._time_ratio, self._missing
                 self._open.take(self._waiting)
                 self._waiting = {}
                 if last:
-                    self._evaluate_open(at_once=True)
+                    self._evaluate_open()
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
         if self._state.elsewhere():
-            return self.summary()
-        if self._summary is None:
+            return self._result()
+        with self._state.turn:
+            if self._summary is not None:
+                return self._summary
             with self.guard("internal_errors"):
                 self._evaluate_open()
                 if self._asked or self.observed:  # but no `log` came any more
                     self.log({})
                 self._record_baselines(self._last or 0)
-            self._summary = self.summary()
-            tables: tuple[Table, ...] = ()
-            with self.guard("internal_errors"):
-                tables = (self.slices_table(),)
-            with self.guard("backend_errors"):
-                self._evaluation.out.close(self._summary, tables)
-            self._background.close()
-            if self._ranks:
-                with self.guard("rank_errors"):
-                    self._ranks.close()
-            atexit.unregister(self.close)
+            self._summary = self._result()
+        tables: tuple[Table, ...] = ()
+        with self.guard("internal_errors"):
+            tables = (self.slices_table(),)
+        self._out.close(self._summary, tables)
+        if self._ranks:
+            with self.guard("rank_errors"):
+                self._ranks.close()
+        atexit.unregister(self.close)
         return self._summary
 
     def rebaseline(self, reason: str) -> None:
@@ -220,17 +217,22 @@ class Monitor:
 
         Strings, numbers, lists and dictionaries alone: it goes into any checkpoint, and into JSON.
         """
-        self._background.settle()
+        with self._state.turn:
+            return self._state_dict()
+
+    def _state_dict(self) -> dict[str, Any]:
         return {
             "version": STATE_VERSION,
             "names": [self._shown.state_dict(), self._names.state_dict()],
-            **self._evaluation.state_dict(),
+            "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
+            "engine": self._engine.state_dict(),
+            "alerts": self._alerts.state_dict(),
             "open": self._open.state_dict() if self._open else None,
             "incoming": [packed(self._incoming), packed(self._waiting)],
             "asked": self._asked,
             "strict": self._state.strict,
-            "health": dict(self._state.counts),
-            "failures": list(self._state.failures),
+            "health": dict(self.health),
+            "failures": list(self.failures),
             "events": [list(event) for event in self.events],
             "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
             "rebaseline": list(self._rebaseline),
@@ -244,9 +246,11 @@ class Monitor:
         """
         if state.get("version") != STATE_VERSION:
             raise StateError(f"state: version {state.get('version')} given, expected {STATE_VERSION}")
-        self._background.settle()
         try:
-            self._evaluation.load_state_dict(state)
+            windows: dict[Pair, PairWindow] = {p: self._window(p) for p in PAIRS if p in state["windows"]}
+            for pair, window in windows.items():
+                window.load_state_dict(state["windows"][pair])
+            self._windows = windows
             shown, local = (Names.of_state(part) for part in state["names"])
             self._incoming, self._waiting = (unpacked(part) for part in state["incoming"])
             if self._ranks:
@@ -255,8 +259,12 @@ class Monitor:
                 self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
                 self._names = shown
             self._asked, self._state.strict = state["asked"], state["strict"]
+            self._engine.load_state_dict(state["engine"])
+            self._alerts.load_state_dict(state["alerts"])
             self._open = Step.of_state(state["open"]) if state["open"] else None
-            self._state.load(state["health"], state["failures"])
+            self.health.clear()
+            self.health.update(state["health"])
+            self.failures[:] = state["failures"]
             self.events = [(step, event) for step, event in state["events"]]
             self._steps, self._first, self._last, self._last_with_tensors, self._observations = state["steps"]
             self._rebaseline = list(state["rebaseline"])
@@ -273,13 +281,25 @@ class Monitor:
 
     def summary(self) -> Summary:
         """What the run adds up to so far: findings, first break, blind and healthy rules."""
-        self._background.settle()
-        return Summary.of(self._evaluation.engine, self._source, self._steps, self._first, self._last)
+        with self._state.turn:
+            return self._result()
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
-        self._background.settle()
-        return self._evaluation.slices_table(self._shown)
+        with self._state.turn:
+            return readout.slices_table(self._windows, self._shown)
+
+    def _result(self) -> Summary:
+        return Summary.of(self._engine, self._source, self._steps, self._first, self._last)
+
+    def _over(self) -> bool:
+        """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
+        if self._state.elsewhere():
+            return True
+        if self._summary is not None:
+            with self.guard("after_close"):
+                raise DiagError("the diagnostics have ended, at `close`; attach or wrap anew for what comes after")
+        return self._summary is not None
 
     def _begin(self, step: int) -> None:
         """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
@@ -289,7 +309,8 @@ class Monitor:
             limit = self._open.step
         if limit is not None and step <= limit:
             raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
-        self._evaluate_open()
+        with self.guard("internal_errors"):
+            self._evaluate_open()
         self._open = Step(step)
         self._record_baselines(step)
 
@@ -298,29 +319,37 @@ class Monitor:
         if not self._rebaseline:
             return
         events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
+        for window in self._windows.values():
+            window.rebaseline()
+        ended = self._engine.rebaseline(step)
         self.events += [(step, event) for event in events]
-        self._run(partial(self._evaluation.rebaseline, step, events))
+        self._out.events(step, events, ended, self._alerts.notices(step, ended))
 
-    def _evaluate_open(self, *, at_once: bool = False) -> None:
-        """Have the step that is underway evaluated: it is whole."""
+    def _evaluate_open(self) -> None:
+        """Put the step that is underway through windows, statistics and rules, and tell the backends."""
         if self._open is None:
             return
         done, self._open = self._open, None
-        self._first, self._last = done.step if self._first is None else self._first, done.step
+        step, own = done.step, done.metrics
+        self._first, self._last = step if self._first is None else self._first, step
         self._steps += 1
-        if done.has_tensors:
-            self._last_with_tensors = done.step
-        config = dict(self.config)
-        task = partial(self._evaluation.step, done, self._shown, config, self._time_ratio, self._missing)
-        self._run(task, at_once=at_once)
-
-    def _run(self, task: Task, *, at_once: bool = False) -> None:
-        """Do `task` in its turn: beside the training thread, unless there is a backend that is written to on it."""
-        if at_once or self._evaluation.out.local:
-            self._background.settle()
-            task()
-        else:
-            self._background.run(task)
+        records: list[Record] = []
+        changed: list[Finding] = []
+        with self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
+            observed = done.observed()
+            if observed:
+                self._last_with_tensors = step
+            for pair, one in observed.items():
+                if pair not in self._windows:
+                    self._windows[pair] = self._window(pair)
+                self._windows[pair].push(one)
+            statistics = readout.statistics(self._windows, observed, self._shown, self._wanted)
+            changed = self._engine.evaluate(self._observed(done, statistics, observed))
+            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
+        records += readout.states(self._engine, self.health)
+        if done.time_ratio is not None:
+            records.append(Scalar("diag/health/rank_time_ratio", done.time_ratio))
+        self._out.step(step, own, records, changed, self._alerts.notices(step, changed))
 
     @property
     def _shown(self) -> Names:
@@ -338,10 +367,35 @@ class Monitor:
             with self.guard("rank_errors"):
                 merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
                 observed, self._missing = merged.observed, merged.missing
-                self._state.add({"lost_rank_steps": merged.lost})
+                self.health["lost_rank_steps"] += merged.lost
                 self._time_ratio = merged.time_ratio
             for error in self._ranks.errors():
                 with self.guard("rank_errors"):
                     raise error
         for pair, one in observed.items():
             add_observation(self._waiting, pair, one)
+
+    def _window(self, pair: Pair) -> PairWindow:
+        short = self._settings.short
+        return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
+
+    def _observed(
+        self, done: Step, statistics: Mapping[str, Estimate], pending: Mapping[Pair, Observation]
+    ) -> Observed:
+        """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
+        series, bad = readout.finite(statistics)
+        own = done.metrics
+        if done.time_ratio is not None:
+            series["rank_time_ratio"] = Scalar("rank_time_ratio", done.time_ratio)
+        if not self._keys.covers(own):
+            self._keys = key_map([*self._keys.mapped, *self._keys.unmapped, *own])
+        for name, value in self._keys.values(own).items():
+            series.setdefault(name, Scalar(name, value))
+        broken = [key for key, value in own.items() if not math.isfinite(value)]
+        bad += broken
+        self.health["nonfinite_metrics"] += len(broken)
+        for pair, observed in pending.items():
+            self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
+            bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]
+        absent, checked = readout.absent(self._windows), bool(own or pending)
+        return Observed(done.step, series, tuple(bad), absent, checked, done.missing, self.config)

@@ -19,6 +19,10 @@ class Step:
 
     step: int
     metrics: dict[str, float] = field(default_factory=dict[str, float])
+    time_ratio: float | None = None
+    """Slowest rank's seconds over the median rank's, where ranks tell theirs."""
+    missing: Mapping[str, int] | None = None
+    """Steps since a rank was last heard of, by rank, where ranks report through a store."""
     _host: dict[Pair, Observation] = field(default_factory=dict[Pair, Observation])
     _arriving: list[Arrival] = field(default_factory=list[Arrival])
 
@@ -44,12 +48,14 @@ class Step:
             "names": list(self.metrics),
             "values": values,
             "observed": packed(self.observed()),
+            "ranks": [self.time_ratio, dict(self.missing) if self.missing is not None else None],
         }
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Step":
         metrics = dict(zip(state["names"], unpack(state["values"]).tolist(), strict=True))
-        return cls(state["step"], metrics, unpacked(state["observed"]))
+        time_ratio, missing = state["ranks"]
+        return cls(state["step"], metrics, time_ratio, missing, unpacked(state["observed"]))
 
     @property
     def has_tensors(self) -> bool:

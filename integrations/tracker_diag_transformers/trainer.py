@@ -48,7 +48,7 @@ class DiagnosticsCallback(TrainerCallback):
                 self.monitor.add(backend)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if logs:
+        if logs and not self._closed:  # as when something is evaluated after training
             self.monitor.log(logs, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

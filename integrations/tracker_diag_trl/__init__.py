@@ -36,7 +36,7 @@ SEES = {
 
 
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
-    """Watch one `trainer.train()`; call it before that, and on every process.
+    """Watch `trainer.train()`; call it before that, and on every process.
 
     What cannot be seen with the trainer's settings, or with its version, is told by a warning, once.
 
@@ -44,7 +44,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         trainer: any trainer of TRL.
         monitor: by default one is made that knows the trainer's settings, its clip range and all its processes,
             and that writes to the trackers which the trainer starts. In either case it is closed when training
-            ends, just before these are.
+            ends, just before these are; a second `train()` has one of its own, unless one is given.
     """
     require("trl", "trl")
     from tracker_diag_trl.callback import attach_trainer

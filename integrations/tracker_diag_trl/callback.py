@@ -26,26 +26,35 @@ class DiagnosticsCallback(TrainerCallback):
     """Gives what `trainer` logs, and of GRPO its tensors, to `monitor`; `attach` makes one and puts it in its place."""
 
     def __init__(self, trainer: Any, monitor: Monitor | None = None) -> None:
-        self._given = monitor is not None
+        self._trainer, self._given, self._closed = trainer, monitor is not None, False
+        self._hooks = list[Any]()
+        self._begin(monitor)
+
+    def _begin(self, monitor: Monitor | None = None) -> None:
+        trainer = self._trainer
         self.monitor = monitor or Monitor(config=settings(trainer), clip=clip(trainer.args), ranks=_ranks())
         self._tensors: GrpoTensors | None = None
-        self._hooks = list[Any]()
         self._found = False
         if has_token_ratios(trainer):
             self._look(trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._closed and not self._given:
+            self._begin()
+        self._closed = False
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if self._closed:  # an evaluation after training
+            return
         if self._tensors:
             with self.monitor.guard("integration_errors"):
                 self.monitor.health.update(self._tensors.left_out())
         if not (self._found or self._given) and state.is_world_process_zero:
-            self._find_trackers()
+            self._find_trackers(begun=state.global_step > 0)
         # On every process: where there are several, this is where they come together.
         self.monitor.log(logs or {}, state.global_step)
 
@@ -53,10 +62,12 @@ class DiagnosticsCallback(TrainerCallback):
         for off in self._hooks:
             off()
         self._hooks.clear()
+        self._closed = True
         self.monitor.close()
 
-    def _find_trackers(self) -> None:
+    def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
+        self._found = begun  # before training an evaluation may be logged, and no tracker be there yet
         with self.monitor.guard("integration_errors"):
             for backend in active_backends():
                 self.monitor.add(backend)

@@ -294,7 +294,9 @@ def machine() -> str:
 def main() -> None:
     """Measure, print, write."""
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"machine": machine(), "evidence": json.loads((ROOT / "docs/evidence.json").read_text())}
+    result: dict[str, Any] = {"machine": machine()}
+    for name, file in (("evidence", "evidence.json"), ("trl", "trl_cost.json")):
+        result[name] = json.loads((ROOT / "docs" / file).read_text())
     for measure in (memory, sketch_against_others, merge, accuracy, observe, rules, tracker):
         result[measure.__name__] = measure()
     result["alerts"] = alerts.simulate()

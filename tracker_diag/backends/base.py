@@ -27,8 +27,7 @@ class Backend:
 
     name = "backend"
     local = False
-    """Whether it is written to on the training thread, as what is not safe elsewhere must be. Where every backend of
-    a run has a thread of its own, the run is evaluated beside training too."""
+    """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
     capabilities: frozenset[Capability] = frozenset()
     """What arrives there of what is written."""
     sent = 0

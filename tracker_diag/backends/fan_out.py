@@ -1,28 +1,28 @@
 """Fan-out: every step of the run to several backends; the failure of one is no other's."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.outbox import Outbox
-from tracker_diag.health import Health
 from tracker_diag.records import Record, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
+Guard: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Counts what is raised inside it under the given name, and goes on."""
+
 
 class FanOut:
     """Hands on to `backends`, to each one that is not local through an `Outbox` of its own."""
 
-    def __init__(self, health: Health) -> None:
+    def __init__(self, guard: Guard, health: Counter[str]) -> None:
         self.backends: tuple[Backend, ...] = ()
-        self._health = health
-
-    @property
-    def local(self) -> bool:
-        """Whether one of them is written to by whoever calls."""
-        return any(backend.local for backend in self.backends)
+        self._guard, self._health = guard, health
 
     def add(self, backend: Backend) -> None:
         self.backends += (backend if backend.local else Outbox(backend),)
@@ -38,7 +38,7 @@ class FanOut:
         """One step of the run: the trainer's own metrics, our records, and what the rules say of them."""
         at = time.time()
         for backend in self.backends:
-            with self._health.count("backend_errors"):
+            with self._guard("backend_errors"):
                 backend.metrics(step, own)
                 backend.log(step, records, at)
             self._tell(backend, step, changed, notices)
@@ -47,31 +47,31 @@ class FanOut:
         """What was done on purpose at `step`, and the findings that ended by it."""
         for backend in self.backends:
             for event in events:
-                with self._health.count("backend_errors"):
+                with self._guard("backend_errors"):
                     backend.event(step, event)
             self._tell(backend, step, changed, notices)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         for backend in self.backends:  # all at once: one that is down is waited for, and the others with it
             if isinstance(backend, Outbox):
-                with self._health.count("backend_errors"):
+                with self._guard("backend_errors"):
                     backend.end(summary, tables)
         for backend in self.backends:
-            with self._health.count("backend_errors"):
+            with self._guard("backend_errors"):
                 backend.close(summary, tables)
             self._collect(backend)
 
     def _tell(self, backend: Backend, step: int, changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         for finding in changed:
-            with self._health.count("backend_errors"):
+            with self._guard("backend_errors"):
                 backend.finding(step, finding)
         for notice in notices:
-            with self._health.count("backend_errors"):
+            with self._guard("backend_errors"):
                 backend.alert(step, notice)
         self._collect(backend)
 
     def _collect(self, backend: Backend) -> None:
-        self._health.add(backend.counts())
+        self._health.update(backend.counts())
         for error in backend.errors():
-            with self._health.count("backend_errors"):
+            with self._guard("backend_errors"):
                 raise error

@@ -131,9 +131,10 @@ class Journal:
             self._size = self.sent = self.given = self._start
 
     def close(self, *, keep: bool) -> None:
-        """Let go of the file; delete it unless there is something to `keep`."""
+        """Let go of the file; delete it unless there is something to `keep`. What comes after is an OSError."""
         os.close(self._fd)
         os.close(self._marks)
+        self._fd = self._marks = -1  # the numbers soon are those of other files
         if not keep:
             self.path.unlink(missing_ok=True)
             self.path.with_suffix(".sent").unlink(missing_ok=True)

@@ -66,6 +66,7 @@ STATS = (
 HEALTH = (
     Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
     Metric("late_steps", "steps", "observations or metrics refused because their step went backwards", "higher"),
+    Metric("after_close", "calls", "calls that came after the diagnostics had ended, and were left out", "higher"),
     Metric("nonfinite_tokens", "tokens", "model tokens with a NaN or infinite log-ratio, in all pairs", "higher"),
     Metric("nonfinite_metrics", "values", "NaN or infinite values among the metrics that you log", "higher"),
     Metric("rank_errors", "errors", "parts of a rank that could not be sent; training went on", "higher"),

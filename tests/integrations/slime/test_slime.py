@@ -182,10 +182,10 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
     (rollouts,) = integration._rollouts
     assert rollouts.summary().steps == 3
     trainer = integration.attach(args)
-    own, others = ({rule.id for rule in one._evaluation.engine.rules} for one in (rollouts, trainer))
+    own, others = ({rule.id for rule in one._engine.rules} for one in (rollouts, trainer))
     assert own
     assert not own & others
-    assert {rule.link for rule in rollouts._evaluation.engine.rules} == set(integration.ROLLOUT_LINKS)
+    assert {rule.link for rule in rollouts._engine.rules} == set(integration.ROLLOUT_LINKS)
 
 
 def test_what_is_not_set_is_told(slime, caplog):
@@ -196,7 +196,7 @@ def test_what_is_not_set_is_told(slime, caplog):
 def test_settings_reach_the_monitor(slime):
     monitor = integration.attach(arguments(advantage_estimator="gspo"))
     assert monitor.config["eps_clip_high"] == 0.28
-    assert monitor.clip == (0.2, 0.28)
+    assert monitor._clip == (0.2, 0.28)
     assert algorithm_of(monitor.config) == "gspo"
 
 

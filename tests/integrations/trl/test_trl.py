@@ -206,6 +206,16 @@ def test_an_environments_answers_are_tool_results(tmp_path):
     assert "rewards/Desk/mean" in run["metrics"]["1"]
 
 
+def test_a_trainer_that_trains_again_has_a_second_run(tmp_path):
+    run = outcome(start("again", tmp_path), tmp_path)
+    assert not run["same"]
+    assert run["steps"] == [4, 4]
+    assert run["calls"][0] == run["calls"][1] > 0
+    assert run["slices"][0] == run["slices"][1]
+    assert ["policy", "post_tool"] in run["slices"][1]
+    assert not any(count for health in run["health"] for count in health.values())
+
+
 def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path):
     (release,) = (path for path in VERSIONS if path.name == "1.9.0")
     run = outcome(start("ppo", tmp_path, path=[release]), tmp_path)

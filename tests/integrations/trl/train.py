@@ -319,6 +319,26 @@ def others(folder):
     }
 
 
+def again(folder):
+    """A run, an evaluation after it, and a second run of the same trainer."""
+    evaluated = {"per_device_eval_batch_size": 8}
+    trainer = grpo(folder, **SMALL | evaluated, more={"eval_dataset": Dataset.from_list(prompts(8, seed=3))})
+    first = attach(trainer)
+    ours = trainer.callback_handler.callbacks[0]
+    trainer.train()
+    trainer.evaluate()
+    calls = [len(trainer.calls)]
+    trainer.train()
+    second = ours.monitor
+    return {
+        "calls": [calls[0], len(trainer.calls) - calls[0]],
+        "same": first is second,
+        "steps": [one.summary().steps for one in (first, second)],
+        "slices": [[row[:2] for row in one.slices_table().rows] for one in (first, second)],
+        "health": [dict(one.health) for one in (first, second)],
+    }
+
+
 def environment(folder):
     """An environment for each rollout: it says something of its own when it is reset, and answers the tool."""
     from task import value_of
