@@ -383,8 +383,7 @@ class Monitor:
         self, done: Step, statistics: Mapping[str, Estimate], pending: Mapping[Pair, Observation]
     ) -> Observed:
         """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
-        series, bad = readout.finite(statistics)
-        own = done.metrics
+        own, (series, bad) = done.metrics, readout.finite(statistics)
         if done.time_ratio is not None:
             series["rank_time_ratio"] = Scalar("rank_time_ratio", done.time_ratio)
         if not self._keys.covers(own):

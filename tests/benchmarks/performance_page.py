@@ -20,8 +20,8 @@ WHY = {
     "W&B": "the client makes its histograms and rows on the calling thread",
     "all rules": "two cores that were busy with something else",
     "every step logged": (
-        "the statistics of thirteen slices take 5 ms of Python and numpy, whatever a step takes; only steps below half a"
-        " second feel it"
+        "the statistics of thirteen slices take 5 ms of Python and numpy, whatever a step takes; only steps below half"
+        " a second feel it"
     ),
 }
 """Why a number is not reached, by a part of its name, as far as it is known."""
