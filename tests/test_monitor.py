@@ -1,5 +1,4 @@
 import atexit
-import contextlib
 import json
 import logging
 import math
@@ -17,7 +16,6 @@ from tracker_diag import BatchError, Monitor, arrays
 from tracker_diag import batch as batch_module
 from tracker_diag import step as step_module
 from tracker_diag.backends.base import Backend
-from tracker_diag.backends.outbox import Outbox
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import StateError
@@ -413,20 +411,6 @@ def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_ba
     ]
 
 
-def test_a_closed_journal_writes_into_no_other_file(rng, make_batch, tmp_path, monkeypatch):
-    """The operating system gives the number of a closed file to the next that is opened: a checkpoint, say."""
-    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "journals"))
-    outbox = Outbox(Remote())
-    outbox.metrics(0, {"reward": 0.5})
-    outbox.close(Monitor().summary(), ())
-    with contextlib.ExitStack() as others:
-        files = [others.enter_context((tmp_path / f"checkpoint-{number}").open("w+b")) for number in range(8)]
-        for step in range(1, 4):
-            outbox.metrics(step, {"reward": 0.5})
-        assert outbox.counts()["spool_errors"] == 1  # from then on memory is tried first
-        assert [file.read() for file in files] == [b""] * 8
-
-
 def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
     monitor, batches, states = Monitor(), [make_batch(rng) for _ in range(8)], []
 
@@ -450,12 +434,6 @@ def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
     assert all(len(window._recent) == 4 for window in monitor._windows.values())
-
-
-class Remote(CapturingBackend):
-    """What it is given comes to it on a thread of its own, as with W&B and MLflow."""
-
-    local = False
 
 
 def growing(step):

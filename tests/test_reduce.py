@@ -1,5 +1,6 @@
 """Several ranks, in processes of their own: what comes together is what one process would have seen."""
 
+import atexit
 import json
 import os
 import runpy
@@ -140,13 +141,19 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
 
     def run(last, cut=None):
         found, seen = {}, CapturingBackend()
-        monitor = Monitor([seen], ranks=Told())
+
+        def begin():
+            monitor = Monitor([seen], ranks=Told())
+            whole = monitor._engine.evaluate
+            monitor._engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
+            return monitor
+
+        monitor = begin()
         for step in range(4):
             if step == cut:
-                monitor, old = Monitor([seen], ranks=Told()), monitor
+                old, monitor = monitor, begin()
                 monitor.load_state_dict(json.loads(json.dumps(old.state_dict())))
-            whole = monitor._engine.evaluate
-            monitor._engine.evaluate = lambda o, e=whole: (found.update({o.step: dict(o.missing)}), e(o))[1]
+                atexit.unregister(old.close)
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 0.5}, step, last=last)
         monitor.close()

@@ -218,25 +218,22 @@ class Monitor:
         Strings, numbers, lists and dictionaries alone: it goes into any checkpoint, and into JSON.
         """
         with self._state.turn:
-            return self._state_dict()
-
-    def _state_dict(self) -> dict[str, Any]:
-        return {
-            "version": STATE_VERSION,
-            "names": [self._shown.state_dict(), self._names.state_dict()],
-            "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
-            "engine": self._engine.state_dict(),
-            "alerts": self._alerts.state_dict(),
-            "open": self._open.state_dict() if self._open else None,
-            "incoming": [packed(self._incoming), packed(self._waiting)],
-            "asked": self._asked,
-            "strict": self._state.strict,
-            "health": dict(self.health),
-            "failures": list(self.failures),
-            "events": [list(event) for event in self.events],
-            "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
-            "rebaseline": list(self._rebaseline),
-        }
+            return {
+                "version": STATE_VERSION,
+                "names": [self._shown.state_dict(), self._names.state_dict()],
+                "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
+                "engine": self._engine.state_dict(),
+                "alerts": self._alerts.state_dict(),
+                "open": self._open.state_dict() if self._open else None,
+                "incoming": [packed(self._incoming), packed(self._waiting)],
+                "asked": self._asked,
+                "strict": self._state.strict,
+                "health": dict(self.health),
+                "failures": list(self.failures),
+                "events": [list(event) for event in self.events],
+                "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
+                "rebaseline": list(self._rebaseline),
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken. Rules that are new since then begin anew.
@@ -296,10 +293,11 @@ class Monitor:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
         if self._state.elsewhere():
             return True
-        if self._summary is not None:
-            with self.guard("after_close"):
-                raise DiagError("the diagnostics have ended, at `close`; attach or wrap anew for what comes after")
-        return self._summary is not None
+        if self._summary is None:
+            return False
+        with self.guard("after_close"):
+            raise DiagError("the diagnostics have ended, at `close`; attach or wrap anew for what comes after")
+        return True
 
     def _begin(self, step: int) -> None:
         """Evaluate the step that is underway and open `step`; StepError if it lies before that."""

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import pytest
@@ -60,6 +61,17 @@ def test_a_journal_that_is_open_is_told(path):
         Journal(path, {})
     journal.close(keep=True)
     Journal(path, {}).close(keep=False)
+
+
+def test_a_closed_journal_writes_into_no_other_file(path, tmp_path):
+    """The operating system gives the number of a closed file to the next that is opened: a checkpoint, say."""
+    journal = Journal(path, {"run": "1"})
+    journal.close(keep=True)
+    with contextlib.ExitStack() as others:
+        files = [others.enter_context((tmp_path / f"checkpoint-{number}").open("w+b")) for number in range(8)]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            journal.append({"step": 1})
+        assert [file.read() for file in files] == [b""] * 8
 
 
 def test_what_is_kept_outlives_the_delivery(path, monkeypatch):

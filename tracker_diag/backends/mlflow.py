@@ -53,7 +53,7 @@ class MlflowBackend(Backend):
 
     Args:
         client: an `mlflow.MlflowClient`.
-        image_every: observed steps between two pictures of the distribution; each takes about 0.1 s to draw.
+        image_every: observed steps between two pictures of the distribution; each takes about 0.05 s to draw.
     """
 
     name = "mlflow"
