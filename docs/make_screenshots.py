@@ -29,8 +29,8 @@ from rich.text import Text
 
 from tracker_diag import wrap
 from tracker_diag.backends.mlflow_view import view_path
-from tracker_diag.sources.jsonl import read_metrics
-from tracker_diag.sources.tokens import read_tokens
+from tracker_diag.runs.sources.jsonl import read_metrics
+from tracker_diag.runs.sources.tokens import read_tokens
 
 DOCS = Path(__file__).parent
 DEMO = DOCS.parent / "demo-out"

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 import tracker_diag as td
 from tracker_diag.backends.jsonl import JsonlBackend
-from tracker_diag.reduce import AllReduce
+from tracker_diag.tensors.ranks import AllReduce
 
 WORLD, STEPS = 2, 40
 TOKENS, BATCH, LENGTH = 16, 32, 24

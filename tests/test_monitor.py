@@ -12,9 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError, Monitor, arrays
-from tracker_diag import batch as batch_module
-from tracker_diag import step as step_module
+from tracker_diag import BatchError, Monitor
 from tracker_diag.backends.base import Backend
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
@@ -22,6 +20,9 @@ from tracker_diag.errors import StateError
 from tracker_diag.metrics import registry
 from tracker_diag.records import Histogram
 from tracker_diag.rules.loader import catalog
+from tracker_diag.stats import arrays
+from tracker_diag.tensors import batch as batch_module
+from tracker_diag.tensors import step as step_module
 from tracker_diag.testing import CapturingBackend
 
 

@@ -19,13 +19,12 @@ import numpy as np
 from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
-from tracker_diag.batch import PAIRS, Pair, Tensors, TokenBatch
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.health import Health
 from tracker_diag.metrics.aliases import key_map
+from tracker_diag.metrics.series import CONTEXT, PAIRS, Pair
 from tracker_diag.records import Record, Scalar, Table
-from tracker_diag.reduce import Ranks
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -33,12 +32,14 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
-from tracker_diag.slices import CONTEXT, Names, label
 from tracker_diag.stats.tails import Estimate
-from tracker_diag.step import Step, add_observation, numbers, on_host, packed, unpacked
-from tracker_diag.windows import Observation, PairWindow
+from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.ranks import Ranks
+from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.step import Step, add_observation, numbers, on_host, packed, unpacked
+from tracker_diag.tensors.windows import Observation, PairWindow
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -5,15 +5,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from tracker_diag.batch import PAIRS, Pair
 from tracker_diag.metrics.registry import PREFIX, STATS
+from tracker_diag.metrics.series import ALL, CONTEXT, OTHER, PAIRS, Pair
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
-from tracker_diag.slices import ALL, CONTEXT, OTHER, Names
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import MIN_SEQUENCES, MIN_TOKENS, Estimate, SliceWindow, slice_statistics, tokens_needed
-from tracker_diag.windows import PairWindow
+from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.windows import PairWindow
 
 _OF_A_SLICE = ("p50", "p95", "p99", "ess", "ess_sequence", "pareto_k", "count")
 LOGGED: dict[str, tuple[str, ...]] = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.stats.arrays import Float64Array, IntArray
 
 Cell: TypeAlias = str | float | int | None
 

@@ -18,7 +18,7 @@ from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 
 _TOKEN = re.compile(

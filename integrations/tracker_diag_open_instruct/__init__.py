@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.hooks import HookError, after
 from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError, after
 from tracker_diag.records import Record, Scalar
-from tracker_diag.reduce import AllReduce, Ranks
 from tracker_diag.rules.alerts import Notice
+from tracker_diag.tensors.ranks import AllReduce, Ranks
 
 __all__ = ["SEES", "TESTED", "attach"]
 

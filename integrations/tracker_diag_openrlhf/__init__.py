@@ -17,10 +17,10 @@ from types import ModuleType
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError, after, before
+from tracker_diag.attach.wrap import dotted
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError, after, before
-from tracker_diag.wrap import dotted
 
 __all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
 

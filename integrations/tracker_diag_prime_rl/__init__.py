@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError
-from tracker_diag.sources.prime_rl import read_exports
+from tracker_diag.runs.sources.prime_rl import read_exports
 
 __all__ = ["SEES", "TESTED", "attach", "loss", "read_exports"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[reportMissingImports]  # Ray pins too much to be in every environment
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
-from tracker_diag.hooks import HookError, after, before
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError, after, before
 from tracker_diag_rllib.results import joined, row, settings
 
 _log = logging.getLogger("tracker_diag")

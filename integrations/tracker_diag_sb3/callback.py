@@ -9,8 +9,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
-from tracker_diag.hooks import HookError, after
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError, after
 
 _log = logging.getLogger("tracker_diag")
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError, before
+from tracker_diag.attach.wrap import dotted
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError, before
-from tracker_diag.wrap import dotted
 
 if TYPE_CHECKING:
     from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback

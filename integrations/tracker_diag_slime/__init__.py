@@ -18,9 +18,9 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError, after
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import catalog
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
+from tracker_diag.attach.active import active_backends
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag_transformers import checkpoint

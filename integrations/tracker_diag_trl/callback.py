@@ -8,9 +8,9 @@ from tracker_diag_transformers import checkpoint
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.backends.active import active_backends
-from tracker_diag.hooks import HookError, after
-from tracker_diag.reduce import AllReduce, Ranks
+from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.hooks import HookError, after
+from tracker_diag.tensors.ranks import AllReduce, Ranks
 from tracker_diag_trl.tensors import GrpoTensors, several_processes
 
 NO_RATIO = (

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.hooks import HookError, after
+from tracker_diag.attach.hooks import HookError, after
 from tracker_diag_verl import attach
 
 _log = logging.getLogger("tracker_diag")

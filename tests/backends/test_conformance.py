@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import Monitor
-from tracker_diag.backends import found
+from tracker_diag.backends import discovery as found
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.testing import CapturingBackend, check_backend

@@ -20,10 +20,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tracker_diag import Monitor
-from tracker_diag.backends import outbox
+from tracker_diag.backends.delivery import outbox
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
-from tracker_diag.cli import app
+from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
 
 pytestmark = pytest.mark.slow

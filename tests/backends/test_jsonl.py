@@ -2,7 +2,7 @@ import json
 
 from tracker_diag import Monitor
 from tracker_diag.backends.jsonl import JsonlBackend
-from tracker_diag.sources.jsonl import read_metrics
+from tracker_diag.runs.sources.jsonl import read_metrics
 
 
 def lines(file):

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from tracker_diag import DiagError, Monitor, wrap
-from tracker_diag.backends import outbox
+from tracker_diag.backends.delivery import outbox
 from tracker_diag.backends.mlflow import NOTE_TAG, TABLES_TAG, MlflowBackend
 from tracker_diag.backends.mlflow_view import VIEW_TAG
 

@@ -30,7 +30,7 @@ from tracker_diag.metrics.registry import TRAINING
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.stats.histogram import Sketch, quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
@@ -231,8 +231,8 @@ def tracker() -> dict[str, float]:
     import mlflow
     import wandb
 
+    from tracker_diag.backends.delivery.outbox import FOLDER, Outbox
     from tracker_diag.backends.mlflow import MlflowBackend
-    from tracker_diag.backends.outbox import FOLDER, Outbox
     from tracker_diag.backends.wandb import WandbBackend
 
     rng = np.random.default_rng(0)

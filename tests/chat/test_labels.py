@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag.batch import TokenBatch
 from tracker_diag.chat import ChatFormat
-from tracker_diag.slices import Names, label
+from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.slices import Names, label
 
 FAMILIES = ("chatml", "llama", "mistral", "gemma", "deepseek", "harmony")
 

@@ -4,7 +4,7 @@ from tracker_diag.records import Table
 from tracker_diag.report.html import render_html
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 
 

@@ -7,7 +7,7 @@ from tracker_diag.report.terminal import alert_line, verdict
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 
 

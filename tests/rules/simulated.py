@@ -16,7 +16,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import first_break
 
 ALGORITHMS = ("ppo", "grpo", "gspo", "dpo", "sft")

@@ -10,7 +10,7 @@ from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import All, AnyOf, Not
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.signals import can_be, holds
 from tracker_diag.rules.triage import Summary, first_break
 

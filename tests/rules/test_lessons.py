@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from tracker_diag.diagnose import diagnose
-from tracker_diag.sources.open import read_run
-from tracker_diag.sources.run import FinishedRun
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.open import read_run
+from tracker_diag.runs.sources.run import FinishedRun
 
 
 def noise(rng, n, phi=0.8):

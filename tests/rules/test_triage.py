@@ -12,7 +12,7 @@ from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.readers.base import Observed
+from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary, first_break
 from tracker_diag.testing import series
 

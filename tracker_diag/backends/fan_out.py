@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TypeAlias
 
 from tracker_diag.backends.base import Backend
-from tracker_diag.backends.outbox import Outbox
+from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.records import Record, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tracker_diag.backends.panels import LINES, NAME, RULES
-from tracker_diag.batch import PAIRS
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import PAIRS
 from tracker_diag.rules.loader import catalog
 
 VIEW_KEY = "tracker-diag"

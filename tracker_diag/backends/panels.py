@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.slices import CONTEXT
+from tracker_diag.metrics.series import CONTEXT
 
 VERSION = 1
 """Of what the panels show; a view of an older one is brought up to date."""

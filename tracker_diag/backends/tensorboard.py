@@ -17,14 +17,13 @@ from zlib import crc32
 import numpy as np
 
 from tracker_diag.backends.base import Backend
-from tracker_diag.batch import PAIRS
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import CONTEXT, PAIRS
 from tracker_diag.records import Cell, Histogram, Record, Scalar, Table
 from tracker_diag.report.tables import brief, events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
-from tracker_diag.slices import CONTEXT
 
 CHARTS = {
     "p95": "tail: p95 of |log-ratio|, in nats",

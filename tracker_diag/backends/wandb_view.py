@@ -7,9 +7,9 @@ from typing import Any
 
 from tracker_diag.backends.panels import LINES, NAME, RULES
 from tracker_diag.backends.wandb import STEP
-from tracker_diag.batch import PAIRS
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import PAIRS
 
 VIEW_KEY = "trackerdiag"
 """The view's own part of its address; there is one a project."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.arrays import Array, BoolArray, IntArray
 from tracker_diag.chat.template import Delimiters, read
+from tracker_diag.stats.arrays import Array, BoolArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
+from tracker_diag.attach.wrap import wrap
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
@@ -24,7 +25,6 @@ from tracker_diag.report.terminal import alert_line, verdict
 from tracker_diag.rules.alerts import alerts, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
-from tracker_diag.wrap import wrap
 
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
 

@@ -8,8 +8,8 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array
 from tracker_diag.errors import StateError
+from tracker_diag.stats.arrays import Float64Array
 
 Scale: TypeAlias = Literal["log", "linear"]
 Direction: TypeAlias = Literal["rising", "falling"]

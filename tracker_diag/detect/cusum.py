@@ -10,8 +10,8 @@ tails, and found ×2 over 100 steps after 70 (median), ×2 at once after 10, ×4
 import math
 from dataclasses import dataclass, field
 
-from tracker_diag.arrays import Float64Array
 from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
+from tracker_diag.stats.arrays import Float64Array
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from statistics import NormalDist
 
-from tracker_diag.arrays import Float64Array
 from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
+from tracker_diag.stats.arrays import Float64Array
 
 JUMP = math.log(2)
 """Log units by which two blocks in a row lie above the highest of the baseline after a jump."""

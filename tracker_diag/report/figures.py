@@ -10,8 +10,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-from tracker_diag.arrays import Float64Array, IntArray
 from tracker_diag.records import Histogram
+from tracker_diag.stats.arrays import Float64Array, IntArray
 
 COLORS = {"text_only": "#2f6fb0", "post_tool": "#d9541e"}
 """One colour a slice in every picture; told apart by people who cannot tell red from green."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from tracker_diag.batch import Pair
 from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import (
@@ -28,7 +28,8 @@ from tracker_diag.rules.nodes import (
     Trend,
     names,
 )
-from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader, Series
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.readers.base import LOST_AFTER, Place, Reader, Series
 from tracker_diag.rules.signals import can_be, holds, reader
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]

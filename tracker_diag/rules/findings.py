@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from tracker_diag.batch import Pair
+from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.model import Rule
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]

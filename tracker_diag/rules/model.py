@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
-from tracker_diag.batch import Pair
+from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.nodes import Algorithm, Condition, Node, SeriesRef, Signal, SliceName, names
 
 Severity: TypeAlias = Literal["info", "warn", "error"]

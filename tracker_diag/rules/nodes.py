@@ -5,10 +5,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from tracker_diag.batch import Pair
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
-from tracker_diag.slices import KNOWN
+from tracker_diag.metrics.series import KNOWN, Pair
 
 
 def _known_slice(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, FloatArray, IntArray, RowArray
+from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
 
 MANTISSA_BITS = 7
 LOWEST, HIGHEST = -24, 8

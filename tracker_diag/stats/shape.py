@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import QUANTILE_VALUES, quantiles
 
 QQ_LEVELS: tuple[float, ...] = (0.5, 0.6, 0.7, 0.8, *(1 - 10.0 ** np.linspace(-1, -3.3, 24)).tolist())

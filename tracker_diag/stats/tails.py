@@ -7,7 +7,7 @@ from functools import cache, cached_property
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, IntArray
+from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.pareto import hill, pareto_k_of
 from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein

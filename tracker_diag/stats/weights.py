@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tracker_diag.arrays import Array, Float64Array, IntArray, namespace
+from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.stats.histogram import EDGES
 
 _CHUNK = 1 << 16  # float64 temporaries of a host's pass stay in its cache

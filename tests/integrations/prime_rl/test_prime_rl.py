@@ -13,8 +13,9 @@ import torch
 import tracker_diag_prime_rl as integration
 from tracker_diag_prime_rl import read_exports
 
-from tracker_diag import Monitor, replay
+from tracker_diag import Monitor
 from tracker_diag.errors import MissingExtra, SourceError
+from tracker_diag.runs import replay
 from tracker_diag.testing import CapturingBackend
 
 WIDTH = 40

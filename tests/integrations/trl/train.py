@@ -25,7 +25,7 @@ from tracker_diag import Monitor
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.state import unpack
+from tracker_diag.tensors.state import unpack
 from tracker_diag.testing import CapturingBackend
 
 RANK = int(os.environ.get("RANK", "0"))

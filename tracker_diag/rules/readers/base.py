@@ -2,47 +2,19 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracker_diag.batch import Pair
 from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Algorithm, Limit, Limited, SeriesRef, SliceName
+from tracker_diag.rules.observed import Observed
 
 LOST_AFTER = 100
 """Evaluations without a value after which a series is not seen any more."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """All that the rules see of one step."""
-
-    step: int
-    series: Mapping[str, Scalar]
-    """Finite values, by the name of their series."""
-    non_finite: tuple[str, ...] = ()
-    """Series that were NaN or infinite at this step."""
-    absent: Mapping[str, str] | None = None
-    """Why a pair, a slice of it or a series has no value, by name."""
-    checked: bool = True
-    """Whether any metric or tensor was looked at."""
-    missing: Mapping[str, int] | None = None
-    """Steps since a rank was last heard of, by rank and host."""
-    config: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Settings of the run as they are now, by dotted name."""
-    fired: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The step at which each rule last fired, by its id."""
-
-    def why(self, prefixes: Sequence[str]) -> str:
-        """Why there is no value of a series, from its key and what that begins with, the longest first."""
-        if self.absent:
-            for prefix in prefixes:
-                if prefix in self.absent:
-                    return self.absent[prefix]
-        return f"no series {prefixes[0]}"
 
 
 class Reader(ABC):

@@ -11,7 +11,8 @@ from tracker_diag.detect.growth import GrowthDetector
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Growth, Material, Spike, Trend
-from tracker_diag.rules.readers.base import LOST_AFTER, Observed, Place, Reader
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.readers.base import LOST_AFTER, Place, Reader
 
 BLOCKS = 8
 STEADY = 2.0

@@ -8,7 +8,8 @@ import numpy as np
 
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import BaselineRatio, Correlation, Stuck, Threshold
-from tracker_diag.rules.readers.base import Observed, Place, Reader, limits, outside
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.readers.base import Place, Reader, limits, outside
 
 
 class ThresholdReader(Reader):

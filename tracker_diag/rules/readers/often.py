@@ -6,7 +6,8 @@ from typing import Any
 
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Often
-from tracker_diag.rules.readers.base import Observed, Place, Reader
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.readers.base import Place, Reader
 
 
 class OftenReader(Reader):

@@ -1,0 +1,118 @@
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag.backends.delivery import journal as module
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse
+
+
+def lines(journal):
+    """All that can be read from where the journal stands, and moved on."""
+    found = []
+    while journal.unread:
+        for place, line in journal.read():
+            found.append(line)
+            journal.given = place
+    return found
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "folder" / "run.jsonl"
+
+
+def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(path):
+    journal = Journal(path, {"backend": "x"})
+    for i in range(5):
+        journal.append({"i": i})
+    assert [line["i"] for line in lines(journal)[:3]] == [0, 1, 2]
+    journal.given = journal.sent
+    (place, _), *_ = journal.read()
+    journal.given = place
+    journal.delivered()
+    journal.close(keep=True)
+
+    again = Journal(path, {"backend": "another"})
+    assert again.about == {"backend": "x"}
+    assert [line["i"] for line in lines(again)] == [1, 2, 3, 4]
+    again.delivered()
+    assert not again.undelivered
+    again.close(keep=False)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_torn_line_costs_itself_alone(path):
+    journal = Journal(path, {})
+    journal.append({"i": 0})
+    journal.close(keep=True)
+    with path.open("a") as file:
+        file.write('{"i": 1, "half')
+    journal = Journal(path, {})
+    journal.append({"i": 2})
+    assert lines(journal) == [{"i": 0}, {}, {"i": 2}]
+
+
+def test_a_journal_that_is_open_is_told(path):
+    journal = Journal(path, {})
+    with pytest.raises(JournalInUse, match=r"run\.jsonl: in use by a process that is alive"):
+        Journal(path, {})
+    journal.close(keep=True)
+    Journal(path, {}).close(keep=False)
+
+
+def test_a_closed_journal_writes_into_no_other_file(path, tmp_path):
+    """The operating system gives the number of a closed file to the next that is opened: a checkpoint, say."""
+    journal = Journal(path, {"run": "1"})
+    journal.close(keep=True)
+    with contextlib.ExitStack() as others:
+        files = [others.enter_context((tmp_path / f"checkpoint-{number}").open("w+b")) for number in range(8)]
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            journal.append({"step": 1})
+        assert [file.read() for file in files] == [b""] * 8
+
+
+def test_what_is_kept_outlives_the_delivery(path, monkeypatch):
+    monkeypatch.setattr(module, "SHRINK", 100)
+    journal = Journal(path, {"backend": "x"})
+    for i in range(50):
+        journal.append({"i": i}, keep=i == 7)
+    size = path.stat().st_size
+    assert len(lines(journal)) == 50
+    journal.delivered()
+    journal.shrink()
+    assert path.stat().st_size < size / 10
+    journal.append({"i": 50})
+    assert lines(journal) == [{"i": 50}]
+    assert journal.kept() == [{"i": 7}]
+    journal.close(keep=True)
+    assert [line["i"] for line in Journal(path, {}).kept()] == [7]
+
+
+def test_nothing_is_lost_by_shrinking_while_something_waits(path, monkeypatch):
+    monkeypatch.setattr(module, "SHRINK", 10)
+    journal = Journal(path, {})
+    journal.append({"i": 0})
+    journal.shrink()
+    assert lines(journal) == [{"i": 0}]
+
+
+@given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=30), st.data())
+def test_any_lines_survive_any_number_of_processes(tmp_path_factory, values, data):
+    path = tmp_path_factory.mktemp("journal") / "run.jsonl"
+    journal, out = Journal(path, {}), []
+    for value in values:
+        journal.append(value)
+        if data.draw(st.booleans()):
+            for place, line in journal.read()[: data.draw(st.integers(0, 3))]:
+                out.append(line)
+                journal.given = place
+            journal.delivered()
+        if data.draw(st.booleans()):
+            journal.close(keep=True)
+            journal = Journal(path, {})
+    out += lines(journal)
+    journal.close(keep=False)
+    assert out == json.loads(json.dumps(values))

@@ -1,0 +1,218 @@
+"""`tracker-diag panels` and the export of rules: against the stub of W&B's server, and a real MLflow store."""
+
+import base64
+import json
+import runpy
+import zlib
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tracker_diag import wrap
+from tracker_diag.backends.mlflow_view import VIEW_TAG
+from tracker_diag.backends.panels import NAME
+from tracker_diag.backends.wandb_view import workspace
+from tracker_diag.cli.panels import export_wandb, panels_app
+
+STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
+SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
+
+app = typer.Typer()
+app.add_typer(panels_app, name="panels")
+app.command("export-wandb")(export_wandb)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """A stub server, and the client's settings that lead to it."""
+    import wandb
+
+    with STUB["Stub"]() as server:
+        for name, value in {"BASE_URL": server.url, "API_KEY": STUB["KEY"], "SILENT": "true"}.items():
+            monkeypatch.setenv(f"WANDB_{name}", value)
+        monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+        wandb.teardown()  # settings of an earlier test
+        yield server
+    wandb.teardown()
+
+
+def sections(spec):
+    return {s["name"]: [p["config"] for p in s["panels"]] for s in spec["section"]["panelBankConfig"]["sections"]}
+
+
+def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
+    model = workspace("someone", "rl")._to_model()
+    found = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
+    assert list(found) == SECTIONS
+    plots = [plot for panels in found.values() for plot in panels]
+    assert {plot["xAxis"] for plot in plots} == {"diag/step"}
+    assert found["Tails"][0]["metrics"] == ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]
+    assert all(plot["yLogScale"] for plot in found["Tails"])
+    assert [plot["metrics"][1] for plot in found["ESS"]] == [
+        f"diag/{pair}/post_tool/{stat}"
+        for stat in ("ess", "ess_sequence")
+        for pair in ("policy", "mismatch", "reference")
+    ]
+    assert [plot["metricRegex"] for plot in found["Rules"]] == ["^diag/rule/", "^diag/health/"]
+
+
+@pytest.mark.slow
+def test_a_view_is_saved_once_and_leaves_yours_alone(stub):
+    yours = {"id": "mine", "name": "nw-mine-v", "displayName": "mine", "spec": "{}"}
+    stub.views["nw-mine-v"] = dict(yours)
+
+    first, second = run("panels", "wandb", "someone/rl"), run("panels", "wandb", "someone/rl")
+    assert first.stdout == f"saved: {stub.url}/someone/rl?nw=trackerdiag\n"
+    assert second.stdout == f"there already: {stub.url}/someone/rl?nw=trackerdiag\n"
+    (sent,) = stub.sent("UpsertView2")
+    assert (sent["entityName"], sent["projectName"], sent["name"]) == ("someone", "rl", "nw-trackerdiag-v")
+    assert (sent["displayName"], sent["type"]) == (NAME, "project-view")
+    assert list(sections(json.loads(sent["spec"]))) == SECTIONS
+    assert stub.views["nw-mine-v"] == yours
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_a_view_of_an_older_version_is_brought_up_to_date_in_its_place(stub):
+    run("panels", "wandb", "someone/rl")
+    ours = stub.views["nw-trackerdiag-v"]
+    spec = json.loads(ours["spec"])
+    spec["section"]["panelBankConfig"]["sections"] = []
+    spec["section"]["settings"]["maxRuns"] = 7  # set by you
+    ours |= {"displayName": "Agent RL diagnostics, version 0", "spec": json.dumps(spec)}
+
+    assert run("panels", "wandb", "someone/rl").stdout.startswith("saved: ")
+    assert list(stub.views) == ["nw-trackerdiag-v"]
+    assert stub.sent("UpsertView2")[-1]["id"] == ours["id"]
+    now = json.loads(stub.views["nw-trackerdiag-v"]["spec"])
+    assert list(sections(now)) == SECTIONS
+    assert now["section"]["settings"]["maxRuns"] == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["View", "UpsertView2"])
+def test_what_wandb_refuses_is_told_in_one_line(stub, operation):
+    stub.status[operation] = 403
+    result = run("panels", "wandb", "someone/rl")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "tracker-diag: wandb:someone/rl: no view saved: out of order"
+
+
+@pytest.mark.parametrize("project", ["rl", "a/b/c", "/rl", "someone/"])
+def test_a_project_is_given_with_its_entity(project):
+    result = run("panels", "wandb", project)
+    assert (result.exit_code, result.stderr) == (2, f"tracker-diag: {project!r} given, expected ENTITY/PROJECT\n")
+
+
+# MLflow.
+
+
+def charts(tag):
+    state = json.loads(tag)["state"].removeprefix("deflate;")
+    return json.loads(zlib.decompress(base64.b64decode(state)))
+
+
+def mlflow_run(rng, make_batch):
+    import mlflow
+
+    with mlflow.start_run() as active:
+        run = wrap(mlflow)
+        for step in range(3):
+            run.diag.observe(**make_batch(rng))
+            run.log_metrics({"reward": 0.5}, step=step)
+        run.diag.close()
+    return active.info.experiment_id
+
+
+@pytest.mark.slow
+def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_batch, mlflow_store):
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    client.set_experiment_tag("0", "mlflow.sharedViewState.mine", "{}")
+    assert mlflow_run(rng, make_batch) == "0"
+    by_the_run = client.get_experiment("0").tags[VIEW_TAG]
+    assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
+
+    client.set_experiment_tag("0", VIEW_TAG, by_the_run.replace(NAME, "Tail diagnostics"))
+    for which, said in (("Default", "saved"), ("0", "there already")):
+        result = run("panels", "mlflow", which, "--uri", mlflow_store)
+        assert result.stdout == (
+            f"{said}: <address of the MLflow server>"
+            "/#/experiments/0/runs?compareRunsMode=CHART&viewStateShareKey=tracker-diag\n"
+        )
+    tags = client.get_experiment("0").tags
+    assert json.loads(tags[VIEW_TAG])["name"] == NAME
+    assert charts(tags[VIEW_TAG]) == charts(by_the_run)
+    assert tags["mlflow.sharedViewState.mine"] == "{}"
+
+
+@pytest.mark.slow
+def test_the_view_of_mlflow_has_all_sections_and_only_pairs_that_are_there(rng, make_batch, mlflow_store):
+    import mlflow
+
+    mlflow_run(rng, make_batch)
+    tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
+    state = charts(tag)
+    named = {section["uuid"]: section["name"].partition(":")[0] for section in state["compareRunSections"]}
+    lines = {}
+    for chart in state["compareRunCharts"]:
+        if chart["type"] == "LINE":
+            lines.setdefault(named[chart["metricSectionId"]], []).append(chart["selectedMetricKeys"])
+    assert list(lines) == SECTIONS
+    assert ["diag/reference/text_only/p95", "diag/reference/post_tool/p95"] in lines["Tails"]
+    assert {key.split("/")[1] for keys in lines["Shape"] for key in keys} == {"policy", "reference"}
+    assert any("diag/rule/POL001" in keys for keys in lines["Rules"])
+    assert {chart["step"] for chart in state["compareRunCharts"] if chart["type"] == "IMAGE"} == {2}
+    assert len(tag) < 20_000  # MLflow takes no more
+
+
+@pytest.mark.slow
+def test_an_experiment_that_is_not_there_is_told(mlflow_store):
+    result = run("panels", "mlflow", "none-such")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("tracker-diag: mlflow: experiment none-such: no view saved: ")
+
+
+# Rules as automations.
+
+
+@pytest.mark.slow
+def test_a_rule_becomes_an_automation_on_its_state(stub):
+    result = run("export-wandb", "someone/rl", "--rules", "POL001,NUM001")
+    assert result.stdout == "2 automations are in someone/rl: tracker-diag NUM001, tracker-diag POL001\n"
+    sent = {call["input"]["name"]: call["input"] for call in stub.sent("CreateAutomation")}
+    assert list(sent) == ["tracker-diag NUM001", "tracker-diag POL001"]
+    asked = sent["tracker-diag POL001"]
+    threshold = json.loads(asked["eventFilter"])["run_metric_filter"]["threshold_filter"]
+    assert threshold == {
+        "name": "diag/rule/POL001",
+        "agg_op": None,
+        "window_size": 1,
+        "cmp_op": "$gte",
+        "threshold": 2,
+    }
+    assert (asked["scopeType"], asked["scopeID"], asked["triggeringEventType"]) == (
+        "PROJECT",
+        "UHJvamVjdDox",
+        "RUN_METRIC",
+    )
+    told = asked["triggeredActionConfig"]["notificationActionInput"]
+    assert (told["severity"], told["title"]) == ("WARN", "POL001: Weight tail grows after tool calls")
+    assert told["integrationID"] == stub.slack[0]["id"]
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_without_a_slack_channel_nothing_is_made(stub):
+    stub.slack.clear()
+    result = run("export-wandb", "someone/rl")
+    assert result.exit_code == 2
+    assert "tracker-diag: wandb:someone: no Slack channel is connected" in result.stderr
+    assert stub.sent("CreateAutomation") == []

@@ -1,0 +1,124 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli.app import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A token table whose post-tool tail grows eightfold from step 90 on; gives its path."""
+
+    def write(file=tmp_path / "tokens.parquet", steps=150, nan_at=None):
+        rng = np.random.default_rng(0)
+        parts = []
+        for step in range(steps):
+            n, width = 40, 20
+            position = np.tile(np.arange(width), n)
+            new = rng.uniform(-3, -0.1, n * width)
+            scale = np.where(position > 10, 0.02 * np.exp(max(0, step - 90) * 0.05), 0.02)
+            old = new - scale * rng.normal(size=n * width)
+            if step == nan_at:
+                old[15] = np.nan
+            parts.append(
+                pa.table(
+                    {
+                        "step": np.full(n * width, step),
+                        "sequence": np.repeat(np.arange(n), width),
+                        "position": position,
+                        "is_model": (position != 10) & (position > 0),
+                        "logprob": new,
+                        "old_logprob": old,
+                    }
+                )
+            )
+        pq.write_table(pa.concat_tables(parts), file, row_group_size=7000)
+        return file
+
+    return write
+
+
+def test_replay_prints_the_json_of_the_interface(table):
+    file = table()
+    result = run("replay", file, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["run"] == {"source": str(file), "steps": 150, "first_step": 0, "last_step": 149}
+    (finding,) = [finding for finding in found["findings"] if finding["fired"] is not None]
+    assert list(finding) == [
+        "rule", "name", "link", "pair", "slice", "severity", "state", "onset", "fired", "resolved", "summary",
+        "evidence", "remedy", "inhibited_by",
+    ]  # fmt: skip
+    assert (finding["rule"], finding["slice"], finding["severity"]) == ("POL001", "post_tool", "warn")
+    assert list(finding["evidence"][0]) == ["signal", "series", "holds", "value", "baseline", "n"]
+    assert found["first_break"] == {"rule": "POL001", "slice": "post_tool", "onset": finding["onset"]}
+    assert {"POL002", "RES007"} <= {blind["rule"] for blind in found["blind"]}
+    assert "NUM004" in found["healthy"]
+
+
+def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    lines = [{"step": step, "train/reward": 0.9} for step in range(-3, 153)]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = json.loads(run("replay", table(), "--metrics", metrics, "--json").stdout)
+    assert found["run"]["steps"] == 156
+    evidence = {reading["signal"]: reading for reading in found["findings"][0]["evidence"]}
+    assert evidence["reward_falls"]["holds"] is False
+    assert evidence["mean_kl_grows"]["holds"] is None
+
+
+def test_replay_tells_a_person(table):
+    result = run("replay", table())
+    assert result.exit_code == 0
+    assert "Weight tail grows after tool calls, on post_tool" in " ".join(result.stdout.split())
+
+
+def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 5, "loss": "nan"}\n')
+    found = json.loads(run("replay", table(steps=10), "--metrics", metrics, "--json").stdout)
+    assert [(f["rule"], f["fired"]) for f in found["findings"]] == [("NUM004", 5)]
+
+
+def test_fail_on(table):
+    file = table()
+    assert run("replay", file, "--json", "--fail-on", "warn").exit_code == 1
+    assert run("replay", file, "--json", "--fail-on", "error").exit_code == 0
+    assert run("replay", table(nan_at=100), "--json", "--fail-on", "error").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: no Parquet file"),
+        (lambda folder, table: ["replay", table(), "--metrics", folder / "none"], "none: No such file"),
+        (lambda folder, table: ["replay", table(nan_at=0)], "step 0: old_logprobs: 1 NaN or infinite among"),
+        (lambda folder, table: ["demo", "--out", table()], "tokens.parquet is a file, expected a folder"),
+        (lambda folder, table: ["demo", "--arm", "nonsense"], "--arm: 'nonsense' given, expected one of healthy,"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(make, message, table, tmp_path):
+    result = run(*make(tmp_path, table))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_installed_command_explains_itself():
+    command = [Path(sys.executable).with_name("tracker-diag"), "--help"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "demo" in out
+    assert "replay" in out

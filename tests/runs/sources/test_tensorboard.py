@@ -1,0 +1,131 @@
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+from tracker_diag import SourceError
+from tracker_diag.runs.sources.tensorboard import read_tensorboard
+
+pytest.importorskip("tensorboard")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Event files as torch writes them."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    def write(folder, steps, **metrics):
+        with SummaryWriter(tmp_path / folder) as writer:
+            for step in steps:
+                for key, value in metrics.items():
+                    writer.add_scalar(key, value(step), step, walltime=1000.0 + step)
+        return tmp_path / folder
+
+    return write
+
+
+def test_scalars_with_nan_and_another_cadence(write):
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = write("run", range(5), reward=lambda step: step / 2, kl=lambda step: math.nan if step == 3 else 0.5)
+    with SummaryWriter(folder, filename_suffix=".second") as writer:
+        writer.add_scalar("eval/score", 0.25, 4, walltime=1004.0)
+        writer.add_scalar("new_style", -math.inf, 4, walltime=1004.0, new_style=True)
+        writer.add_histogram("weights", np.arange(5.0), 4)
+    run = read_tensorboard(folder, "it")
+    assert list(run.rows) == [0, 1, 2, 3, 4]
+    assert run.rows[1] == {"reward": 0.5, "kl": 0.5}
+    assert math.isnan(run.rows[3]["kl"])
+    assert run.rows[4] == {"reward": 2.0, "kl": 0.5, "eval/score": 0.25, "new_style": -math.inf}
+    assert run.seconds == {step: float(step) for step in range(5)}
+    assert run.notes == ()
+    (file,) = (file for file in folder.iterdir() if file.suffix != ".second")
+    assert read_tensorboard(file, "it").rows[0] == {"reward": 0.0, "kl": 0.5}
+
+
+def test_settings_that_trainers_write(tmp_path):
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(tmp_path / "run") as writer:
+        writer.add_text("args", '{"learning_rate": 1e-5, "fsdp": {"x": true}}')
+        writer.add_text("hyperparameters", "|param|value|\n|-|-|\n|gamma|0.99|\n|clip_vloss|True|\n|env|Ant-v3|")
+        writer.add_text("args", "no JSON")
+        writer.add_hparams({"lr": 0.5, "algorithm": "grpo"}, {"score": 1.0}, run_name=".")
+        writer.add_scalar("loss", 1.0, 0)
+    config = read_tensorboard(tmp_path / "run", "it").config
+    assert config == {
+        "learning_rate": 1e-5, "fsdp.x": True, "gamma": 0.99, "clip_vloss": True, "env": "Ant-v3",
+        "lr": 0.5, "algorithm": "grpo",
+    }  # fmt: skip
+
+
+def test_a_run_that_was_resumed_from_a_checkpoint(write):
+    write("run", range(6), loss=lambda step: 1.0)
+    folder = write("run", range(4, 8), loss=lambda step: 2.0)
+    run = read_tensorboard(folder, "it")
+    assert [row["loss"] for row in run.rows.values()] == [1.0] * 4 + [2.0] * 4
+    assert run.notes == (
+        "values logged after those of a later step, sorted in: 1, first 'loss': 4 after 5",
+        "values that replace others of the same step: 2, first 'loss' at step 4",
+    )
+
+
+def test_folders_of_one_run_and_of_several(write, tmp_path):
+    write("keras/train", range(2), loss=lambda step: 1.0)
+    write("keras/validation", range(2), loss=lambda step: 2.0)
+    for folder in (tmp_path / "keras", tmp_path):
+        assert read_tensorboard(folder, "it").rows[0] == {"train/loss": 1.0, "validation/loss": 2.0}
+    write("keras", range(1), lr=lambda step: 3.0)
+    assert read_tensorboard(tmp_path / "keras", "it").rows[0]["lr"] == 3.0
+    write("PPO_1", range(2), loss=lambda step: 1.0)
+    with pytest.raises(SourceError, match=r"2 runs \(PPO_1, keras\), give one of them$"):
+        read_tensorboard(tmp_path, "it")
+    shutil.rmtree(tmp_path / "keras")
+    assert read_tensorboard(tmp_path, "it").rows[0] == {"loss": 1.0}
+
+
+def test_a_file_that_breaks_off_at_any_byte(write, tmp_path):
+    folder = write("run", range(4), loss=float)
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    cut = tmp_path / file.name
+    for length in range(len(whole) - 60, len(whole)):
+        cut.write_bytes(whole[:length])
+        run = read_tensorboard(cut, "it")
+        assert 2 <= len(run.rows) <= 4
+        assert len(run.rows) == 4 or not run.notes or "breaks off in a record at byte" in run.notes[0]
+
+
+def test_damage_is_told_with_its_place(write, tmp_path):
+    folder = write("run", range(4), loss=float)
+    (file,) = folder.iterdir()
+    whole = bytearray(file.read_bytes())
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        file.write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"byte \d+: (the record is damaged|no record of a TensorBoard)"):
+            read_tensorboard(file, "it")
+
+
+def test_no_scalars_and_no_events(write, tmp_path):
+    write("run", [])
+    with pytest.raises(SourceError, match="it: no metrics"):
+        read_tensorboard(tmp_path / "run", "it")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="no event files of TensorBoard in this folder"):
+        read_tensorboard(tmp_path / "empty", "it")
+
+
+def test_the_diagnostics_beside_a_run_are_none_of_its_metrics(tmp_path, make_batch, rng):
+    from tensorboardX import SummaryWriter
+
+    import tracker_diag as td
+
+    with td.wrap(SummaryWriter(str(tmp_path / "run"))) as writer:
+        for step in range(3):
+            writer.diag.observe(**make_batch(rng))
+            writer.add_scalar("train/reward", step / 10, step)
+    run = read_tensorboard(tmp_path, "run")
+    assert [set(row) for row in run.rows.values()] == [{"train/reward"}] * 3

@@ -1,0 +1,273 @@
+"""Finished runs from their metrics alone: what is found, what it has cost, what was read as what."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli.app import app
+from tracker_diag.errors import UnknownName
+from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.runs.diagnose import accelerators, diagnose
+from tracker_diag.runs.page import about_keys, cost_text, lines, run_page
+from tracker_diag.runs.sources.open import read_run
+from tracker_diag.runs.sources.run import FinishedRun
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def finished(rows, config=None, seconds=None, notes=()):
+    by_step = rows if isinstance(rows, dict) else dict(enumerate(rows))
+    return FinishedRun("a run", by_step, config or {}, seconds or {}, tuple(notes))
+
+
+def healthy(rng, steps=200):
+    """A calm GRPO run under TRL's names."""
+    return [
+        {
+            "reward": 0.5 + 0.001 * step + 0.01 * rng.normal(),
+            "kl": 0.02 * (1 + 0.05 * rng.normal()),
+            "entropy": 1.0 + 0.01 * rng.normal(),
+            "loss": 0.01 * rng.normal(),
+            "grad_norm": 0.5 * math.exp(0.1 * rng.normal()),
+            "completions/mean_length": 200 + 5 * rng.normal(),
+            "frac_reward_zero_std": 0.2 + 0.02 * rng.normal(),
+        }
+        for step in range(steps)
+    ]
+
+
+def test_a_nan_is_found_and_costs_what_came_after_it(rng):
+    rows = healthy(rng)
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    seconds = {step: 60.0 * step for step in range(200)}
+    found = diagnose(finished(rows, {"num_gpus": 8}, seconds))
+    first = found.summary.first_break
+    assert (first.rule.id, first.onset) == ("NUM004", 120)
+    cost = found.cost(first)
+    assert (cost.steps, cost.seconds) == (79, 79 * 60)
+    assert cost.gpu_hours == pytest.approx(8 * 79 / 60)
+    assert cost_text(cost) == "79 steps, 1.3 h, 11 GPU-hours"
+
+
+def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
+    rows = healthy(rng)
+    for step, row in enumerate(rows):
+        row["eval_reward"] = 0.6 if step % 20 == 0 else math.nan
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in enumerate(rows)))
+    found = diagnose(read_run(str(file)))
+    assert not [f for f in found.summary.findings if f.rule.id == "NUM004"]
+    assert "eval_reward is NaN but for every 20th row: taken for padding" in about_keys(found)
+
+
+def test_a_metric_that_breaks_for_a_while_and_comes_back_is_no_padding(rng):
+    rows = healthy(rng)
+    for step in range(80, 140):
+        rows[step]["loss"] = math.nan
+    first = diagnose(finished(rows)).summary.first_break
+    assert (first.rule.id, first.onset) == ("NUM004", 80)
+
+
+def test_a_metric_that_breaks_for_good_is_no_padding(rng):
+    rows = healthy(rng)
+    for step in range(150, 200):
+        rows[step]["grad_norm"] = math.nan
+    found = diagnose(finished(rows))
+    assert found.summary.first_break.rule.id == "NUM004"
+
+
+def test_from_a_step_on_and_with_some_rules(rng):
+    from tracker_diag.rules.loader import chosen
+
+    rows = healthy(rng)
+    rows[10]["loss"] = math.inf
+    assert diagnose(finished(rows)).summary.first_break.rule.id == "NUM004"
+    later = diagnose(finished(rows), rules=chosen("NUM004"), since=50)
+    assert later.summary.findings == ()
+    assert later.summary.healthy == ("NUM004",)
+    assert later.summary.steps == 150
+
+
+@pytest.mark.parametrize(
+    ("config", "algorithm"),
+    [
+        ({"algorithm.adv_estimator": "grpo"}, "grpo"),
+        ({"algorithm.adv_estimator": "gae"}, "ppo"),
+        ({"importance_sampling_level": "sequence", "loss_type": "grpo"}, "gspo"),
+        ({"args.trainer_type": "DPO"}, "dpo"),
+        ({"learning_rate": 1e-6}, None),
+    ],
+)
+def test_the_algorithm_is_read_from_the_settings(config, algorithm):
+    assert algorithm_of(config) == algorithm
+
+
+def test_how_many_accelerators_a_run_has():
+    assert accelerators({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 2}) == 16
+    assert accelerators({"world_size": 4}) == 4
+    assert accelerators({"world_size": True, "lr": 1.0}) is None
+
+
+def test_a_framework_that_nobody_knows_is_told(rng):
+    with pytest.raises(UnknownName, match="framework: 'trll' given, expected one of"):
+        diagnose(finished(healthy(rng)), framework="trll")
+
+
+@pytest.fixture
+def metrics_file(rng, tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    rows = healthy(rng)
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    file.write_text("".join(json.dumps({"step": step} | row) + "\n" for step, row in enumerate(rows)))
+    return file
+
+
+def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
+    result = run("diagnose", metrics_file)
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    for part in ("broke first", "NUM004 non-finite-metric", "79 steps", "7 of 7 keys", "healthy"):
+        assert part in text
+
+
+def test_the_json_is_that_of_the_interface_and_more(metrics_file):
+    found = json.loads(run("diagnose", metrics_file, "--json").stdout)
+    assert found["run"] == {"source": str(metrics_file), "steps": 200, "first_step": 0, "last_step": 199}
+    assert found["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 120}
+    assert found["findings"][0]["cost"] == {"steps": 79, "seconds": None, "gpu_hours": None}
+    assert found["keys"]["mapped"]["completions/mean_length"] == "response_length"
+
+
+def test_exit_codes(metrics_file, tmp_path):
+    assert run("diagnose", metrics_file, "--fail-on", "warn").exit_code == 1
+    assert run("diagnose", metrics_file, "--rules", "REW001", "--fail-on", "warn").exit_code == 0
+    for arguments in (
+        [tmp_path / "none.jsonl"],
+        [metrics_file, "--rules", "XYZ"],
+        [metrics_file, "--algorithm", "ppp"],
+        [metrics_file, "--framework", "trll"],
+    ):
+        result = run("diagnose", *arguments)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("tracker-diag: ")
+    empty = tmp_path / "other.jsonl"
+    empty.write_text(json.dumps({"step": 1, "weather": 3}) + "\n")
+    result = run("diagnose", empty)
+    assert result.exit_code == 2
+    assert "none of its metrics is known here (it has weather)" in result.stderr
+
+
+def test_the_page_stands_alone_and_shows_the_curve(metrics_file, tmp_path):
+    page = tmp_path / "page.html"
+    assert run("diagnose", metrics_file, "--html", page).exit_code == 0
+    text = page.read_text()
+    assert "http" not in text.replace("http-equiv", "").split("<h2>Findings")[0]
+    assert "NaN" in text
+
+
+@pytest.mark.parametrize(
+    ("framework", "key", "config", "seconds"),
+    [
+        ("TRL", "step_time", {}, 79 * 30),
+        ("verl", "timing_s/step", {}, 79 * 30),
+        ("verl", "perf/time_per_step", {"num_gpus": 8}, 79 * 30),
+        ("TRL", "nothing", {}, None),
+    ],
+)
+def test_what_steps_take_makes_up_for_a_clock(rng, framework, key, config, seconds):
+    rows = [row | {key: 30.0} for row in healthy(rng)]
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    found = diagnose(finished(rows, config), framework=framework)
+    cost = found.cost(found.summary.first_break)
+    assert cost.seconds == (seconds and pytest.approx(seconds))
+    assert cost.gpu_hours == (8 * seconds / 3600 if config else None)
+
+
+def test_the_time_of_rows_that_stand_for_ten_steps_and_of_a_row_without_one(rng):
+    rows = {10 * step: row | {"step_time": 30.0 if step < 100 else 60.0} for step, row in enumerate(healthy(rng))}
+    del rows[1000]["step_time"]
+    seconds = diagnose(finished(rows)).run.seconds
+    assert seconds[990] == pytest.approx(990 * 30)
+    assert seconds[1000] == pytest.approx(1000 * 30)
+    assert seconds[1990] == pytest.approx(1000 * 30 + 990 * 60)
+
+
+def test_the_whole_trainings_time_is_spread_over_its_steps(rng):
+    rows = dict(enumerate(healthy(rng), 1))
+    rows[200]["train_runtime"] = 4000.0
+    seconds = diagnose(finished(rows)).run.seconds
+    assert seconds[200] - seconds[100] == pytest.approx(2000)
+    clock = {step: 7.0 * step for step in rows}
+    assert diagnose(finished(rows, seconds=clock)).run.seconds == clock  # what the source knows goes first
+
+
+def test_files_of_stable_baselines3_are_read_by_their_names(tmp_path, rng):
+    monitor = tmp_path / "monitor.csv"
+    episodes = "".join(f"{20 + rng.normal():.3f},20,{i}\n" for i in range(100))
+    monitor.write_text('#{"t_start": 1.0, "env_id": "CartPole-v1"}\nr,l,t\n' + episodes)
+    found = diagnose(read_run(str(monitor)))
+    assert found.keys.framework == "SB3"
+    assert set(found.series) == {"reward", "episode_length"}
+    assert found.run.seconds[40] == 1.0
+    arrays = tmp_path / "evaluations.npz"
+    np.savez(arrays, timesteps=[5, 10], results=[[1.0, 3.0], [2.0, 2.0]], ep_lengths=[[5, 5], [5, 5]])
+    found = diagnose(read_run(str(arrays)))
+    assert found.keys.framework == "SB3"
+    assert found.series == {"eval_score": {5: 2.0, 10: 2.0}}
+    np.savez(arrays, timesteps=[5], results=[[1.0]], successes=[[True]])
+    assert diagnose(read_run(str(arrays))).series == {"eval_score": {5: 1.0}}
+
+
+def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
+    rows = healthy(rng)
+    for step in range(120, 200):
+        rows[step]["loss"] = math.nan
+    found = diagnose(finished(rows))
+    (line,) = [text for (rule, _), text in lines(found).items() if rule == "NUM004"]
+    assert line.endswith("79 steps")
+    assert run_page(found).startswith("<!doctype html>")
+
+
+def test_a_run_of_one_step_and_of_none():
+    assert diagnose(finished([{"reward": 0.5}])).summary.steps == 1
+    none = diagnose(finished([]))
+    assert (none.summary.steps, none.summary.findings) == (0, ())
+    assert "NUM004" in none.summary.blind
+
+
+def test_large_steps_and_sparse_rows_are_fine(rng):
+    rows = {step * 1000: row for step, row in enumerate(healthy(rng)) if step % 3}
+    found = diagnose(finished(rows))
+    assert found.summary.last_step == max(rows)
+    assert np.isfinite(list(found.series["reward"].values())).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arm", "named"),
+    [
+        ("healthy", set()),
+        ("constrained", set()),
+        ("widen", set()),  # benign to the averages: only the tensors show it
+        ("collapse", {"POL010"}),
+        ("stale-narrow", {"POL010"}),
+    ],
+)
+def test_what_the_averages_of_the_demos_arms_tell_without_the_tensors(arm, named):
+    from tracker_diag.demo.grpo import ARMS, train
+
+    rows = {step.step: dict(step.metrics) for step in train(ARMS[arm], 0, 240)}
+    findings = diagnose(finished(rows)).summary.findings
+    loud = {one.rule.id for one in findings if one.fired is not None and one.rule.severity != "info"}
+    assert named <= loud
+    assert named or not loud
+    assert all(one.onset > 80 for one in findings if one.rule.id in loud)  # nothing goes wrong before

@@ -1,0 +1,114 @@
+"""One rank of a run of several, as a process of its own: python rank.py MODE RANK WORLD PORT FOLDER."""
+
+import json
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tracker_diag import Monitor
+from tracker_diag.tensors.ranks import AllReduce, ThroughStore
+from tracker_diag.testing import CapturingBackend
+
+STEPS, SEQUENCES, WIDTH = 12, 16, 40
+TOOLS = (("search", "python"), ("python", "browser", "search"))
+
+
+def batch(step, rank):
+    """What `rank` observes at `step`: tools of its own, and a pair that only rank 0 has."""
+    rng = np.random.default_rng([step, rank])
+    new = rng.uniform(-3, -0.1, (SEQUENCES, WIDTH))
+    model = np.ones((SEQUENCES, WIDTH), bool)
+    model[: SEQUENCES // 2, 10:14] = False
+    tool = np.full((SEQUENCES, WIDTH), "", object)
+    tool[: SEQUENCES // 2, 14:] = rng.choice(TOOLS[rank % 2], SEQUENCES // 2)[:, None]
+    given = {"logprobs": new, "model_mask": model, "old_logprobs": new - rng.normal(0, 0.05, new.shape)}
+    if rank == 0:
+        given |= {"ref_logprobs": new - rng.normal(0, 0.1, new.shape), "tool": tool}
+    elif step > 3:
+        given |= {"tool": tool}
+    return given
+
+
+def all_reduce(rank, world, port, folder):
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
+    for step in range(STEPS):
+        given = batch(step, rank)
+        if (step, rank) == (6, 1):
+            given["logprobs"] = given["logprobs"][:, :5]  # rejected here, and the other rank must not wait for ever
+        monitor.observe(**given, seconds=1.0 if rank == 0 else 10.0)
+        monitor.log({"reward": 0.5}, step, last=rank == 0 and step % 3 == 0)
+        if rank == 0:
+            monitor.log({"eval/score": 0.5}, step + 1)  # a row of its own, that the other rank does not have
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+    dist.destroy_process_group()
+
+
+def out_of_step(rank, world, port, folder):
+    """Rank 1 leaves out one step; the trainer's own collective of every step is to go on."""
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+    )
+    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
+    for step in range(STEPS):
+        if (step, rank) != (3, 1):
+            monitor.observe(**batch(step, rank))
+        monitor.log({"reward": 0.5}, step)
+        if step == 3:
+            continue  # here rank 1 is one step behind in the diagnostics
+        gradient = torch.ones(3)
+        dist.all_reduce(gradient)
+        assert gradient.tolist() == [2, 2, 2]
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+    dist.destroy_process_group()
+
+
+def through_store(rank, world, port, folder):
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=20), wait_for_workers=False)
+    (folder / f"{rank}.ready").touch()
+    while len(list(folder.glob("*.ready"))) < world:  # or the first would miss those that are slow to start
+        time.sleep(0.01)
+    monitor = Monitor([CapturingBackend()], ranks=ThroughStore(store, rank, world, f"host-{rank}"), window=STEPS)
+    for step in range(40):
+        monitor.observe(**batch(step, rank))
+        monitor.log({"reward": 0.5}, step)
+        (folder / f"{rank}.at").write_text(str(step))
+        time.sleep(0.05)
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+
+
+def report(monitor):
+    """What a rank has in the end."""
+    table = monitor.slices_table()
+    return {
+        "state": monitor.state_dict(),
+        "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
+        "findings": [finding.to_json() for finding in monitor.summary().findings],
+        "health": dict(monitor.health),
+        "times": [
+            found["diag/health/rank_time_ratio"]
+            for step in monitor.backends[0].records
+            if "diag/health/rank_time_ratio" in (found := monitor.backends[0].scalars(step))
+        ],
+        "counts": {
+            step: {k: v for k, v in monitor.backends[0].scalars(step).items() if k.endswith("count")}
+            for step in monitor.backends[0].records
+        },
+    }
+
+
+if __name__ == "__main__":
+    mode, rank, world, port, folder = sys.argv[1:]
+    {"all_reduce": all_reduce, "out_of_step": out_of_step, "through_store": through_store}[mode](
+        int(rank), int(world), int(port), Path(folder)
+    )

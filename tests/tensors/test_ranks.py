@@ -1,0 +1,268 @@
+"""Several ranks, in processes of their own: what comes together is what one process would have seen."""
+
+import atexit
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from functools import reduce
+from operator import add
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag import Monitor, TokenBatch
+from tracker_diag.metrics.series import NAMED_ROWS
+from tracker_diag.tensors.ranks import Merged, ThroughStore
+from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.windows import Observation, PairWindow
+from tracker_diag.testing import CapturingBackend
+
+WORKER = Path(__file__).with_name("rank.py")
+worker = SimpleNamespace(**runpy.run_path(str(WORKER)))
+
+
+def start(mode, rank, world, port, folder):
+    return subprocess.Popen(
+        [sys.executable, WORKER, mode, str(rank), str(world), str(port), folder],
+        stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def finish(processes):
+    for process in processes:
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error
+
+
+def observed(step, rank, names, first_group):
+    tokens = TokenBatch.of(**worker.batch(step, rank))
+    labels = label(tokens, names)
+    return {pair: Observation.of(tokens, pair, labels, first_group) for pair in tokens.pairs}
+
+
+@pytest.mark.slow
+def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
+    finish([start("all_reduce", rank, 2, free_port, tmp_path) for rank in range(2)])
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first["table"] == second["table"]
+    assert first["state"]["windows"] == second["state"]["windows"]
+
+    names, windows = Names(), {}
+    for step in range(worker.STEPS):
+        parts = [observed(step, rank, names, step + 1) for rank in range(2) if (step, rank) != (6, 1)]
+        for pair in ("policy", "reference"):
+            window = windows.setdefault(pair, PairWindow(pair, worker.STEPS, 15, 50))
+            window.push(reduce(add, (part[pair] for part in parts if pair in part)))
+    for pair, window in windows.items():
+        restored = PairWindow(pair, worker.STEPS, 15, 50)
+        restored.load_state_dict(first["state"]["windows"][pair])
+        for dimension, counts in window.total.items():
+            np.testing.assert_array_equal(restored.total[dimension], counts, err_msg=f"{pair} {dimension}")
+    rows = {(row["pair"], row["slice"]): row for row in first["table"]}
+    assert {"tool:search", "tool:python", "tool:browser"} <= {name for _, name in rows}
+    expected = windows["policy"].slices(names)["all"]
+    assert rows["policy", "all"]["ess_sequence"] == pytest.approx(expected.sequences.ess, rel=1e-12)
+    assert rows["policy", "all"]["k1"] == pytest.approx(expected.k1, rel=1e-9)
+    assert second["health"]["rejected_batches"] == 1
+
+    # Resumed by one process alone: what is saved is the run's, not a rank's.
+    alone = Monitor(window=worker.STEPS)
+    alone.load_state_dict(first["state"])
+    table = alone.slices_table()
+    assert [dict(zip(table.columns, row, strict=True)) for row in table.rows] == first["table"]
+    alone.observe(**worker.batch(worker.STEPS, 0))
+    alone.log({"reward": 0.5}, worker.STEPS)
+    alone.close()
+    assert not alone.failures
+    assert set(first["times"]) == {10}  # as the ranks say, though all waited for the slower one
+
+
+@pytest.mark.slow
+def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collectives_are_none_the_wiser(
+    tmp_path, free_port
+):
+    finish([start("out_of_step", rank, 2, free_port, tmp_path) for rank in range(2)])
+    for rank in range(2):
+        report = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert report["health"]["rank_errors"] == 1
+        assert report["health"].get("internal_errors", 0) == 0
+        assert len(report["counts"]) >= worker.STEPS - 1  # every step is evaluated all the same
+
+
+@pytest.mark.slow
+def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, free_port):
+    ranks = [start("through_store", rank, 3, free_port, tmp_path) for rank in range(3)]
+    while not (tmp_path / "1.at").exists() or int((tmp_path / "1.at").read_text() or 0) < 12:
+        time.sleep(0.02)
+    ranks[1].send_signal(signal.SIGKILL)
+    ranks[1].communicate()
+    finish([ranks[0], ranks[2]])
+    report = json.loads((tmp_path / "0.json").read_text())
+    (finding, *_) = [finding for finding in report["findings"] if finding["rule"] == "RES007"]
+    assert finding["state"] == "firing"
+    assert finding["summary"].startswith("rank 1 on host-1 was last heard of ")
+    assert 10 <= finding["onset"] <= 20
+    assert report["health"].get("internal_errors", 0) == 0
+    # While they live, all three are in the counts: 400 tokens of each before its tool results, a step.
+    counts = [found["diag/policy/text_only/count"] for found in report["counts"].values() if found]
+    assert max(counts) > 2 * worker.STEPS * 400
+
+
+def settle(ranks):
+    while ranks._thread._calls:
+        time.sleep(0.01)
+    assert not ranks.errors()
+
+
+def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
+    """Whether the step is evaluated at once or with the next one, and across a checkpoint too."""
+
+    class Told:
+        """Two ranks, of which the second takes a second more each step, and is heard of a step ago."""
+
+        names = Names()
+
+        def merge(self, step, observed, names, seconds=None):
+            return Merged(dict(observed), {"a": 1.0, "b": 1.0 + step}, {"b": step})
+
+        def errors(self):
+            return ()
+
+        def close(self):
+            pass
+
+    def run(last, cut=None):
+        found, seen = {}, CapturingBackend()
+
+        def begin():
+            monitor = Monitor([seen], ranks=Told())
+            whole = monitor._engine.evaluate
+            monitor._engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
+            return monitor
+
+        monitor = begin()
+        for step in range(4):
+            if step == cut:
+                old, monitor = monitor, begin()
+                monitor.load_state_dict(json.loads(json.dumps(old.state_dict())))
+                atexit.unregister(old.close)
+            monitor.observe(**make_batch(rng))
+            monitor.log({"reward": 0.5}, step, last=last)
+        monitor.close()
+        return {step: (seen.scalars(step)["diag/health/rank_time_ratio"], found[step]) for step in range(4)}
+
+    expected = {step: (1.0 + step, {"b": step}) for step in range(4)}
+    assert run(last=True) == expected
+    assert run(last=False) == expected
+    assert run(last=False, cut=2) == expected
+
+
+def test_rank_0_takes_what_is_there_and_asks_for_no_more():
+    """In one process: a rank that is late, ahead, or has another set of slices."""
+    store = dist.HashStore()
+    first, second = ThroughStore(store, 0, 2, "a"), ThroughStore(store, 1, 2, "b")
+    names, theirs = Names(), Names()
+
+    def send(step):
+        second.merge(step, observed(step, 1, theirs, 0), theirs, seconds=2.0)
+        settle(second)
+
+    def take(step):
+        first._thread.put(first._take)  # or what came last would be in the next step
+        settle(first)
+        return first.merge(step, observed(step, 0, names, 0), names, seconds=0.5)
+
+    settle(second)
+    alone = take(0)
+    assert alone.missing == {"rank 1 on b": 1}
+    send(0), send(1), send(5)
+    both = take(1)
+    assert not both.missing
+    assert both.time_ratio == 4
+    assert both.observed["policy"].tokens.n.sum() == sum(
+        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((1, 0), (0, 1), (1, 1))
+    )
+    assert not take(2).missing  # it is ahead, not silent
+    send(6)
+    merged = take(6)
+    assert set(first.names.rows["tool"]) == {"search", "python", "browser"}
+    tool = merged.observed["policy"].sketches["tool"].counts
+    for name, row in first.names.slices("tool").items():
+        mine = sum(
+            (batch["tool"][batch["model_mask"]] == name.removeprefix("tool:")).sum()
+            for batch in (worker.batch(6, 0), worker.batch(6, 1), worker.batch(5, 1))
+        )
+        assert tool[row].sum() == mine
+    for step in range(7, 7 + 70):
+        send(step)
+    late = take(80)
+    assert late.lost == 70 - 64
+
+    # Started anew, it counts from 0 again; and what rank 0 itself has missed before it was started anew is past.
+    second.close()
+    anew = ThroughStore(store, 1, 2, "c")
+    anew.merge(90, observed(90, 1, theirs, 0), theirs)
+    settle(anew)
+    assert take(91).observed["policy"].tokens.n.sum() == 2 * tokens_of(90)
+    resumed = ThroughStore(store, 0, 2, "a")
+    resumed._thread.put(resumed._take)
+    settle(resumed)
+    assert resumed.merge(92, {}, Names()).observed == {}
+
+    # On a count of steps of its own, it is ahead for ever: memory is bounded, and it reads as missing.
+    for step in range(10_000, 10_000 + 2 * 64):
+        anew.merge(step, observed(1, 1, theirs, 0), theirs)
+        settle(anew)
+        found = take(step - 9900)
+    assert found.missing == {"rank 1 on b": 1} or found.missing["rank 1 on b"] > 1
+    assert sum(map(len, (other.ready for other in first._others))) <= 64
+
+
+def tokens_of(step):
+    return TokenBatch.of(**worker.batch(step, 0)).model_mask.sum()
+
+
+def test_a_store_that_fails_costs_rank_0_nothing_of_its_own():
+    class Broken:
+        def check(self, keys):
+            raise RuntimeError("the store is gone")
+
+    healthy, broken = dist.HashStore(), ThroughStore.__new__(ThroughStore)
+    broken.__init__(healthy, 0, 2, "a")
+    broken._store = Broken()
+    names = Names()
+    for step in range(3):
+        merged = broken.merge(step, observed(step, 0, names, 0), names)
+        assert merged.observed["policy"].tokens.n.sum() == tokens_of(step)
+    while broken._thread._calls:
+        time.sleep(0.01)
+    assert [str(error) for error in broken.errors()] == ["the store is gone"] * 3
+
+
+def test_a_rank_that_is_none_is_told():
+    with pytest.raises(ValueError, match="rank: 2 given, expected 0 … 1"):
+        ThroughStore(None, 2, 2)
+
+
+@given(st.lists(st.sampled_from([f"tool{i}" for i in range(30)]), min_size=1, max_size=40), st.randoms())
+def test_renaming_loses_no_count(used, random):
+    agreed, mine = Names(), Names()
+    for name in random.sample(sorted(set(used)), len(set(used))):
+        agreed.row("tool", name)
+    zero, model = np.zeros((1, len(used)), np.float32), np.ones((1, len(used)), bool)
+    tokens = TokenBatch.of(logprobs=zero, old_logprobs=zero + 0.1, model_mask=model, tool=[used])
+    one = Observation.of(tokens, "policy", label(tokens, mine))
+    moved = one.renamed(mine, agreed).sketches["tool"].counts.sum(axis=(1, 2))
+    assert moved.sum() == len(used)
+    known = agreed.rows["tool"]
+    if len(set(used)) < NAMED_ROWS:
+        assert {name: moved[i] for i, name in enumerate(known)} == {name: used.count(name) for name in known}

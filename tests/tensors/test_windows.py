@@ -1,0 +1,279 @@
+from functools import reduce
+from operator import add
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracker_diag import TokenBatch
+from tracker_diag.stats import arrays
+from tracker_diag.stats.tails import slice_statistics
+from tracker_diag.stats.weights import WeightSums
+from tracker_diag.tensors import batch
+from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.windows import GROUPS, Arrival, Observation, PairWindow, by_group
+
+
+def tensors(rng, size=4, width=12, scale=0.1):
+    new = rng.normal(-1, 0.5, (size, width))
+    model = rng.random((size, width)) < 0.7
+    model[:, 0] = True
+    return {"logprobs": new, "old_logprobs": new - scale * rng.normal(size=new.shape), "model_mask": model}
+
+
+def observation(rng, **options):
+    tokens = TokenBatch.of(**tensors(rng, **options))
+    return Observation.of(tokens, "policy", label(tokens, Names())), tokens
+
+
+def same(found, expected):
+    assert found.n == expected.n
+    assert found.ess == pytest.approx(expected.ess, rel=1e-9)
+    assert found.kl_k3 == pytest.approx(expected.kl_k3, rel=1e-9)
+
+
+def test_weights_are_over_the_model_tokens_of_the_slice_and_their_sequences():
+    observed, tokens = observation(np.random.default_rng(0))
+    r, row = tokens.log_ratio("policy").reshape(4, 12), label(tokens, Names())["context"].reshape(4, 12)
+    for i, member in enumerate((row == 0, row == 1, row < 2)):
+        if i < 2:
+            same(observed.tokens[i], WeightSums.of(r[member]))
+        sums = [r[j][member[j]].sum() for j in range(4) if member[j].any()]
+        same(observed.sequences[i], WeightSums.of(np.array(sums)))
+        assert observed.sequence_sketch.counts[i].sum() == len(sums)
+
+
+def test_the_groups_are_whole_sequences_in_turn():
+    rng = np.random.default_rng(5)
+    given = tensors(rng, size=20)
+    tokens = TokenBatch.of(**given)
+    counts = Observation.of(tokens, "policy", label(tokens, Names()), first_group=3).sketches["context"].counts
+    for group, found in enumerate(by_group(counts)["all"]):
+        rows = [i for i in range(20) if (i + 3) % GROUPS == group]
+        assert found.sum() == given["model_mask"][rows].sum()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 12), st.integers(1, 30))
+def test_the_window_is_the_merge_of_the_last_steps(steps, length):
+    rng = np.random.default_rng(1)
+    observed = [observation(rng)[0] for _ in range(length)]
+    window = PairWindow("policy", steps, burn_in=3, baseline=5)
+    for one in observed:
+        window.push(one)
+    whole = reduce(add, observed[-steps:])
+    for dimension, one in whole.sketches.items():
+        np.testing.assert_array_equal(window.total[dimension], one.counts)
+    found = window.slices(Names())
+    same(found["all"].sequences, whole.sequences[2])
+    same(found["text_only"].tokens, whole.tokens[0])
+    np.testing.assert_array_equal(found["post_tool"].sequence_counts, whole.sequence_sketch.counts[1])
+
+
+def test_the_baseline_needs_steps_and_tokens():
+    rng = np.random.default_rng(1)
+    few, many = (PairWindow("policy", 2, burn_in=3, baseline=5) for _ in range(2))
+    small = [observation(rng)[0] for _ in range(80)]
+    for one in small:
+        few.push(one)
+    tokens = np.cumsum([one.sketches["context"].counts.sum() for one in small[3:]])
+    needed = int(np.searchsorted(tokens, 2000)) + 1  # what a p99 needs
+    assert needed > 5
+    assert few.baseline["context"].sum() == tokens[needed - 1]
+    large = [observation(rng, size=64)[0] for _ in range(20)]
+    for one in large:
+        many.push(one)
+    expected = reduce(add, large[3:8]).sketches["context"].counts
+    np.testing.assert_array_equal(many.baseline["context"], expected)
+    many.rebaseline()
+    assert not many.baseline
+    for one in large[:5]:
+        many.push(one)
+    np.testing.assert_array_equal(many.baseline["context"], reduce(add, large[:5]).sketches["context"].counts)
+
+
+def test_micro_batches_add_up_to_the_batch():
+    rng = np.random.default_rng(2)
+    new, old = rng.normal(size=(2, 6, 10))
+    model = rng.random((6, 10)) < 0.8
+
+    def observed(rows):
+        tokens = TokenBatch.of(logprobs=new[rows], old_logprobs=old[rows], model_mask=model[rows])
+        return Observation.of(tokens, "policy", label(tokens, Names()), first_group=rows.start)
+
+    whole, parts = observed(slice(0, 6)), observed(slice(0, 2)) + observed(slice(2, 6))
+    for dimension, one in whole.sketches.items():
+        np.testing.assert_array_equal(parts.sketches[dimension].counts, one.counts)
+    same(parts.tokens[0], whole.tokens[0])
+    same(parts.sequences[1], whole.sequences[1])
+
+
+def test_the_reference_period_begins_with_the_first_signal():
+    """On-policy steps, where the ratio is 1, are no baseline for what comes after them."""
+    rng = np.random.default_rng(3)
+    window = PairWindow("policy", 4, burn_in=1, baseline=2)
+    for _ in range(10):
+        window.push(observation(rng, scale=0.0)[0])
+    assert not window.baseline
+    later = [observation(rng, size=200)[0] for _ in range(5)]
+    for one in later:
+        window.push(one)
+    np.testing.assert_array_equal(window.baseline["context"], (later[1] + later[2]).sketches["context"].counts)
+
+
+def test_all_is_the_sum_of_the_slices_of_every_partition():
+    observed, tokens = observation(np.random.default_rng(4))
+    counts = by_group(observed.sketches["context"].counts)
+    np.testing.assert_array_equal(counts["all"], counts["text_only"] + counts["post_tool"])
+    assert counts["all"].sum() == tokens.model_mask.sum()
+    np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), counts["all"].sum(axis=0))
+
+
+def test_what_was_read_before_does_not_stay():
+    """The same as of a window that is read for the first time: after a step, a new baseline, and on resuming."""
+    rng = np.random.default_rng(8)
+    read, steps = PairWindow("policy", 2, burn_in=0, baseline=2), [observation(rng, size=64)[0] for _ in range(12)]
+
+    def compare(fresh):
+        found = read.slices(Names())
+        for name, of in fresh.slices(Names()).items():
+            assert slice_statistics(found[name]) == slice_statistics(of)
+        assert found.keys() == fresh.slices(Names()).keys()
+
+    for end in range(1, 13):
+        fresh = PairWindow("policy", 2, burn_in=0, baseline=2)
+        for one in steps[:end]:
+            if end >= 8 and one is steps[7]:
+                fresh.rebaseline()
+            fresh.push(one)
+        if end == 8:
+            read.rebaseline()
+            assert read.slices(Names()) == {}
+        read.push(steps[end - 1])
+        compare(fresh)
+    read.load_state_dict(fresh.state_dict())
+    compare(fresh)
+
+
+def test_the_slices_that_are_asked_for_are_those_of_all():
+    window = PairWindow("policy", 2, burn_in=0, baseline=2)
+    window.push(observation(np.random.default_rng(9), size=64)[0])
+    every, some = window.slices(Names()), window.slices(Names(), {"turn:0", "turn:7_or_more"})
+    assert some.keys() == {"text_only", "post_tool", "all", "turn:0"}
+    assert all(slice_statistics(of) == slice_statistics(every[name]) for name, of in some.items())
+
+
+def test_a_dimension_is_sliced_by_its_names():
+    rng = np.random.default_rng(6)
+    given, names = tensors(rng, size=40, width=30), Names()
+    tools = rng.choice(["", "search", "python"], (40, 30))
+    tokens = TokenBatch.of(**given, tool=tools)
+    window = PairWindow("policy", 2, burn_in=0, baseline=2)
+    for _ in range(5):
+        window.push(Observation.of(tokens, "policy", label(tokens, names)))
+    found = window.slices(names)
+    r = tokens.log_ratio("policy").reshape(40, 30)
+    member = given["model_mask"] & (tools == "search")
+    of = slice_statistics(found["tool:search"])
+    assert of["count"].value == 2 * member.sum()
+    assert of["p95"].value == pytest.approx(np.quantile(abs(r[member]), 0.95), rel=0.02)
+    assert of["k1"].value == pytest.approx(-r[member].mean(), abs=1e-4)
+    assert of["ess"].value == pytest.approx(WeightSums.of(r[member]).ess, rel=1e-3)
+    assert "tool:other" not in found
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 25), st.integers(1, 25))
+def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
+    rng = np.random.default_rng(7)
+    observed = [observation(rng, size=40)[0] for _ in range(before + after)]
+    unbroken = PairWindow("policy", 4, burn_in=3, baseline=5)
+    for one in observed[:before]:
+        unbroken.push(one)
+    restored = PairWindow("policy", 4, burn_in=3, baseline=5)
+    restored.load_state_dict(unbroken.state_dict())
+    for one in observed[before:]:
+        unbroken.push(one)
+        restored.push(Observation.of_state(one.state_dict()))
+    assert restored.state_dict() == unbroken.state_dict()
+    for name, of in unbroken.slices(Names()).items():
+        assert slice_statistics(restored.slices(Names())[name]) == slice_statistics(of)
+
+
+@pytest.fixture
+def devices_path(monkeypatch):
+    """Torch tensors are taken for those of a device, so that they go its way; on the host, where we can look."""
+    for module in (arrays, batch):
+        monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
+
+
+class NoWaiting(torch.overrides.TorchFunctionMode):
+    """Refuses what would make the host wait for a device: reading a value back, or a shape that hangs on one."""
+
+    WAITS = (
+        "item",
+        "tolist",
+        "nonzero",
+        "masked_select",
+        "unique",
+        "bincount",
+        "__bool__",
+        "__float__",
+        "__int__",
+        "cpu",
+        "numpy",
+    )
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        assert name not in self.WAITS, f"{name} waits for the device"
+        if name == "__getitem__":
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            assert not any(isinstance(i, torch.Tensor) and i.dtype == torch.bool for i in index), (
+                "a shape hangs on data"
+            )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_devices_path_gives_the_same_and_never_waits(devices_path, packed, dtype):
+    rng = np.random.default_rng(8)
+    given = tensors(rng, size=24, width=40)
+    given |= {
+        "advantages": rng.normal(size=(24, 40)), "policy_lag": rng.integers(0, 12, (24, 40)),
+        "tool": rng.integers(-1, 3, (24, 40)), "control": rng.random((24, 40)) < 0.1,
+        "applied_weights": rng.uniform(0, 2, (24, 40)),
+    }  # fmt: skip
+    if packed:
+        given = {name: value.reshape(-1) for name, value in given.items()}
+        given["sequence_ids"] = np.repeat(np.arange(24), 40)
+    device = {
+        name: torch.from_numpy(value).to(dtype) if value.dtype.kind == "f" else torch.from_numpy(value)
+        for name, value in given.items()
+    }
+    given = {
+        name: value.float().numpy() if value.is_floating_point() else value.numpy() for name, value in device.items()
+    }
+    on_host = TokenBatch.of(**given, tool_names=("a", "b"))
+    expected = Observation.of(on_host, "policy", label(on_host, Names()), 5)
+    with NoWaiting():
+        tokens = TokenBatch.of(**device, tool_names=("a", "b"), check=False)
+        observed = Observation.of(tokens, "policy", label(tokens, Names()), 5)
+        both = observed + observed
+    found = Arrival({"policy": both}).wait()["policy"]
+    whole = expected + expected
+    assert found.sketches.keys() == whole.sketches.keys()
+    for one, other in zip(found.integers(), whole.integers(), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for one, other in zip(found.floats(), whole.floats(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_waiting_would_be_noticed():
+    with pytest.raises(AssertionError, match="item waits"), NoWaiting():
+        torch.ones(1).item()
+    with pytest.raises(AssertionError, match="hangs on data"), NoWaiting():
+        torch.ones(2)[torch.tensor([True, False])]

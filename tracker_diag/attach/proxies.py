@@ -1,0 +1,251 @@
+"""Proxies: a tracker with `.diag` added, whose logging calls are heard and forwarded as they are."""
+
+import atexit
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, NoReturn
+
+from tracker_diag.backends.wandb import WandbBackend, before_finish
+from tracker_diag.monitor import Monitor
+
+LOGGING = ("log", "log_metrics")
+ENDING = ("finish", "finalize")
+STEPS = ("step", "global_step")
+
+
+class Wrapped:
+    """Stands in for the wrapped tracker: everything it can do, plus `diag`, a `Monitor`.
+
+    It passes for the tracker where a library asks `isinstance`, and a copy of it is itself: a run cannot be copied.
+    """
+
+    diag: Monitor
+
+    def __init__(self, target: Any, monitor: Monitor) -> None:
+        self.__dict__.update(_target=target, diag=monitor)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_target":  # a copy in the making, which has none yet
+            raise AttributeError(name)
+        return getattr(self._target, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._target, name, value)
+
+    @property  # type: ignore[misc]  # what isinstance() asks, beside the type
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return type(self._target)
+
+    def __copy__(self) -> "Wrapped":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Wrapped":
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"{self!r} cannot be pickled: a run that is underway lives in one process; "
+            "wrap the tracker in the process that logs to it"
+        )
+
+    def __repr__(self) -> str:
+        return f"tracker_diag.attach.wrap({self._target!r})"
+
+    def _hear(self, metrics: Mapping[str, object], step: int | None) -> None:
+        """What is logged without a step belongs to the step that is underway."""
+        if step is None and not self.diag.observed:
+            step = self.diag.step or 0
+        self.diag.log(metrics, step)
+
+
+class ContextManaged(Wrapped):
+    """A run that is a context manager, which ends it: the diagnostics are to be written before."""
+
+    def __enter__(self) -> "ContextManaged":
+        self._target.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        self.diag.close()
+        return self._target.__exit__(*error)
+
+
+class WandbRun(ContextManaged):
+    """A `wandb.Run`; the step of the diagnostics is the number of W&B's row."""
+
+    def __init__(self, target: Any, monitor: Monitor, row: int | None, backend: WandbBackend) -> None:
+        super().__init__(target, monitor)
+        self.__dict__.update(_row=row, _backend=backend)
+        # You may finish the run that you wrapped, or leave that to the end of the process.
+        backend.goes_on = before_finish(target, self._ended)
+        atexit.register(self._ended)
+
+    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+        """`Run.log`, unchanged."""
+        commits = step is None if commit is None else commit
+        with self.diag.guard("internal_errors"):  # one thread at a time
+            row: int | None = self._row  # counted here, since asking W&B takes a message to another process
+            if row is not None and step is not None:
+                row = max(row, step)
+            self.diag.log(data, row if step is None else step, last=commits)
+            self.__dict__["_row"] = row + commits if row is not None else None
+        self._target.log(data, step=step, commit=commit)
+
+    def finish(self, *args: Any, **kwargs: Any) -> None:
+        self._ended()
+        self._target.finish(*args, **kwargs)
+
+    def __exit__(self, *error: Any) -> Any:
+        self._ended()
+        return self._target.__exit__(*error)
+
+    def _ended(self) -> None:
+        """The run ends now: what waited for a row of yours gets rows of its own."""
+        atexit.unregister(self._ended)
+        self.diag.close()
+        with self.diag.guard("backend_errors"):
+            self._backend.append()
+
+
+class _Mlflow(Wrapped):
+    def __init__(self, target: Any, monitor: Monitor, run_id: str) -> None:
+        super().__init__(target, monitor)
+        self.__dict__["_run_id"] = run_id
+
+
+class MlflowModule(_Mlflow):
+    """The `mlflow` module; calls to other runs than the one that was active are none of ours."""
+
+    def log_metric(self, key: str, value: float, step: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        """`mlflow.log_metric`, unchanged."""
+        done = self._target.log_metric(key, value, step, *args, **kwargs)
+        self._hear_ours({key: value}, step, kwargs)
+        return done
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        """`mlflow.log_metrics`, unchanged."""
+        done = self._target.log_metrics(metrics, step, *args, **kwargs)
+        self._hear_ours(metrics, step, kwargs)
+        return done
+
+    def end_run(self, *args: Any, **kwargs: Any) -> None:
+        if self._is_ours(None):
+            self.diag.close()
+        self._target.end_run(*args, **kwargs)
+
+    def _hear_ours(self, metrics: dict[str, float], step: int | None, kwargs: dict[str, Any]) -> None:
+        if self._is_ours(kwargs.get("run_id")):
+            self._hear(metrics, step)
+
+    def _is_ours(self, run_id: str | None) -> bool:
+        """Whether a call goes to our run, and not to one that is nested in it, say."""
+        if run_id is None:
+            active = self._target.active_run()
+            run_id = active.info.run_id if active else None
+        return bool(run_id == self._run_id)
+
+
+class MlflowRun(_Mlflow, ContextManaged):
+    """An active run has no methods to log with; it gets those of the module, for itself."""
+
+    def log_metric(self, key: str, value: float, step: int | None = None) -> None:
+        self.log_metrics({key: value}, step)
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        import mlflow
+
+        mlflow.log_metrics(metrics, step, run_id=self._run_id)
+        self._hear(metrics, step)
+
+
+class MlflowClient(_Mlflow):
+    """An `mlflow.MlflowClient`; calls for other runs are none of ours."""
+
+    def log_metric(self, run_id: str, key: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """`MlflowClient.log_metric`, unchanged."""
+        done = self._target.log_metric(run_id, key, value, *args, **kwargs)
+        if run_id == self._run_id:
+            self._hear({key: value}, kwargs.get("step", args[1] if len(args) > 1 else None))
+        return done
+
+    def log_batch(self, run_id: str, metrics: Sequence[Any] = (), *args: Any, **kwargs: Any) -> Any:
+        """`MlflowClient.log_batch`, unchanged."""
+        done = self._target.log_batch(run_id, metrics, *args, **kwargs)
+        if run_id == self._run_id:
+            for step in sorted({metric.step for metric in metrics}):
+                self.diag.log({metric.key: metric.value for metric in metrics if metric.step == step}, step)
+        return done
+
+    def set_terminated(self, run_id: str, *args: Any, **kwargs: Any) -> None:
+        if run_id == self._run_id:
+            self.diag.close()
+        self._target.set_terminated(run_id, *args, **kwargs)
+
+
+class SummaryWriter(ContextManaged):
+    """A `SummaryWriter` of torch or tensorboardX."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None, *args: Any, **kw: Any) -> Any:
+        """`SummaryWriter.add_scalar`, unchanged."""
+        self._hear({tag: scalar_value}, global_step)
+        return self._target.add_scalar(tag, scalar_value, global_step, *args, **kw)
+
+    def add_scalars(
+        self, main_tag: str, tag_scalar_dict: dict[str, Any], global_step: int | None = None, *args: Any, **kw: Any
+    ) -> Any:
+        """`SummaryWriter.add_scalars`, unchanged."""
+        self._hear({f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}, global_step)
+        return self._target.add_scalars(main_tag, tag_scalar_dict, global_step, *args, **kw)
+
+    def close(self) -> None:
+        self.diag.close()
+        self._target.close()
+
+
+class Logger(Wrapped):
+    """Any object with `log(data, step)` or `log_metrics(metrics, step)`, of Lightning, accelerate or your own.
+
+    The diagnostics are told first: what they write of the step before is to come before this one.
+
+    Args:
+        upcoming: gives the step that a call without one gets, where the target counts.
+    """
+
+    def __init__(self, target: Any, monitor: Monitor, upcoming: Callable[[], int | None] = lambda: None) -> None:
+        super().__init__(target, monitor)
+        self.__dict__["_upcoming"] = upcoming
+
+    def __getattr__(self, name: str) -> Any:
+        there = super().__getattr__(name)
+        if name in LOGGING:
+            return self._heard(there)
+        if name in ENDING:
+            return self._ended(there)
+        return there
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The target itself, unchanged."""
+        return self._heard(self._target)(*args, **kwargs)
+
+    def _heard(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def log(*args: Any, **kwargs: Any) -> Any:
+            with self.diag.guard("internal_errors"):
+                signature = inspect.signature(call)
+                given = signature.bind(*args, **kwargs).arguments
+                given |= given.pop("kwargs", {})
+                step = next((given[name] for name in STEPS if given.get(name) is not None), None)
+                step, last = (step, False) if step is not None else (self._upcoming(), True)
+                self.diag.log(given[next(iter(signature.parameters))], step, last=last)
+            return call(*args, **kwargs)
+
+        return log
+
+    def _ended(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def end(*args: Any, **kwargs: Any) -> Any:
+            self.diag.close()
+            return call(*args, **kwargs)
+
+        return end

@@ -1,0 +1,368 @@
+"""Outbox: what a tracker gets, written by a thread of its own from a journal on disk.
+
+Training pays for one line in a file. If the tracker is slow or down, lines wait there; if the process dies, they
+wait for `tracker-diag flush`. Nothing is dropped but histograms, which are large: the oldest, and that is counted.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tracker_diag.backends.base import Backend, Refused
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse
+from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.rules.alerts import Identity, Notice, identity
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.triage import Summary
+
+FOLDER = "TRACKER_DIAG_DIR"
+"""Environment variable that says where journals lie; `.tracker_diag` in the working directory by default."""
+
+HISTOGRAM_STEPS = 50
+"""Steps whose histograms may wait."""
+
+MEMORY = 1000
+"""Entries that are kept in memory where the disk takes none."""
+
+REFUSALS = 100
+"""Times that a tracker may refuse something in one go."""
+
+CLOSE_WITHIN = 30.0
+"""Seconds that the end of a run waits for a slow tracker."""
+
+RETRY, RETRY_AT_MOST = 0.5, 30.0
+"""Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
+
+
+def folder() -> Path:
+    """Where journals lie."""
+    return Path(os.environ.get(FOLDER, ".tracker_diag"))
+
+
+class Outbox(Backend):
+    """Stands before `inner`: takes all that a backend takes, at once, and never raises or waits but in `close`."""
+
+    def __init__(self, inner: Backend, journal: Journal | None = None) -> None:
+        self.name, self.inner = inner.name, inner
+        self.capabilities = inner.capabilities
+        self._journal = journal
+        self._memory: deque[dict[str, Any]] = deque()
+        """What the disk did not take; it comes after all that is in the journal."""
+        self._pictures: OrderedDict[int, list[Record]] = OrderedDict()
+        self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
+        self._known: dict[Identity, Finding] = {}
+        self._changed: int | None = None
+        """Step of a finding that `standing` has not been told of yet."""
+        self._wake = threading.Condition()
+        self._errors: deque[Exception] = deque(maxlen=100)
+        self._counts: Counter[str] = Counter()
+        self._thread: threading.Thread | None = None
+        self._end: tuple[Summary, Sequence[Table]] | None = None
+        self._deadline = float("inf")
+        self._stop = False
+        self._handing: object = None
+        """Number of the entry that is on its way to the tracker."""
+        self._told = False
+        """The tracker's end was told, or there is none to tell."""
+        self._whole = False
+        """All was delivered, and the tracker's end was told."""
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._hears("metrics"):
+            self._put({"metrics": dict(metrics), "step": step})
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        if self._hears("log"):
+            scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+            pictures = [record for record in records if not isinstance(record, Scalar)]
+            self._put({"scalars": scalars, "step": step, "at": at}, pictures)
+
+    def finding(self, step: int, finding: Finding) -> None:
+        if self._hears("finding", "standing"):
+            rule = finding.rule.model_dump(mode="json")
+            self._put({"finding": finding.state_dict(), "rule": rule, "step": step}, keep=True)
+
+    def alert(self, step: int, notice: Notice) -> None:
+        if self._hears("alert"):
+            self._put({"alert": [notice.level, notice.title, notice.text], "step": step})
+
+    def event(self, step: int, event: str) -> None:
+        if self._hears("event"):
+            self._put({"event": event, "step": step})
+
+    def errors(self) -> Sequence[Exception]:
+        with self._wake:
+            found = list(self._errors)
+            self._errors.clear()
+        return found
+
+    def counts(self) -> Mapping[str, int]:
+        with self._wake:
+            found, self._counts = self._counts, Counter()
+        return found
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        """Deliver what waits and end, within `CLOSE_WITHIN` seconds; what is left then stays in the journal."""
+        self.end(summary, tables)
+        self._finish()
+
+    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        """Say that nothing comes after this, and wait for nothing; `close` then waits."""
+        with self._wake:
+            if self._end is None:
+                self._end, self._deadline = (summary, tables), time.monotonic() + CLOSE_WITHIN
+                self._start()
+                self._wake.notify()
+
+    def drain(self, seconds: float) -> bool:
+        """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
+        with self._wake:
+            self._stop, self._deadline = True, time.monotonic() + seconds
+            self._start()
+            self._wake.notify()
+        return self._finish()
+
+    def _hears(self, *names: str) -> bool:
+        """Whether the tracker does anything with one of these."""
+        return any(getattr(type(self.inner), name) is not getattr(Backend, name) for name in names)
+
+    def _finish(self) -> bool:
+        if self._thread is None or self._thread.ident is None:
+            self._work()
+        else:
+            self._thread.join(max(0.0, self._deadline - time.monotonic()) + 1)
+        with self._wake:
+            if self._whole:
+                return True
+            place = self._journal.path if self._journal else "memory, and lost with the process"
+            left = f"not all was delivered; the rest is in {place}: tracker-diag flush"
+            if not self._waits:
+                left = "every step was delivered, but not all of the report at the end"
+            self._errors.append(TimeoutError(f"{self.name}: {left}"))
+        return False
+
+    @property
+    def _waits(self) -> bool:
+        return bool(self._memory) or (self._journal is not None and self._journal.undelivered)
+
+    def _put(self, entry: dict[str, Any], pictures: Sequence[Record] = (), *, keep: bool = False) -> None:
+        with self._wake:
+            self._number += 1
+            entry["n"] = self._number
+            if pictures:
+                self._pictures[self._number] = list(pictures)
+                while len(self._pictures) > HISTOGRAM_STEPS:
+                    _, dropped = self._pictures.popitem(last=False)
+                    self._counts["dropped_histograms"] += len(dropped)
+            self._start()
+            if self._memory or not self._on_disk(entry, keep=keep):
+                self._memory.append(entry)
+                if len(self._memory) > MEMORY:
+                    self._forget()
+            self._wake.notify()
+
+    def _on_disk(self, entry: dict[str, Any], *, keep: bool) -> bool:
+        if self._journal is None:
+            return False
+        try:
+            self._journal.append(entry, keep=keep)
+        except OSError as error:
+            self._counts["spool_errors"] += 1
+            self._errors.append(error)
+            return False
+        return True
+
+    def _forget(self) -> None:
+        """Neither the disk nor the tracker takes anything: the oldest scalars go, findings never."""
+        for i in range(1, len(self._memory)):  # the first one may be on its way
+            if "scalars" in self._memory[i] or "metrics" in self._memory[i]:
+                del self._memory[i]
+                self._counts["dropped_steps"] += 1
+                return
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._open()
+            # A daemon: unlike an executor's it still works in `atexit`, when a run that nobody closed is closed.
+            self._thread = threading.Thread(target=self._work, name=f"tracker_diag-{self.name}", daemon=True)
+        if self._thread.ident is None:
+            with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on: see `_finish`
+                self._thread.start()
+
+    def _open(self) -> None:
+        if self._journal is None:
+            try:
+                self._journal = _journal_for(self.inner)
+            except OSError as error:
+                self._counts["spool_errors"] += 1
+                self._errors.append(error)
+        if self._journal:
+            for entry in self._journal.kept():
+                self._remember(entry)
+
+    def _work(self) -> None:
+        pause, failed, place = 0.0, False, self._progress()
+        while True:
+            with self._wake:
+                if failed:  # what arrives meanwhile is no reason to try again sooner
+                    self._wake.wait_for(lambda: self._ending, min(pause, max(0.0, self._deadline - time.monotonic())))
+                elif pause:
+                    self._wake.wait(pause)
+                else:
+                    self._wake.wait_for(lambda: self._waits or self._ending)
+                    self._wake.wait_for(lambda: self._ending or self._crowded, self.inner.pace)
+                if self._ending and (not self._waits or time.monotonic() > self._deadline):
+                    break
+            try:
+                pause, failed = (0.0 if self._deliver() else RETRY), False
+            except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+                before, place = place, self._progress()
+                pause, failed = (min(RETRY_AT_MOST, 2 * pause) if failed and place == before else RETRY), True
+                self._failed(error)
+        self._told = self._end is None or (not self._waits and self._tell_end(*self._end))
+        with self._wake:
+            self._whole = self._told and not self._waits
+            if self._journal:
+                self._journal.close(keep=self._waits)
+
+    def _progress(self) -> tuple[object, int]:
+        """Something else than before, if anything was delivered since: the entry that failed, what the tracker took.
+
+        How far the journal was read tells nothing: a backend that collects takes entries while its server is down.
+        """
+        return self._handing, self.inner.sent
+
+    def _failed(self, error: Exception) -> None:
+        """Count what may go well later; at the end there is no time for longer pauses."""
+        with self._wake:
+            self._errors.append(error)
+        if self._ending:
+            time.sleep(min(RETRY, max(0.0, self._deadline - time.monotonic())))
+
+    def _tell_end(self, summary: Summary, tables: Sequence[Table]) -> bool:
+        """`close` of the tracker, then `flush` for what that could not bring, until the deadline."""
+        call: Callable[[], object] = partial(self.inner.close, summary, tables)
+        refused = 0
+        while refused < REFUSALS:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001, PERF203  # whatever a tracker raises is to be counted
+                call = partial(self.inner.flush, last=True)
+                if self._lasting(error):
+                    refused += 1
+                    with self._wake:
+                        self._errors.append(error)
+                    continue
+                self._failed(error)
+                if time.monotonic() > self._deadline:
+                    return False
+            else:
+                return True
+        return False
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether histograms would soon have to go."""
+        return len(self._pictures) > HISTOGRAM_STEPS // 2
+
+    @property
+    def _ending(self) -> bool:
+        return self._end is not None or self._stop
+
+    def _deliver(self) -> bool:
+        """Hand on what waits; whether all of it has arrived."""
+        journal = self._journal
+        if journal:
+            for place, entry in journal.read():
+                if self.inner.full:
+                    break
+                self._handing = entry.get("n")
+                self._attempt(partial(self._hand, entry))
+                journal.given = place
+        if journal is None or not journal.unread:
+            while self._memory:
+                self._handing = self._memory[0]["n"]
+                self._attempt(partial(self._hand, self._memory[0]))
+                with self._wake:
+                    self._memory.popleft()
+        self._handing = None
+        if self._changed is not None:
+            step, known = self._changed, tuple(self._known.values())
+            self._attempt(lambda: self.inner.standing(step, known))
+            self._changed = None
+        arrived: object = None
+        for _ in range(REFUSALS):
+            arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
+            if arrived is not None:
+                break
+        arrived = arrived is not False
+        if journal and arrived:
+            with self._wake:
+                journal.delivered()
+                journal.shrink()
+        return arrived and not (journal and journal.unread)
+
+    def _hand(self, entry: Mapping[str, Any]) -> None:
+        """Give one entry to the tracker."""
+        step = entry.get("step", 0)
+        if "scalars" in entry:
+            with self._wake:
+                pictures = self._pictures.pop(entry["n"], [])
+            try:
+                scalars = [Scalar(name, value) for name, value in entry["scalars"].items()]
+                self.inner.log(step, [*scalars, *pictures], entry["at"])
+            except Exception:
+                with self._wake:
+                    self._pictures[entry["n"]] = pictures
+                    self._pictures.move_to_end(entry["n"], last=False)
+                raise
+        elif "metrics" in entry:
+            self.inner.metrics(step, entry["metrics"])
+        elif "alert" in entry:
+            self.inner.alert(step, Notice(step, *entry["alert"]))
+        elif "event" in entry:
+            self.inner.event(step, entry["event"])
+        elif "finding" in entry:
+            finding = self._remember(entry)
+            if finding.fired is not None:
+                self._changed = step
+            self.inner.finding(step, finding)
+
+    def _remember(self, entry: Mapping[str, Any]) -> Finding:
+        finding = Finding.of_state(Rule.model_validate(entry["rule"]), entry["finding"])
+        if finding.fired is not None:
+            self._known[identity(finding)] = finding
+        return finding
+
+    def _attempt(self, call: Callable[[], object]) -> object:
+        """`call()`; what will never go well is counted and given up, what may is raised, to be tried again."""
+        try:
+            return call()
+        except Exception as error:
+            if not self._lasting(error):
+                raise
+            with self._wake:
+                self._errors.append(error)
+            return None
+
+    def _lasting(self, error: Exception) -> bool:
+        """Whether what raised `error` will never go well."""
+        return isinstance(error, Refused) or not self.inner.temporary(error)
+
+
+def _journal_for(backend: Backend) -> Journal:
+    """The journal of `backend`; under another name where a process that is alive has the first."""
+    about = {"backend": backend.name, "address": dict(backend.address)}
+    run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
+    for number in count():
+        with contextlib.suppress(JournalInUse):
+            return Journal(folder() / f"{backend.name}-{run}{f'-{number}' if number else ''}.jsonl", about)
+    raise AssertionError

@@ -1,0 +1,183 @@
+"""The command line: `tracker-diag demo | replay | diagnose | rules | panels | flush | integrations`."""
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, NoReturn, cast, get_args
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from tracker_diag.cli.integrations import integrations
+from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.cli.rules import rules_app
+from tracker_diag.errors import DiagError, UnknownName
+from tracker_diag.report.terminal import verdict
+from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.runs.page import about_keys, lines
+
+app = typer.Typer(
+    help="See which slice of an agent-RL run goes unstable, which link broke first, and what to do.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class FailOn(str, Enum):
+    """Severities that `--fail-on` takes."""
+
+    warn = "warn"
+    error = "error"
+
+
+rules_app.command("export-wandb")(export_wandb)
+app.add_typer(rules_app, name="rules")
+app.add_typer(panels_app, name="panels")
+app.command()(integrations)
+
+
+@app.callback()
+def main() -> None:
+    """The entry point; it has no options of its own."""
+
+
+@app.command()
+def demo(
+    arm: Annotated[
+        str, typer.Option(help="What goes wrong: healthy, constrained, widen, drift-aware, collapse, stale-narrow.")
+    ] = "collapse",
+    seed: Annotated[int, typer.Option(help="Seed of prompts, tool and sampling.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; things go wrong from step 80 on.")] = 300,
+    out: Annotated[
+        Path, typer.Option(help="Folder for MLflow's and W&B's files, tokens, findings and verdict.")
+    ] = Path("demo-out"),
+) -> None:
+    """Train a small tool-using agent on the CPU, with the diagnostics in MLflow and W&B."""
+    console = Console(stderr=True)
+    try:
+        from tracker_diag.demo.grpo import ARMS
+        from tracker_diag.demo.run import run_demo
+    except ImportError as error:
+        _refuse(f'{error.name} is not installed: pip install "tracker-diag[demo]"')
+    if arm not in ARMS:
+        _refuse(f"--arm: {arm!r} given, expected one of {', '.join(ARMS)}")
+    if out.exists() and not out.is_dir():
+        _refuse(f"--out: {out} is a file, expected a folder")
+    console.print(f"[bold]{arm}[/], seed {seed}: {ARMS[arm].says}")
+    run_demo(arm, seed, steps, out, console)
+
+
+@app.command()
+def replay(
+    tokens: Annotated[Path, typer.Argument(help="Token table: Parquet, one row a token. Or prime-rl's token_exports.")],
+    metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with 1 if a finding of this severity or worse fired.")
+    ] = None,
+) -> None:
+    """Diagnose logged per-token tensors, as if the run were live."""
+    from tracker_diag.runs.replay import replay as replay_table
+
+    try:
+        summary = replay_table(tokens, metrics)
+    except DiagError as error:
+        _refuse(str(error))
+    _report(summary, as_json=as_json)
+    _exit_on(summary, fail_on)
+
+
+@app.command()
+def diagnose(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, "
+            "evaluations.npz, monitor.csv), or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, "
+            "trackio:<project>/<run>."
+        ),
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a self-contained page with the curves.")] = None,
+    fail_on: Annotated[
+        FailOn | None, typer.Option(help="Exit with 1 if a finding of this severity or worse fired.")
+    ] = None,
+    framework: Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
+    since: Annotated[int | None, typer.Option(help="Look at steps from this one on.")] = None,
+    rules: Annotated[str | None, typer.Option(help="Ids or prefixes, with commas: POL,REW010. Or a folder.")] = None,
+    severity: Annotated[FailOn | None, typer.Option(help="Show findings of this severity and above.")] = None,
+) -> None:
+    """Diagnose a finished run from what it logged: what broke first, on which evidence, what to do."""
+    from tracker_diag.rules.loader import chosen
+    from tracker_diag.runs.diagnose import diagnose as read_and_judge
+    from tracker_diag.runs.sources.open import read_run
+
+    try:
+        screen = Console(stderr=True)
+        with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+            task = bar.add_task("reading", total=1.0)
+            run = read_run(source, lambda share: bar.update(task, completed=share))
+        if algorithm is not None and algorithm not in get_args(Algorithm):
+            raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
+        known = cast("Algorithm | None", algorithm)
+        found = read_and_judge(run, rules=chosen(rules), framework=framework, algorithm=known, since=since)
+    except DiagError as error:
+        _refuse(str(error))
+    if not found.series and not found.summary.findings:
+        keys = ", ".join(found.keys.unmapped[:5]) or "none"
+        _refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
+    shown = found.at_least(severity.value) if severity else found
+    if html:
+        from tracker_diag.runs.page import run_page
+
+        html.write_text(run_page(shown), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(shown.to_json(), indent=1))
+    else:
+        Console().print(verdict(shown.summary, lines(shown)))
+        Console().print(about_keys(shown), style="dim")
+    _exit_on(found.summary, fail_on)
+
+
+@app.command()
+def flush(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where the journals lie: TRACKER_DIAG_DIR or .tracker_diag by default.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="To spend on each journal.")] = 60.0,
+) -> None:
+    """Send the tracker what a run that died, or lost its server, could not send any more."""
+    from tracker_diag.backends.delivery.outbox import folder as default
+    from tracker_diag.backends.discovery import deliver
+
+    place = folder or default()
+    if not place.is_dir():
+        _refuse(f"{place}: no such folder, expected one with journals")
+    whole = True
+    for path, outcome, well in deliver(place, seconds):
+        typer.echo(f"{path.name}: {outcome}")
+        whole &= well
+    if not whole:
+        raise typer.Exit(2)
+
+
+def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:
+    if fail_on and summary.level and SEVERITIES.index(summary.level) >= SEVERITIES.index(fail_on.value):
+        raise typer.Exit(1)
+
+
+def _report(summary: Summary, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(summary.to_json(), indent=1))
+    else:
+        Console().print(verdict(summary))
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(f"tracker-diag: {' '.join(message.split())}", err=True)
+    raise typer.Exit(2)

@@ -1,0 +1,66 @@
+"""Series: which ratio pair, which slice and which statistic a number is of. Words and values alone, no tensors."""
+
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+Pair: TypeAlias = Literal["policy", "mismatch", "reference"]
+"""Which two log-probabilities are subtracted, trainer first."""
+
+PAIRS: dict[Pair, tuple[str, str]] = {
+    "policy": ("logprobs", "old_logprobs"),
+    "mismatch": ("old_logprobs", "rollout_logprobs"),
+    "reference": ("logprobs", "ref_logprobs"),
+}
+
+Slice: TypeAlias = Literal["text_only", "post_tool"]
+
+CONTEXT: tuple[Slice, ...] = ("text_only", "post_tool")
+"""The dimension `context`: model tokens before any tool result of their sequence, and after one."""
+
+ALL = "all"
+"""The merge of one dimension's slices: every model token once."""
+
+FIRST = 16
+"""k of `after_tool_k`: how many model tokens after a tool result are looked at apart from later ones."""
+
+Dimension: TypeAlias = Literal[
+    "context", "after_tool_k", "turn", "advantage", "policy_lag", "control", "tool", "env"
+]  # fmt: skip
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+
+_UP_TO_SEVEN = (*map(str, range(7)), "7_or_more")
+FIXED: dict[Dimension, tuple[str, ...]] = {
+    "context": CONTEXT,
+    "after_tool_k": (f"first_{FIRST}", "later"),
+    "turn": _UP_TO_SEVEN,
+    "advantage": ("positive", "negative", "zero"),
+    "policy_lag": _UP_TO_SEVEN,
+    "control": ("control", "rest"),
+}
+"""The values of the dimensions that are known beforehand, in the order of their rows."""
+
+NAMED_ROWS = 16
+"""Rows of `tool` and `env`: fifteen names in the order in which they appear, and the last for all others."""
+
+OTHER = "other"
+
+KNOWN: tuple[str, ...] = (
+    *CONTEXT,
+    ALL,
+    *(f"{name}:{value}" for name, values in FIXED.items() if name != "context" for value in values),
+)
+"""Slices whose names are known beforehand, so that a rule may ask for them."""
+
+
+class StatKey(NamedTuple):
+    """A statistic of one slice of one pair; as text `policy/post_tool/p95`, which is also how a tracker names it."""
+
+    pair: Pair
+    slice: str
+    stat: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+SeriesKey: TypeAlias = StatKey | str
+"""A series that rules read: a statistic of a slice, or a metric of the trainer under its canonical name."""

@@ -1,0 +1,1 @@
+"""Finished runs: read from what they logged, diagnosed, replayed, shown as a page."""

@@ -1,0 +1,156 @@
+"""Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Scalar
+from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.runs.sources.run import FinishedRun
+
+ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
+NODES = ("nnodes", "num_nodes", "trainer.nnodes")
+RUNTIME = ("train_runtime", "train/train_runtime")
+"""Seconds of the whole training, which the trainers of Hugging Face log with their last row."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run has spent since the onset of a finding."""
+
+    steps: int
+    seconds: float | None
+    """Wall time, where the source knows it, or the run has logged how long its steps take."""
+    gpu_hours: float | None
+    """Where the run tells how many accelerators it has as well."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A finished run, read."""
+
+    run: FinishedRun
+    summary: Summary
+    keys: KeyMap
+    algorithm: Algorithm | None
+    series: dict[str, dict[int, float]]
+    """Canonical metrics by step."""
+
+    def at_least(self, severity: Severity) -> "Diagnosis":
+        """The same with the findings of `severity` and above alone."""
+        kept = tuple(
+            finding
+            for finding in self.summary.findings
+            if SEVERITIES.index(finding.rule.severity) >= SEVERITIES.index(severity)
+        )
+        return replace(self, summary=replace(self.summary, findings=kept))
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON of `tracker-diag diagnose --json`: that of the summary, with costs, keys and notes."""
+        found: dict[str, Any] = self.summary.to_json()
+        for printed, finding in zip(found["findings"], self.summary.findings, strict=True):
+            printed["cost"] = asdict(self.cost(finding))
+        mapped = {key: one.name for key, one in self.keys.mapped.items()}
+        found["keys"] = {
+            "framework": self.keys.framework,
+            "mapped": mapped,
+            "unmapped": list(self.keys.unmapped),
+        }
+        return found | {"algorithm": self.algorithm, "notes": list(self.run.notes)}
+
+    def cost(self, finding: Finding) -> Cost:
+        """What was spent from the finding's onset to its end, or to that of the run."""
+        end = finding.resolved if finding.resolved is not None else (self.summary.last_step or 0)
+        steps = max(0, end - finding.onset)
+        known = [step for step in self.run.seconds if finding.onset <= step <= end]
+        if len(known) < 2:
+            return Cost(steps, None, None)
+        seconds = self.run.seconds[max(known)] - self.run.seconds[min(known)]
+        number = accelerators(self.run.config)
+        return Cost(steps, seconds, seconds * number / 3600 if number else None)
+
+
+def diagnose(
+    run: FinishedRun,
+    *,
+    rules: Sequence[Rule] | None = None,
+    framework: str | None = None,
+    algorithm: Algorithm | None = None,
+    since: int | None = None,
+) -> Diagnosis:
+    """Hold `rules`, the catalogue by default, against the metrics of a finished run, from step `since` on.
+
+    Raises:
+        UnknownName: there are no aliases for `framework`.
+    """
+    if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
+        raise UnknownName("framework", framework, frameworks())
+    rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
+    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row), framework)
+    algorithm = algorithm or algorithm_of(run.config)
+    settings = GrowthSettings(expected_steps=len(rows) or None)
+    engine = Engine(catalog() if rules is None else rules, settings, algorithm)
+    series: dict[str, dict[int, float]] = {}
+    for step, row in rows.items():
+        values = keys.values(row)
+        for name, value in values.items():
+            series.setdefault(name, {})[step] = value
+        bad = tuple(key for key, value in row.items() if not math.isfinite(value) and not key.startswith(PREFIX))
+        now = {name: Scalar(name, value) for name, value in values.items()}
+        engine.evaluate(Observed(step, now, bad, config=run.config))
+    steps = list(rows)
+    first, last = (steps[0], steps[-1]) if steps else (None, None)
+    summary = Summary.of(engine, run.source, len(steps), first, last)
+    seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
+    run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
+    return Diagnosis(run, summary, keys, algorithm, series)
+
+
+def _seconds(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:
+    """Wall time since the first of `rows`: from the time of a step as logged, else from the sum at the end."""
+    ends = [row[key] for row in rows.values() for key in RUNTIME if key in row]
+    mean = ends[-1] / max(rows) if ends and max(rows) > 0 else None
+    a_step = next(iter(step_seconds.values()), mean)
+    if a_step is None:
+        return {}
+    found: dict[int, float] = {}
+    passed, before = 0.0, next(iter(rows))
+    for step in rows:
+        a_step = step_seconds.get(step, a_step)
+        passed += a_step * (step - before)
+        found[step], before = passed, step
+    return found
+
+
+def _idle(grad_norm: Mapping[int, float]) -> Iterator[str]:
+    """Steps that were paid for and moved nothing, which no rule tells while they come one by one."""
+    zeros = [step for step, value in grad_norm.items() if value == 0]
+    if zeros:
+        yield f"the gradient norm is exactly 0 in {len(zeros)} of {len(grad_norm)} rows, first at step {zeros[0]}"
+
+
+def accelerators(config: Mapping[str, object]) -> int | None:
+    """How many accelerators a run says that it has; None if it does not say."""
+
+    def number(names: tuple[str, ...]) -> int | None:
+        for name in names:
+            for key, value in config.items():
+                whole = isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
+                if whole and (key == name or key.endswith("." + name)):
+                    return int(value)  # type: ignore[call-overload, no-any-return]
+        return None
+
+    each = number(ACCELERATORS)
+    return each * (number(NODES) or 1) if each else None

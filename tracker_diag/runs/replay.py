@@ -1,0 +1,39 @@
+"""Replay: logged tensors through the very same pipe as a live run, so that its findings are the same."""
+
+from pathlib import Path
+
+from tracker_diag.errors import BatchError, SourceError
+from tracker_diag.monitor import Monitor
+from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.sources.jsonl import read_metrics
+from tracker_diag.runs.sources.prime_rl import read_exports
+from tracker_diag.runs.sources.tokens import read_tokens
+
+
+def replay(tokens: Path, metrics: Path | None = None) -> Summary:
+    """Diagnose the token table `tokens`, with the run's own `metrics` file where there is one.
+
+    A folder is taken for the token exports of prime-rl.
+
+    Raises:
+        SourceError: what is wrong with which file.
+    """
+    own = read_metrics(metrics) if metrics else {}
+    waiting = iter(own)
+    upcoming = next(waiting, None)
+    with Monitor(source=str(tokens)) as monitor:
+        for step, tensors in (read_exports if tokens.is_dir() else read_tokens)(tokens):
+            while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
+                monitor.log(own[upcoming], upcoming)
+                upcoming = next(waiting, None)
+            try:
+                monitor.observe(**tensors)
+            except BatchError as error:
+                raise SourceError(f"{tokens}: step {step}: {error}") from error
+            monitor.log(own.get(step, {}), step)
+            if upcoming == step:
+                upcoming = next(waiting, None)
+        while upcoming is not None:
+            monitor.log(own[upcoming], upcoming)
+            upcoming = next(waiting, None)
+        return monitor.close()

@@ -1,0 +1,94 @@
+"""JSON Lines: the metrics file, one object a step with sparse keys, and what other loggers write in this way."""
+
+import json
+from itertools import islice
+from pathlib import Path
+
+from tracker_diag.errors import SourceError
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.runs.sources.keys import NO_METRICS, STEPS, clock_of, flat, step_of
+from tracker_diag.runs.sources.rows import Rows, number
+from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
+from tracker_diag.runs.sources.text import read_lines
+
+
+def read_metrics(file: Path) -> dict[int, dict[str, float]]:
+    """A metrics file for a replay: numbers by step, in rising order, without the diagnostics' own.
+
+    Stricter than `read_jsonl`, as the steps are to be those of the tokens: each line has to say its own.
+
+    Raises:
+        SourceError: "file:line: what is wrong".
+    """
+    found: dict[int, dict[str, float]] = {}
+    for at, line, _ in read_lines(file):
+        if line.strip():
+            row = _row(file, at, line)
+            own = found.setdefault(step_of(row.pop("step", None), f"{file}:{at}"), {})
+            numbers = ((key, number(value)) for key, value in flat(row, "/") if not key.startswith(PREFIX))
+            own.update((key, value) for key, value in numbers if value is not None)
+    return dict(sorted(found.items()))
+
+
+HEAD = 100
+"""Lines that are looked at to learn which key is the step."""
+
+
+def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
+    """A run from JSON Lines, one object a row, with its step under one of the names that trainers use.
+
+    Nested objects become flat keys with `/`, as RLlib names them itself; the object `config` becomes the settings, and
+    verl's own file (`{"step": 3, "data": {...}}`) is taken apart. Where no row has a step, rows are counted from 0.
+
+    Raises:
+        SourceError: "file:line: what is wrong".
+    """
+    step_key = _step_key(file)
+    rows = Rows()
+    config: dict[str, object] = {}
+    for at, line, ended in read_lines(file, progress):
+        if not line.strip(" \t\r\n\0"):
+            continue
+        try:
+            row = _row(file, at, line)
+        except SourceError:
+            # What a killed process wrote last.
+            if ended or not rows.added:
+                raise
+            rows.note(f"the last line, {at}, breaks off and was left out")
+            break
+        if isinstance(settings := row.pop("config", None), dict):
+            config |= flat(settings, ".")
+        if step_key is None:
+            step = rows.added
+        elif row.get(step_key) is None:
+            rows.count("lines without a step, left out", f"line {at}")
+            continue
+        else:
+            step = step_of(row[step_key], f"{file}:{at}")
+        values = {key: value for key, value in row.items() if key != step_key and key not in NO_METRICS}
+        rows.add(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
+    if step_key is None:
+        rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
+    return rows.finish(source, config, padded=True)
+
+
+def _row(file: Path, at: int, line: str) -> dict[str, object]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{file}:{at}: no JSON object: {one_line(error)}") from error
+    if not isinstance(row, dict):
+        raise SourceError(f"{file}:{at}: {type(row).__name__} given, expected a JSON object with a step")
+    if isinstance(row.get("data"), dict) and set(row) == {"step", "data"}:
+        return {**row["data"], "step": row["step"]}
+    return row
+
+
+def _step_key(file: Path) -> str | None:
+    """The first of the known names that stands in one of the first rows."""
+    found: set[str] = set()
+    for at, line, ended in islice(read_lines(file), HEAD):
+        if ended and line.strip(" \t\r\n\0"):
+            found |= _row(file, at, line).keys()
+    return next((key for key in STEPS if key in found), None)

@@ -1,0 +1,109 @@
+"""MLflow: a run's full history, from any tracking URI."""
+
+import os
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tracker_diag.errors import SourceError, require
+from tracker_diag.runs.sources.keys import plain
+from tracker_diag.runs.sources.rows import Rows
+from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
+
+LARGEST = sys.float_info.max
+"""What MLflow stores for infinity."""
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+"""A server that does not answer within seconds is told; MLflow would wait for minutes."""
+SYSTEM = "system/"
+"""MLflow samples these by the clock and counts the samples: their steps are not the run's."""
+
+
+def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+    """The run `<run id>[@tracking uri]`; without a URI the one that MLflow would use.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        SourceError: "source: what is wrong".
+    """
+    require("mlflow", "mlflow")
+    import mlflow
+
+    run_id, _, uri = name.partition("@")
+    uri = uri or mlflow.get_tracking_uri()
+    if not run_id:
+        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
+    with _patient(_local(uri, source)):
+        try:
+            client = mlflow.MlflowClient(tracking_uri=uri)
+            run = client.get_run(run_id)
+            return _history(client, run, source, progress)
+        except SourceError:
+            raise
+        except Exception as error:  # each kind of store raises what its library has
+            said = without_password(one_line(error))
+            if "failed with exception" in said and (cause := re.search(r"Caused by (\w+)", str(error))):
+                said = f"no answer from {without_password(uri)} ({cause[1]})"
+            raise SourceError(f"{source}: {said}") from error
+
+
+def without_password(text: str) -> str:
+    """`text` with the user and password of each address in it replaced by stars."""
+    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)
+
+
+def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:
+    rows = Rows()
+    keys = sorted(key for key in run.data.metrics if not key.startswith(SYSTEM))
+    if len(keys) < len(run.data.metrics):
+        rows.note(f"{len(run.data.metrics) - len(keys)} metrics under {SYSTEM} have steps of their own: left out")
+    stepless: list[str] = []
+    for at, key in enumerate(keys):
+        history = client.get_metric_history(run.info.run_id, key)
+        if len(history) > 1 and {point.step for point in history} == {0}:
+            stepless.append(key)
+            history = sorted(history, key=lambda point: point.timestamp)
+        for count, point in enumerate(history):
+            step = count if key in stepless[-1:] else point.step
+            rows.add(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
+        if progress:
+            progress((at + 1) / len(keys))
+    if stepless:
+        rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
+    return rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
+
+
+def _value(value: float) -> float:
+    return float("inf") * (1 if value > 0 else -1) if abs(value) >= LARGEST else value
+
+
+def _local(uri: str, source: str) -> bool:
+    """Whether `uri` is a folder; MLflow would make one, or a database, where there is none."""
+    parts = urlsplit(uri)
+    if parts.scheme == "sqlite":
+        file = Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
+        if not file.is_file():
+            raise SourceError(f"{source}: no SQLite file {file}")
+        return False
+    if parts.scheme not in {"", "file"}:
+        return False
+    folder = Path(unquote(parts.path) if parts.scheme else uri)
+    if not folder.is_dir():
+        raise SourceError(f"{source}: no folder {folder}")
+    return True
+
+
+@contextmanager
+def _patient(folder: bool) -> Generator[None, None, None]:
+    """Short waits for a server, and leave to read an MLflow folder, unless the environment says otherwise."""
+    wanted = PATIENCE | ({"MLFLOW_ALLOW_FILE_STORE": "true"} if folder else {})
+    mine = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(mine)
+    try:
+        yield
+    finally:
+        for name in mine:
+            os.environ.pop(name, None)

@@ -1,0 +1,101 @@
+"""Trackio: a run out of the SQLite file that it keeps for each project. Trackio itself need not be installed."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from tracker_diag.errors import SourceError
+from tracker_diag.runs.sources.keys import clock_of, flat
+from tracker_diag.runs.sources.rows import Rows
+from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
+
+
+def read_trackio(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+    """The run `<project>/<run>`, from Trackio's folder: `TRACKIO_DIR`, else `HF_HOME`/trackio.
+
+    Raises:
+        SourceError: "source: what is wrong".
+    """
+    folder = _folder()
+    splits = [(name[:at], name[at + 1 :]) for at, character in enumerate(name) if character == "/"]
+    if not splits:
+        raise SourceError(f"{source}: expected trackio:<project>/<run>")
+    # A project's name may hold a slash, which its file's name does not.
+    known = [(_file(folder, project), run) for project, run in splits if _file(folder, project).is_file()]
+    if not known:
+        raise SourceError(f"{source}: no project {splits[0][0]!r} in Trackio's folder {folder}")
+    missing = ""
+    try:
+        for file, run in known:
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as store:
+                found = _run(store, run, source, progress)
+                if found:
+                    return found
+                names = [
+                    str(row[0])
+                    for row in store.execute("SELECT run_name FROM metrics GROUP BY 1 ORDER BY MIN(id) LIMIT 6")
+                ]
+                more = ", ..." if len(names) > 5 else ""
+                missing = f"no run {run!r} in {file}; it has {', '.join(names[:5]) or 'none'}{more}"
+    except sqlite3.Error as error:
+        raise SourceError(f"{source}: no store of Trackio in {folder}: {one_line(error)}") from error
+    raise SourceError(f"{source}: {missing}")
+
+
+def _run(store: sqlite3.Connection, run: str, source: str, progress: Progress | None) -> FinishedRun | None:
+    """The run called `run`, None if there is none; of several with one name the one that was begun last."""
+    columns = {row[1] for row in store.execute("PRAGMA table_info(metrics)")}
+    told: str | None = None
+    which, given = "run_name = ?", run
+    if "run_id" in columns:  # older stores know names only
+        query = "SELECT run_id, MIN(id) FROM metrics WHERE run_name = ? OR run_id = ? GROUP BY run_id ORDER BY 2"
+        ids = [row[0] for row in store.execute(query, (run, run))]
+        if not ids:
+            return None
+        which, given = "run_id = ?", ids[-1]
+        told = f"{len(ids)} runs have this name; the last was read, the others by their ids" if len(ids) > 1 else None
+    (count,) = store.execute(f"SELECT COUNT(*) FROM metrics WHERE {which}", (given,)).fetchone()  # noqa: S608  of two constants
+    if not count:
+        return None
+    rows = Rows()
+    if told:
+        rows.note(told)
+    query = f"SELECT step, timestamp, metrics FROM metrics WHERE {which} ORDER BY id"  # noqa: S608
+    for step, timestamp, metrics in store.execute(query, (given,)):
+        try:
+            values = json.loads(metrics)
+        except ValueError as error:
+            raise SourceError(f"{source}: step {step}: no JSON: {one_line(error)}") from error
+        rows.add(step, dict(_numbers(values)), f"step {step}", clock_of({"timestamp": timestamp}))
+        if progress:
+            progress(rows.added / count)
+    return rows.finish(source, _config(store, which, given))
+
+
+def _config(store: sqlite3.Connection, which: str, given: str) -> dict[str, object]:
+    if not store.execute("SELECT 1 FROM sqlite_master WHERE name = 'configs'").fetchone():
+        return {}
+    row = store.execute(f"SELECT config FROM configs WHERE {which}", (given,)).fetchone()  # noqa: S608
+    return {k: v for k, v in flat(json.loads(row[0]), ".") if not k.startswith("_")} if row else {}
+
+
+def _numbers(values: dict[str, object]) -> Iterator[tuple[str, object]]:
+    """Numbers and texts; histograms, tables and other media, which say their type, are left out."""
+    for key, value in values.items():
+        if isinstance(value, dict) and "_type" not in value:
+            yield from flat(value, "/", f"{key}/")
+        elif not isinstance(value, dict | list):
+            yield key, value
+
+
+def _folder() -> Path:
+    home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    return Path(os.environ.get("TRACKIO_DIR") or Path(home) / "trackio").expanduser()
+
+
+def _file(folder: Path, project: str) -> Path:
+    safe = "".join(character for character in project if character.isalnum() or character in "-_")
+    return folder / f"{safe or 'default'}.db"

@@ -1,0 +1,64 @@
+"""W&B online runs, through the public API."""
+
+import re
+from typing import Any
+
+from tracker_diag.errors import SourceError, require
+from tracker_diag.runs.sources.keys import flat
+from tracker_diag.runs.sources.rows import Rows
+from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
+from tracker_diag.runs.sources.wandb_rows import Axis
+
+TIMEOUT = 10
+"""Seconds that each request to the server may take."""
+
+
+def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+    """The run `<entity>/<project>/<run>` on the server that W&B is logged in to, all of its rows.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        SourceError: "source: what is wrong".
+    """
+    require("wandb", "wandb")
+    import wandb
+
+    if len([part for part in name.split("/") if part]) != 3:
+        raise SourceError(f"{source}: expected wandb:<entity>/<project>/<run>")
+    try:
+        run = wandb.Api(timeout=TIMEOUT).run(name)
+        return _history(run, source, progress)
+    except SourceError:
+        raise
+    except Exception as error:  # the client raises its own errors, those of its service and of pydantic
+        said = one_line(error)
+        if "did not respond in time" in said:  # the client speaks of its own service, which waits for the server
+            address = re.search(r"https?://\S+[^\s:.,]", said)
+            said = f"no answer from {address[0] if address else 'the server'} within {TIMEOUT} s"
+        raise SourceError(f"{source}: {said}") from error
+
+
+def _history(run: Any, source: str, progress: Progress | None) -> FinishedRun:
+    rows, axis = Rows(), Axis()
+    for metric, step_metric in _definitions(run.rawconfig):
+        axis.define(metric, step_metric)
+    count = max(int(run.lastHistoryStep) + 1, 1)
+    for row in run.scan_history():
+        axis.add(rows, row)
+        if progress and isinstance(at := row.get("_step"), int):
+            progress(min((at + 1) / count, 1.0))
+    axis.told(rows)
+    return rows.finish(source, dict(flat(run.config, ".")))
+
+
+def _definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """The run's `define_metric`s: the server keeps them as numbered fields of W&B's MetricRecord, 5 an index from 1."""
+    settings = config.get("_wandb", {})
+    metrics = settings.get("value", settings).get("m", []) if isinstance(settings, dict) else []
+    found = []
+    for metric in metrics:
+        index = metric.get("5", 0)
+        step_metric = metric.get("4") or (metrics[index - 1].get("1") if 0 < index <= len(metrics) else "")
+        if step_metric:
+            found.append((metric.get("2") or metric.get("1", ""), step_metric))
+    return found

@@ -1,0 +1,377 @@
+"""TokenBatch: validated per-token arrays of one observation, whatever shape and library they came in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tracker_diag.errors import BatchError, UnknownName
+from tracker_diag.metrics.series import PAIRS, Pair
+from tracker_diag.stats.arrays import Array, IntArray, namespace, on_device
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Tensor: TypeAlias = Any
+"""A numpy array or a torch tensor, as a caller gives it."""
+
+LOGPROBS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs")
+MASKS = ("response_mask", "model_mask", "after_tool")
+LABELS = {"tool": "named", "env": "named", "turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf"}
+"""What else may be known of each token, and the kinds of dtype that say it."""
+
+APPLIED = "applied_weights"
+
+UNNAMED = tuple(str(code) for code in range(15))
+"""Names of integer tools and environments for which none were given."""
+
+
+class Tensors(TypedDict, total=False):
+    """What a trainer knows of the tokens of a batch: numpy arrays or torch tensors, (B, T) padded or (N,) packed."""
+
+    logprobs: Tensor
+    """Natural log-probabilities of the sampled tokens under the current policy. Float16, bfloat16, float32 or
+    float64, like the three below; at least two of them that form a pair of `PAIRS`."""
+    old_logprobs: Tensor
+    """Under the proximal policy, that of the batch's start."""
+    rollout_logprobs: Tensor
+    """Under the policy that sampled, as the inference engine tells."""
+    ref_logprobs: Tensor
+    """Under the reference policy."""
+    response_mask: Tensor
+    """Bool or 0/1: model and tool tokens. Without it every token from a sequence's first model token on is taken
+    for response. At least one of the two masks is needed."""
+    model_mask: Tensor
+    """Bool or 0/1: tokens that the policy sampled. Without it every response token is one."""
+    after_tool: Tensor
+    """Bool or 0/1: tokens that follow a tool result, if you know better than the masks do; otherwise a gap in
+    `model_mask` counts as one."""
+    sequence_ids: Tensor
+    """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
+    tool: Tensor
+    """Which tool answered last: strings, or codes from 0 on that `tool_names` may name; empty, None or negative for
+    none. Like the five below of the same shape, or one value per sequence."""
+    tool_names: "Sequence[str] | None"
+    env: Tensor
+    """Which environment a sequence is from: strings, or codes from 0 on."""
+    turn: Tensor
+    """Integers: turns of the sequence before the token's own."""
+    policy_lag: Tensor
+    """Integers: updates of the policy since the token was sampled."""
+    advantages: Tensor
+    """Floats; only their sign is used."""
+    control: Tensor
+    """Bool or 0/1: delimiters of the chat template and of tool calls."""
+    applied_weights: Tensor
+    """Importance weights as the optimiser used them, after truncation, clipping or masking: of mismatch if
+    rollout_logprobs are given, else of policy."""
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Per-token arrays of one observation, flattened to (N,), with the sequence of each token.
+
+    Build it with `TokenBatch.of`. Within a sequence, tokens stand in the order of the text. The arrays are
+    numpy's, or torch's on the device where they were.
+    """
+
+    logprobs: dict[str, Array]
+    """Natural logarithms, (N,) floats, by the names of `LOGPROBS`; those that were given."""
+    response_mask: Array
+    """(N,) True on model and tool tokens, False on prompt and padding."""
+    model_mask: Array
+    """(N,) True on tokens that the policy sampled; all statistics are over these alone."""
+    after_tool: Array | None = None
+    """(N,) True on model tokens after a tool result, where the caller knows it; else None."""
+    labels: dict[str, Array] = field(default_factory=dict[str, Array])
+    """(N,) by the names of `LABELS`, those that were given; of tool and env the code, −1 for none."""
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """What the codes of tool and env stand for."""
+    applied_weights: Array | None = None
+    """(N,) importance weights as the optimiser used them, where given."""
+    width: int | None = None
+    """T of padded arrays (B, T); None for packed ones."""
+    ids: Array | None = None
+    """(N,) index of each token's sequence, of packed arrays: 0, 0, …, 1, 1, …"""
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        check: bool = True,
+        **given: "Unpack[Tensors]",
+    ) -> "TokenBatch":
+        """Validate the arrays of one observation and bring them into one shape.
+
+        Args:
+            given: see `Tensors`.
+            check: whether to look at the values of masks and ids on a device too, which waits for it.
+
+        Raises:
+            BatchError: with the offending field, what was given, what is expected.
+        """
+        if unknown := sorted(given.keys() - Tensors.__annotations__.keys()):
+            raise BatchError(unknown[0], "no such argument", f"one of {', '.join(Tensors.__annotations__)}")
+        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        about = {name: values.pop(name) for name in LABELS if name in values}
+        tool_names, sequence_ids = values.pop("tool_names", None), values.pop("sequence_ids", None)
+        _same_device({**values, "sequence_ids": sequence_ids})
+        arrays = {name: _array(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED) if name in values}
+        shape, anchor = _same_shape(arrays)
+        _forms_a_pair(arrays)
+        check = check or not on_device(arrays[anchor])
+        ids = None if sequence_ids is None else _array("sequence_ids", sequence_ids)
+        ids = _sequence(shape, anchor, ids, check)
+
+        masks = {name: _mask(name, arrays[name], check) for name in MASKS if name in arrays}
+        response, model = masks.get("response_mask"), masks.get("model_mask")
+        if model is None:
+            if response is None:
+                raise BatchError("model_mask", "no mask", "model_mask or response_mask, True on sampled tokens")
+            model = response
+        width = shape[1] if len(shape) == 2 else None
+        if response is None:
+            response = model | (running_count(model, ids, width) > 0)
+        model = model & response
+        if check and not model.any():
+            what = f"no model token among {len(model)}"
+            raise BatchError("model_mask", what, "at least one True", "is the mask inverted or shifted?")
+        batch = cls(
+            logprobs={name: _floats(name, arrays[name]) for name in LOGPROBS if name in arrays},
+            response_mask=response,
+            model_mask=model,
+            after_tool=masks.get("after_tool"),
+            applied_weights=_floats(APPLIED, arrays[APPLIED]) if APPLIED in arrays else None,
+            width=width,
+            ids=ids,
+        )
+        for name, value in about.items():
+            label, names = _label(name, value, tool_names if name == "tool" else None, check)
+            batch.labels[name] = batch.spread(name, batch.beside(label), shape)
+            if names is not None:
+                batch.names[name] = names
+        return batch
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The ratio pairs whose two log-probabilities were both given."""
+        return tuple(pair for pair, (new, old) in PAIRS.items() if {new, old} <= self.logprobs.keys())
+
+    @cached_property
+    def sequence(self) -> Array:
+        """(N,) index of each token's sequence: 0, 0, …, 1, 1 and so on."""
+        return self.ids if self.ids is not None else self.per_token(self.arange(self.sequences))
+
+    @cached_property
+    def sequences(self) -> int:
+        """How many sequences there are; of packed arrays on a device, where this is not known, at most as many."""
+        if self.ids is None:
+            return int(len(self.model_mask) // (self.width or 1))
+        return len(self.ids) if on_device(self.ids) else int(self.ids[-1]) + 1
+
+    def log_ratio(self, pair: Pair) -> Array:
+        """(N,) log-ratio r of `pair` in nats; off the model tokens its value means nothing."""
+        if pair not in PAIRS:
+            raise UnknownName("pair", pair, get_args(Pair))
+        new, old = PAIRS[pair]
+        with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
+            return self.logprobs[new] - self.logprobs[old]
+
+    def running_count(self, flags: Array) -> Array:
+        """(N,) how many of `flags` (N,) are set from the start of each token's sequence up to and with it."""
+        return running_count(flags, self.ids, self.width)
+
+    def running_max(self, values: Array) -> Array:
+        """(N,) the largest of `values` (N,), integers in 0 … N, from the start of each token's sequence on."""
+        if self.width is not None:
+            rows = values.reshape(-1, self.width)
+            return (np.maximum.accumulate(rows, 1) if namespace(rows) is np else rows.cummax(1).values).reshape(-1)
+        offset = self.sequence * (len(values) + 1)  # what one sequence adds, no value of another outgrows
+        values = values + offset
+        return (np.maximum.accumulate(values) if namespace(values) is np else values.cummax(0).values) - offset
+
+    def per_token(self, values: Array) -> Array:
+        """(N,) the value of each token's sequence, from `values` (sequences,)."""
+        if self.ids is not None:
+            return values[self.ids]
+        if namespace(values) is np:
+            return np.repeat(values, self.width or 1)
+        return values[:, None].expand(-1, self.width).reshape(-1)
+
+    def by_sequence(self, values: Array) -> Array:
+        """(sequences,) float64 sums of `values` (N,) over each sequence."""
+        xp = namespace(values)
+        if self.width is not None:
+            return values.reshape(-1, self.width).sum(1, dtype=xp.float64)
+        if xp is np:
+            starts = np.flatnonzero(np.diff(self.sequence, prepend=-1))
+            return np.add.reduceat(values.astype(np.float64), starts)
+        sums = xp.zeros(self.sequences, dtype=xp.float64, device=values.device)
+        return sums.index_add_(0, self.ids, values.double())
+
+    def arange(self, n: int) -> Array:
+        """(n,) int32 0, 1, 2 and so on, where the batch is."""
+        xp = namespace(self.model_mask)
+        if xp is np:
+            return np.arange(n, dtype=np.int32)
+        return xp.arange(n, dtype=xp.int32, device=self.model_mask.device)
+
+    def beside(self, values: Array) -> Array:
+        """`values` where the batch is: as they are, or on its device."""
+        if on_device(self.model_mask) and isinstance(values, np.ndarray):
+            import torch
+
+            host = torch.from_numpy(values)  # copied from pinned memory, the host need not wait
+            host = host.pin_memory() if self.model_mask.is_cuda else host
+            return host.to(self.model_mask.device, non_blocking=True)
+        return values
+
+    def spread(self, name: str, values: Array, shape: tuple[int, ...]) -> Array:
+        """(N,) from `values` of the batch's `shape`, or of one value per sequence; BatchError otherwise."""
+        if tuple(values.shape) == shape:
+            return values.reshape(-1)
+        if tuple(values.shape) == (self.sequences,):
+            return self.per_token(values)
+        raise BatchError(name, f"shape {tuple(values.shape)}", f"{shape}, or ({self.sequences},), one per sequence")
+
+    def require_finite(self) -> None:
+        """Raise BatchError if a log-probability of a model token is NaN or infinite."""
+        for name, values in self.logprobs.items():
+            xp = namespace(values)
+            bad = int((~xp.isfinite(values) & self.model_mask).sum())
+            if bad:
+                what = f"{bad} NaN or infinite among {int(self.model_mask.sum())} model tokens"
+                raise BatchError(
+                    name, what, "finite log-probabilities", "take unscored tokens out of model_mask and response_mask"
+                )
+
+
+def running_count(flags: Array, ids: Array | None, width: int | None = None) -> Array:
+    """(N,) how many of `flags` are set from the start of each token's sequence up to and with it.
+
+    Sequences are `width` tokens long, or else those of `ids` (N,). No step waits for a device.
+    """
+    xp = namespace(flags)
+    if width is not None:
+        return flags.reshape(-1, width).cumsum(1, dtype=xp.int32).reshape(-1)
+    total = flags.cumsum(0, dtype=xp.int32)
+    first = xp.ones_like(flags, dtype=bool if xp is np else xp.bool)
+    first[1:] = ids[1:] != ids[:-1]  # type: ignore[index]
+    # `total` never falls, so the largest count at a start so far is that of the token's own sequence.
+    before = xp.where(first, total - flags * 1, 0)
+    return total - (np.maximum.accumulate(before) if xp is np else before.cummax(0).values)
+
+
+def _array(name: str, value: Tensor) -> Array:
+    if on_device(value):
+        return value.detach()
+    if hasattr(value, "detach"):  # a torch tensor
+        value = value.detach()
+        if str(value.dtype) == "torch.bfloat16":  # numpy has none; float32 holds each of its values
+            value = value.float()
+        value = value.numpy()
+    if not isinstance(value, np.ndarray):
+        raise BatchError(name, type(value).__name__, "a numpy array or a torch tensor")
+    return value
+
+
+def _same_device(given: dict[str, Tensor]) -> None:
+    devices = {name: str(value.device) for name, value in given.items() if hasattr(value, "device")}
+    if devices:
+        anchor, first = next(iter(devices.items()))
+        for name, device in devices.items():
+            if device != first:
+                raise BatchError(name, f"a tensor on {device}", f"{first}, where {anchor} is")
+
+
+def _same_shape(arrays: dict[str, Array]) -> tuple[tuple[int, ...], str]:
+    if not arrays:
+        raise BatchError("logprobs", "nothing", "at least two of " + ", ".join(LOGPROBS))
+    anchor, first = next(iter(arrays.items()))
+    shape = tuple(first.shape)
+    if len(shape) not in (1, 2) or 0 in shape:
+        raise BatchError(anchor, f"shape {shape}", "(B, T) padded or (N,) packed, with one token or more")
+    for name, value in arrays.items():
+        if tuple(value.shape) != shape:
+            raise BatchError(name, f"shape {tuple(value.shape)}", f"{shape}, as {anchor} has")
+    return shape, anchor
+
+
+def _forms_a_pair(arrays: dict[str, Array]) -> None:
+    if not any(new in arrays and old in arrays for new, old in PAIRS.values()):
+        have = ", ".join(name for name in LOGPROBS if name in arrays) or "no log-probabilities"
+        wanted = ", or ".join(f"{new} and {old} ({pair})" for pair, (new, old) in PAIRS.items())
+        raise BatchError("logprobs", have, wanted)
+
+
+def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: bool) -> Array | None:
+    if len(shape) == 2:
+        if ids is not None:
+            raise BatchError("sequence_ids", f"ids for padded arrays of shape {shape}", "none, or packed arrays (N,)")
+        return None
+    if ids is None:
+        raise BatchError("sequence_ids", f"nothing for packed {anchor} of shape {shape}", f"integers of shape {shape}")
+    if tuple(ids.shape) != shape or _kind(ids) not in "iu":
+        raise BatchError("sequence_ids", f"{ids.dtype} of shape {tuple(ids.shape)}", f"integers of shape {shape}")
+    xp = namespace(ids)
+    starts = xp.ones_like(ids, dtype=bool if xp is np else xp.bool)
+    starts[1:] = ids[1:] != ids[:-1]
+    if check and len(xp.unique(ids[starts])) != int(starts.sum()):
+        raise BatchError("sequence_ids", "a sequence in several pieces", "the tokens of a sequence adjacent")
+    return starts.cumsum(0) - 1
+
+
+def _kind(value: Array) -> str:
+    """The kind of a dtype as numpy names it: b, i, u, f, or another."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype.kind)
+    return "f" if value.is_floating_point() else "b" if str(value.dtype) == "torch.bool" else "i"
+
+
+def _mask(name: str, value: Array, check: bool) -> Array:
+    flat = value.reshape(-1)
+    if _kind(flat) == "b":
+        return flat
+    if check and not ((flat == 0) | (flat == 1)).all():
+        raise BatchError(name, f"{flat.dtype} with values other than 0 and 1", "booleans, or 0 and 1")
+    return flat != 0
+
+
+def _floats(name: str, value: Array) -> Array:
+    if _kind(value) != "f":
+        raise BatchError(name, f"dtype {value.dtype}", "floats", "token ids are not log-probabilities")
+    flat = value.reshape(-1)
+    if isinstance(flat, np.ndarray):
+        return flat if flat.dtype == np.float64 else flat.astype(np.float32, copy=False)
+    return flat if str(flat.dtype) == "torch.float64" else flat.float()
+
+
+def _label(name: str, value: Tensor, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
+    """The values of a label, and for one of names the codes and what they stand for."""
+    named = LABELS[name] == "named"
+    if named and not hasattr(value, "detach"):
+        texts = np.asarray(value, dtype=object if isinstance(value, list | tuple) else None)
+        if texts.dtype.kind in "OUS":
+            return _codes(texts)
+    array = _array(name, value)
+    kinds = "iu" if named else LABELS[name]
+    if _kind(array) not in kinds:
+        wanted = {"f": "floats", "biuf": "booleans, or 0 and 1"}.get(kinds, "integers")
+        raise BatchError(name, f"dtype {array.dtype}", wanted + (", or strings" if named else ""))
+    if kinds == "biuf":
+        return _mask(name, array, check).reshape(array.shape), None
+    if not named:
+        return array, None
+    codes = array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()  # uint8 would index as a mask
+    return codes, tuple(names) if names is not None else UNNAMED
+
+
+def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:
+    """Codes of `texts` in the order in which they appear; −1 for what is empty or None."""
+    codes: dict[Any, int] = {}
+    flat = texts.reshape(-1).tolist()
+    found = np.fromiter((codes.setdefault(text, len(codes)) if text else -1 for text in flat), np.int64, len(flat))
+    return found.reshape(texts.shape), tuple(str(text) for text in codes)

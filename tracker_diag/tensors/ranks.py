@@ -1,0 +1,375 @@
+"""Across ranks: the observations of all come together, so that every statistic is of the whole batch.
+
+`AllReduce` takes two collectives a step, of a size that does not depend on the data, on every rank.
+`ThroughStore` takes none: each rank leaves its part in a store, and rank 0 takes what is there, so that a late,
+dead or absent rank delays nobody; it is reported instead. Both need the extra `torch`.
+
+Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others without, and on each of them call
+`observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
+"""
+
+import json
+import socket
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from statistics import median_low
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+
+from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair
+from tracker_diag.stats.arrays import Float64Array, IntArray
+from tracker_diag.stats.histogram import BINS, Sketch
+from tracker_diag.stats.weights import WeightSums
+from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.windows import FLOAT_SHAPES, Observation, rows_of
+from tracker_diag.tensors.worker import Writer
+
+INT32_MAX = 2**31 - 1
+WAIT = timedelta(seconds=60)
+"""How long a rank waits for the others; then it goes on alone, for good."""
+LATE_STEPS = 64
+"""Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
+UNSENT_STEPS = 16
+"""Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One step of all ranks."""
+
+    observed: dict[Pair, Observation]
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    """The time that each rank says it took for itself, by rank and host; of those that say."""
+    missing: dict[str, int] | None = None
+    """Steps since a rank was last heard of, by rank and host, without those that are up to date; None where
+    nobody can be missing."""
+    lost: int = 0
+    """Steps of other ranks that were overwritten before they could be read."""
+
+    @property
+    def time_ratio(self) -> float | None:
+        """Slowest rank's seconds over the median rank's, of two ranks the quicker's; None if fewer than two say."""
+        if len(self.seconds) < 2:
+            return None
+        return max(self.seconds.values()) / max(median_low(self.seconds.values()), 1e-9)
+
+
+class Ranks(Protocol):
+    """How the observations of several ranks come together. What fails is told by `errors`, never raised."""
+
+    names: Names
+    """Names of tools and environments that the ranks agree on."""
+
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
+        """The step of all ranks, from what this one `observed` with rows of its own `names`."""
+        ...
+
+    def errors(self) -> Sequence[Exception]:
+        """What has failed since the last time of asking."""
+        ...
+
+    def close(self) -> None:
+        """Send what is still to be sent."""
+        ...
+
+
+class AllReduce:
+    """One all_gather of float64 sums and one all_reduce of integer counts a step, over `torch.distributed`.
+
+    They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or
+    environment that is new to a rank costs one more exchange, once. If a rank falls out of step, or does not come
+    for a minute, the ranks part for good: that is told, and each goes on with its own data.
+
+    Made on every rank at the same time, as a collective itself.
+
+    Args:
+        backend: of the group; gloo works on the host, nccl on the device.
+    """
+
+    def __init__(self, backend: str = "gloo") -> None:
+        import torch
+        import torch.distributed as dist
+
+        self._torch, self._dist = torch, dist
+        self._group: Any = dist.new_group(backend=backend, timeout=WAIT)
+        self._device = torch.device("cuda" if backend == "nccl" else "cpu")
+        self._world = dist.get_world_size(self._group)
+        self._hosts: list[str] = [""] * self._world
+        dist.all_gather_object(self._hosts, socket.gethostname(), group=self._group)
+        self.names = Names()
+        self._together, self._errors = True, list[Exception]()
+
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
+        """The step of all ranks, the same on each of them, to the bit in its counts."""
+        if self._together:
+            try:
+                return self._merge(step, observed, names, seconds)
+            except Exception as error:  # noqa: BLE001  # whatever it was, the next call would not fit the others'
+                self._together = False
+                what = f"the ranks part at step {step}, each goes on with its own data: {type(error).__name__}: {error}"
+                self._errors.append(RuntimeError(what))
+        _adopt(self.names, names.rows)
+        return Merged({pair: one.renamed(names, self.names) for pair, one in observed.items()})
+
+    def errors(self) -> Sequence[Exception]:
+        """That the ranks have parted, once."""
+        found, self._errors = self._errors, []
+        return found
+
+    def close(self) -> None:
+        """Nothing is ever underway."""
+
+    def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
+        dimensions = {dimension for one in observed.values() for dimension in one.sketches}
+        own = float("nan") if seconds is None else seconds
+        header = [step, own, float(_known(names, self.names)), *(float(d in dimensions) for d in DIMENSIONS)]
+        gathered = self._gather(np.concatenate([header, *(_floats(observed.get(pair)) for pair in PAIRS)]))
+        if (gathered[:, 0] != step).any():
+            steps = ", ".join(f"{step:.0f}" for step in gathered[:, 0])
+            raise ValueError(f"steps {steps} given, expected the same on every rank")
+        if not gathered[:, 2].all():
+            self._agree(names)
+        taken = {
+            f"rank {i} on {host}": float(gathered[i, 1])
+            for i, host in enumerate(self._hosts)
+            if np.isfinite(gathered[i, 1])
+        }
+        together: list[Dimension] = [d for i, d in enumerate(DIMENSIONS) if gathered[:, 3 + i].any()]
+        sums = gathered[:, 3 + len(DIMENSIONS) :].reshape(self._world, len(PAIRS), -1)
+        pairs: list[Pair] = [pair for i, pair in enumerate(PAIRS) if sums[:, i, 0].any()]
+        if not pairs:
+            return Merged({}, taken)
+        mine = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+        counts = np.concatenate([_integers(mine.get(pair), together) for pair in pairs])
+        total = self._sum(counts, small=float(sums[:, :, 1].sum()) <= INT32_MAX)
+        merged: dict[Pair, Observation] = {
+            pair: _observation(part, sums[:, list(PAIRS).index(pair)], together)
+            for pair, part in zip(pairs, np.split(total, len(pairs)), strict=True)
+        }
+        return Merged(merged, taken)
+
+    def _gather(self, sent: Float64Array) -> Float64Array:
+        mine = self._torch.from_numpy(sent).to(self._device)
+        everyones = [self._torch.empty_like(mine) for _ in range(self._world)]
+        self._dist.all_gather(everyones, mine, group=self._group)
+        gathered: Float64Array = self._torch.stack(everyones).cpu().numpy()
+        return gathered
+
+    def _sum(self, counts: IntArray, small: bool) -> IntArray:
+        tensor = self._torch.from_numpy(counts.astype(np.int32 if small else np.int64)).to(self._device)
+        self._dist.all_reduce(tensor, group=self._group)
+        summed: IntArray = tensor.cpu().numpy().astype(np.int64)
+        return summed
+
+    def _agree(self, names: Names) -> None:
+        """Take up the names of all ranks, in the order of the ranks, which is the same everywhere."""
+        everyones: list[dict[Dimension, list[str]]] = [{}] * self._world
+        mine = {dimension: [*names.rows[dimension], *names.folded[dimension]] for dimension in names.rows}
+        self._dist.all_gather_object(everyones, mine, group=self._group)
+        for theirs in everyones:
+            _adopt(self.names, theirs)
+
+
+class ThroughStore:
+    """No collective: each rank leaves its part of a step in `store`, and rank 0 takes what is there.
+
+    A thread sends, and on rank 0 a thread takes and adds up, so that training waits for neither. What comes late
+    is merged into the step at which it comes. On other ranks than 0 nothing is evaluated.
+
+    Args:
+        store: a `torch.distributed.TCPStore` or `HashStore`, whose server is rank 0's.
+        rank, world_size: this process, and how many there are.
+        host: the name under which this rank is reported.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, host: str | None = None) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank: {rank} given, expected 0 … {world_size - 1}")
+        self.names = Names()
+        self._store, self._rank = store, rank
+        self._host = host or socket.gethostname()
+        self._id, self._sent = uuid.uuid4().hex[:8], 0
+        self._thread = Writer(f"tracker_diag-rank-{rank}", UNSENT_STEPS)
+        self._lock = Lock()
+        self._others = [_Other(other) for other in range(1, world_size)] if rank == 0 else []
+        for other in self._others:  # what an earlier process of ours has taken, or has missed, is past
+            other.id, other.taken = self._count(other.rank)
+        if rank:
+            self._thread.put(lambda: self._set(f"{rank}/host", self._host.encode()))
+
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
+        """On rank 0 the step with all that has come of the others; on these nothing, since they only send."""
+        if self._rank:
+            rows: dict[Dimension, list[str]] = {dimension: list(known) for dimension, known in names.rows.items()}
+            kept = dict(observed)
+            self._thread.put(lambda: self._send(step, seconds, rows, kept), droppable=True)
+            return Merged({})
+        with self._lock:
+            _adopt(self.names, names.rows)
+            merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+            taken = {} if seconds is None else {f"rank 0 on {self._host}": seconds}
+            missing: dict[str, int] = {}
+            lost = 0
+            for other in self._others:
+                due = [at for at in other.ready if at <= step]
+                for at in due:
+                    for pair, one in other.ready.pop(at).items():
+                        merged[pair] = merged[pair] + one if pair in merged else one
+                if due and other.seconds is not None:
+                    taken[other.label] = other.seconds
+                lost, other.lost = lost + other.lost, 0
+                other.silent = 0 if due or 0 < len(other.ready) < LATE_STEPS else other.silent + 1
+                if other.silent:
+                    missing[other.label] = other.silent
+        self._thread.put(self._take, droppable=True)
+        return Merged(merged, taken, missing, lost)
+
+    def errors(self) -> Sequence[Exception]:
+        """What could not be sent or read."""
+        return self._thread.errors()
+
+    def close(self) -> None:
+        """Send what is still to be sent."""
+        self._thread.close(5.0)
+
+    def _send(
+        self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
+    ) -> None:
+        state = {pair: one.state_dict() for pair, one in observed.items()}
+        message = {"slot": self._sent, "step": step, "seconds": seconds, "names": rows, "observed": state}
+        sent = zlib.compress(json.dumps(message | {"id": self._id}).encode(), 1)
+        self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
+        self._sent += 1
+        self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
+
+    def _take(self) -> None:
+        for other in self._others:
+            self._take_from(other)
+
+    def _take_from(self, other: "_Other") -> None:
+        """Read and add up what `other` has left since the last time."""
+        if not other.host and (host := self._get(f"{other.rank}/host")) is not None:
+            other.host = host.decode()
+        process, sent = self._count(other.rank)
+        if process != other.id:  # it was started anew
+            other.id, other.taken = process, 0
+        first = max(other.taken, sent - LATE_STEPS)
+        lost, other.taken = first - other.taken, sent
+        for slot in range(first, sent):
+            raw = self._get(f"{other.rank}/{slot % LATE_STEPS}")
+            message = json.loads(zlib.decompress(raw)) if raw is not None else {}
+            if (message.get("id"), message.get("slot")) == (process, slot):
+                self._add(other, message)
+            else:  # overwritten meanwhile
+                lost += 1
+        with self._lock:
+            other.lost += lost
+
+    def _add(self, other: "_Other", message: Mapping[str, Any]) -> None:
+        theirs = Names()
+        _adopt(theirs, message["names"])
+        packed: dict[str, Any] = message["observed"]
+        unpacked: dict[Pair, Observation] = {
+            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
+        }
+        with self._lock:
+            _adopt(self.names, theirs.rows)
+            at = other.ready.setdefault(int(message["step"]), {})
+            for pair, one in unpacked.items():
+                moved = one.renamed(theirs, self.names)
+                at[pair] = at[pair] + moved if pair in at else moved
+            other.seconds = message["seconds"]
+            while len(other.ready) > LATE_STEPS:  # far ahead of us, or on another count of steps
+                other.ready.pop(min(other.ready))
+                other.lost += 1
+
+    def _count(self, rank: int) -> tuple[str, int]:
+        """Which process of `rank` has sent how many steps."""
+        process, _, sent = (self._get(f"{rank}/sent") or b":0").decode().partition(":")
+        return process, int(sent)
+
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(f"tracker_diag/{key}", value)
+
+    def _get(self, key: str) -> bytes | None:
+        """The value of `key` if there is one; a store's own `get` would wait for it."""
+        full = f"tracker_diag/{key}"
+        return bytes(self._store.get(full)) if self._store.check([full]) else None
+
+
+@dataclass
+class _Other:
+    """What rank 0 knows of another rank."""
+
+    rank: int
+    host: str = ""
+    id: str = ""
+    taken: int = 0
+    silent: int = 0
+    lost: int = 0
+    seconds: float | None = None
+    ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
+    """What has come and is not merged yet, by step."""
+
+    @property
+    def label(self) -> str:
+        return f"rank {self.rank} on {self.host or 'an unknown host'}"
+
+
+def _known(names: Names, agreed: Names) -> bool:
+    """Whether `agreed` has all that could still get a row there."""
+    return all(len(agreed.rows[d]) == NAMED_ROWS - 1 or set(names.rows[d]) <= set(agreed.rows[d]) for d in names.rows)
+
+
+def _adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
+    for dimension, known in rows.items():
+        for name in known:
+            into.row(dimension, name)
+
+
+def _floats(observed: Observation | None) -> Float64Array:
+    """Whether there is an observation, how many values it has, and its sums, in fixed places."""
+    if observed is None:
+        return np.zeros(2 + sum(a * b for a, b in FLOAT_SHAPES))
+    n = max(float(one.counts.sum() + one.nonfinite.sum()) for one in observed.sketches.values())
+    return np.concatenate([[1.0, n], *(part.reshape(-1) for part in observed.floats())])
+
+
+def _integers(observed: Observation | None, dimensions: Sequence[Dimension]) -> IntArray:
+    """All counts in one array: of `dimensions` in their order, then of the sequences."""
+    parts: list[IntArray] = []
+    for dimension in dimensions:
+        one = observed.sketches.get(dimension) if observed else None
+        one = one or Sketch.empty(rows_of(dimension))
+        parts += [one.counts.reshape(-1), one.nonfinite]
+    of_sequences = observed.sequence_sketch if observed else Sketch.empty(3)
+    return np.concatenate([*parts, of_sequences.counts.reshape(-1), of_sequences.nonfinite])
+
+
+def _observation(integers: IntArray, sums: Float64Array, dimensions: Sequence[Dimension]) -> Observation:
+    """The merge of all ranks: counts summed already, sums (world, …) of `_floats`."""
+    rows = [*(rows_of(dimension) for dimension in dimensions), 3]
+    sketches: list[Sketch] = []
+    start = 0
+    for n in rows:
+        middle, end = start + n * 2 * BINS, start + n * 2 * BINS + n
+        sketches.append(Sketch(integers[start:middle].reshape(n, 2, BINS), integers[middle:end]))
+        start = end
+    tokens, sequences, applied = WeightSums.none((2,)), WeightSums.none((3,)), np.zeros((2, 5))
+    cuts = np.cumsum([a * b for a, b in FLOAT_SHAPES])[:-1]
+    for one in sums[sums[:, 0] > 0]:
+        parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), FLOAT_SHAPES, strict=True)]
+        tokens, sequences = tokens + WeightSums.of_array(parts[0]), sequences + WeightSums.of_array(parts[1])
+        applied = applied + parts[2]
+    return Observation(dict(zip(dimensions, sketches[:-1], strict=True)), tokens, sequences, sketches[-1], applied)
