@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracker_diag.arrays import Float64Array, FloatArray, IntArray
+from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES
 
 MIN_EXCEEDANCES = 5
