@@ -9,7 +9,8 @@ from typing import get_args
 
 from pydantic import BaseModel
 
-from tracker_diag.metrics.registry import HEALTH, OWN, STATS, TRAINING, Metric
+from tracker_diag.metrics.registry import HEALTH, OWN, TRAINING, Metric
+from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 
@@ -22,7 +23,7 @@ def metrics_page() -> str:
         [
             "# Metrics",
             "",
-            "Made from `tracker_diag/metrics/registry.py` by `make docs`; nothing is logged that is not here.",
+            "Made from `tracker_diag/metrics` by `make docs`; nothing is logged that is not here.",
             "",
             "## Statistics of a slice",
             "",
@@ -32,7 +33,7 @@ def metrics_page() -> str:
             "`post_tool`, those after one; `all`. A statistic is logged only where its tokens support it: 200, and for",
             "a quantile q at least 20/(1 − q).",
             "",
-            *_table(STATS, "diag/<pair>/<slice>/"),
+            *_table(tuple(STATISTICS.values()), "diag/<pair>/<slice>/"),
             "## Health of the diagnostics",
             "",
             "Logged from its first count on; nothing that goes wrong in them raises into training.",

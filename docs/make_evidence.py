@@ -55,7 +55,7 @@ def run(arm: str, seed: int) -> Run:
             for finding in summary.findings
             if finding.fired is not None and finding.rule.severity != "info"
         ],
-        "blind": summary.blind,
+        "blind": {rule: "; ".join(map(str, reasons)) for rule, reasons in summary.blind.items()},
         "leads": {name: lead.step for name, lead in compared.items()} | {"reward 0.10 lower": _reward_drop(rows)},
         "notes": {name: lead.note for name, lead in compared.items() if lead.note},
         "reward": [round(fmean(row["reward"] for row in rows[a:b]), 3) for a, b in ((40, 80), (260, 300))],

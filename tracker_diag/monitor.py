@@ -23,7 +23,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.health import Health
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.series import CONTEXT, PAIRS, Pair
+from tracker_diag.metrics.series import CONTEXT, PAIRS, Pair, Rank, StatKey
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
@@ -102,7 +102,7 @@ class Monitor:
         self._rebaseline: list[str] = []
         self._seconds: float | None = None
         self._time_ratio: float | None = None
-        self._missing: Mapping[str, int] | None = None
+        self._missing: Mapping[Rank, int] | None = None
         self._open: Step | None = None
         self._steps = 0
         self._first: int | None = None
@@ -379,7 +379,7 @@ class Monitor:
         return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
 
     def _observed(
-        self, done: Step, statistics: Mapping[str, Estimate], pending: Mapping[Pair, Observation]
+        self, done: Step, statistics: Mapping[StatKey, Estimate], pending: Mapping[Pair, Observation]
     ) -> Observed:
         """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
         own, (series, bad) = done.metrics, readout.finite(statistics)
@@ -394,6 +394,7 @@ class Monitor:
         self.health["nonfinite_metrics"] += len(broken)
         for pair, observed in pending.items():
             self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
-            bad += [f"{pair}/{CONTEXT[i]}/nonfinite" for i in np.flatnonzero(observed.nonfinite)]
-        absent, checked = readout.absent(self._windows), bool(own or pending)
-        return Observed(done.step, series, tuple(bad), absent, checked, done.missing, self.config)
+            bad += [StatKey(pair, CONTEXT[i], "nonfinite") for i in np.flatnonzero(observed.nonfinite)]
+        absent, lacking = readout.absent(self._windows), readout.lacking(self._windows)
+        checked = bool(own or pending)
+        return Observed(done.step, series, tuple(bad), absent, lacking, checked, done.missing, self.config)

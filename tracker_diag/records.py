@@ -25,6 +25,8 @@ class Histogram:
     """Counts (B,) of |log-ratio| between finite `edges` (B + 1,), in nats."""
 
     name: str
+    pair: str
+    slice: str
     counts: IntArray
     edges: Float64Array
     baseline: IntArray

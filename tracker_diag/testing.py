@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from tracker_diag.backends.base import Backend, Capability
 from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.reasons import no_series
+from tracker_diag.metrics.series import Rank
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.engine import Engine
@@ -60,8 +62,8 @@ class RuleCase(BaseModel):
     """Tokens behind each value of a slice."""
     non_finite: dict[int, str] = {}
     """Series that are NaN or infinite, by step."""
-    missing: dict[str, str] = {}
-    """Steps since a rank was last heard of, by rank, in the notation of `series`."""
+    missing: dict[int, str] = {}
+    """Steps since a rank was last heard of, by its number, in the notation of `series`."""
     config: dict[int, dict[str, str | float | bool]] = {}
     """Settings of the run, by the step from which on they are so."""
     fired: dict[str, int] = {}
@@ -89,7 +91,11 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
             if step < len(values) and not math.isnan(values[step])
         }
         bad = (case.non_finite[step],) if step in case.non_finite else ()
-        silent = {name: int(values[step]) for name, values in missing.items() if step < len(values) and values[step]}
+        silent = {
+            Rank(number, "host"): int(values[step])
+            for number, values in missing.items()
+            if step < len(values) and values[step]
+        }
         config = {key: value for since, part in case.config.items() if since <= step for key, value in part.items()}
         past = {name: at for name, at in case.fired.items() if at <= step}
         observed = Observed(step, now, bad, missing=silent if missing else None, config=config, fired=past)
@@ -112,7 +118,7 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
         if (wanted := getattr(case, field)) is not None and wanted != found[field]
     ]
     if wrong and state == "unknown":
-        wrong.append(f"it was blind: {engine.blind().get(rule.id, 'after it had seen')}")
+        wrong.append(f"it was blind: {engine.blind().get(rule.id, ('after it had seen',))[0]}")
     return wrong
 
 
@@ -172,7 +178,7 @@ def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]
     wrong = [*_declared(backend), *(found for step in range(0, 20, 2) for found in _written(backend, step, finding))]
     backend.flush(last=True)
     table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
-    summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": "no series"}, ("NUM001",))
+    summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": (no_series("eval_score"),)}, ("NUM001",))
     wrong += _raised("close", partial(backend.close, summary, (table,)))
     if "scalars" in backend.capabilities:
         for name in ("diag/policy/all/p95", *ODD_NAMES):
@@ -199,7 +205,9 @@ def _declared(backend: Backend) -> list[str]:
 def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
     """What goes wrong when all that there is at `step` is written."""
     counts = np.array([3, 2, 0, 1])
-    tail = Histogram("diag/policy/text_only/hist", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts)
+    tail = Histogram(
+        "diag/policy/text_only/hist", "policy", "text_only", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts
+    )
     records: list[Record] = [Scalar("diag/policy/all/p95", step / 10), *(Scalar(name, 1.0) for name in ODD_NAMES), tail]
     calls = [
         partial(backend.metrics, step, {"loss": math.nan, "reward": math.inf, "kl": 0.1}),

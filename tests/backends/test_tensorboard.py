@@ -184,7 +184,7 @@ def test_counts_go_over_as_they_are(tmp_path):
     edges = np.array([0.0, 0.5, 1.0, 4.0])
     backend = TensorBoardBackend(tmp_path)
     for step, counts in enumerate(([0, 3, 1], [0, 0, 0])):
-        record = Histogram("diag/policy/all/hist", np.array(counts), edges, np.zeros(3, int))
+        record = Histogram("diag/policy/all/hist", "policy", "all", np.array(counts), edges, np.zeros(3, int))
         backend.log(step, [record], 0.0)
     backend.flush()
     full, empty = (one.histogram_value for one in read(tmp_path / "diag").Histograms("diag/policy/all/hist"))

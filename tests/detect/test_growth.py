@@ -29,7 +29,7 @@ def test_the_short_one_decides_until_the_long_one_has_its_baseline():
     detector = GrowthDetector(GrowthSettings(expected_steps=20_000))
     run(detector, [0.1] * 64)
     assert not detector.ready
-    assert detector.needs == "baseline has 64 of 65 steps with a value"
+    assert (detector.seen, detector.needed) == (64, 65)
     holds = run(detector, [0.1] * 36 + [0.2] * 10, start=64)
     assert holds[-1] is True  # far before the long one's 215 steps
     assert detector.onset == 100
@@ -121,7 +121,7 @@ def test_saved_at_any_step_it_goes_on_the_same(values, data):
             if step == again:
                 detector.rebaseline()
             detector.update(step, values[step], 0.01 * (step % 3) if step % 2 else None)
-            holds.append((detector.holds, detector.value, detector.onset, detector.needs))
+            holds.append((detector.holds, detector.value, detector.onset, detector.undetectable))
         return holds
 
     expected = feed(unbroken, 0, len(values))

@@ -5,7 +5,9 @@ from tracker_diag.report.figures import COLORS, data_uri, pixels, tail_figure
 
 
 def histogram(name, counts, baseline):
-    return Histogram(f"diag/policy/{name}/hist", np.array(counts), np.array([0, 0.01, 0.1, 1.0]), np.array(baseline))
+    return Histogram(
+        f"diag/policy/{name}/hist", "policy", name, np.array(counts), np.array([0, 0.01, 0.1, 1.0]), np.array(baseline)
+    )
 
 
 def test_a_line_per_slice_at_the_share_beyond_each_edge_and_its_baseline_dashed():

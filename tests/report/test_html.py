@@ -29,7 +29,7 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
 def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary, [], {})
     assert "NaN or infinity, from step 0" in page
-    assert "<strong>POL001</strong>: policy: no series policy/post_tool/p95" in page
+    assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
 
 
 def test_a_quiet_run_is_said_to_be_quiet():

@@ -2,6 +2,7 @@ import io
 
 from rich.console import Console
 
+from tracker_diag.metrics.reasons import no_series
 from tracker_diag.report.tables import describe, findings_table
 from tracker_diag.report.terminal import alert_line, verdict
 from tracker_diag.rules.engine import Engine
@@ -44,7 +45,7 @@ def test_an_alert_is_a_line():
 def test_readings_in_one_line():
     assert describe(Reading("tail", "x", True, 0.3123, 0.04, 812)) == "tail: yes (0.312, baseline 0.04, n 812)"
     assert describe(Reading("tail", "x", False, 0.3)) == "tail: no (0.3)"
-    assert describe(Reading("tail", "x", None, note="no series x")) == "tail: unknown (no series x)"
+    assert describe(Reading("tail", "x", None, unknown=no_series("x"))) == "tail: unknown (no series x)"
     assert describe(Reading("tail", "x", False)) == "tail: no"
 
 

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Reading
@@ -16,6 +18,11 @@ from tracker_diag.rules.triage import Summary, first_break
 
 LOW = {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.5}
 HIGH = {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}
+
+
+def said(blind):
+    """Reasons as a person reads them."""
+    return {rule: "; ".join(map(str, reasons)) for rule, reasons in blind.items()}
 
 
 def rule(**fields):
@@ -62,10 +69,10 @@ def test_what_comes_back_without_lasting_is_counted_over_values():
 def test_why_nothing_can_be_counted_is_told():
     engine = Engine([rule(signals={"low": OFTEN})])
     run(engine, [0, 0])
-    assert engine.blind() == {"ZZZ001": "2 of 3 steps with a value"}
+    assert said(engine.blind()) == {"ZZZ001": "2 of 3 steps with a value"}
     other = Engine([rule(signals={"low": OFTEN})])
     run(other, [None], kl=[0.1])
-    assert other.blind() == {"ZZZ001": "no series reward"}
+    assert said(other.blind()) == {"ZZZ001": "no series reward"}
 
 
 def test_what_was_counted_is_saved():
@@ -97,7 +104,7 @@ def test_missing_values_neither_start_nor_end_a_finding():
 def test_a_rule_that_never_saw_is_blind_and_not_healthy():
     engine = Engine([rule()])
     run(engine, [None, None])
-    assert engine.blind() == {"ZZZ001": "no series reward"}
+    assert said(engine.blind()) == {"ZZZ001": "no series reward"}
     summary = Summary.of(engine, "x", 2, 0, 1)
     assert summary.healthy == ()
     assert summary.level is None
@@ -127,7 +134,7 @@ def test_rows_without_the_series_between_those_with_it_delay_nothing():
 def test_a_rule_that_lost_its_series_is_blind_again():
     engine = Engine([rule()])
     run(engine, [1, 1, *[None] * 101])
-    assert engine.blind() == {"ZZZ001": "no series reward"}
+    assert said(engine.blind()) == {"ZZZ001": "no series reward"}
 
 
 def test_inhibition_on_the_same_slice():
@@ -178,9 +185,11 @@ def test_a_slice_that_a_rule_never_saw_is_told_though_it_saw_another():
     low = {"low": {"kind": "threshold", "series": {"stat": "ess"}, "below": 0.3}}
     about = {"pairs": ["policy", "mismatch"], "slices": ["text_only", "post_tool"], "signals": low, "summary": "x"}
     engine = Engine([rule(**about)])
-    absent = {"mismatch": "not given", "policy/post_tool/ess": "0 tokens"}
-    engine.evaluate(Observed(0, {"policy/text_only/ess": Scalar("x", 0.9)}, absent=absent))
-    assert engine.blind() == {"ZZZ001": "policy: 0 tokens"}
+    few = reason(Why.FEW_TOKENS, have=0, needed=200)
+    absent = {"mismatch": reason(Why.NOT_OBSERVED, new="a", old="b")}
+    seen = {StatKey("policy", "text_only", "ess"): Scalar("x", 0.9)}
+    engine.evaluate(Observed(0, seen, absent=absent, lacking=lambda _: few))
+    assert said(engine.blind()) == {"ZZZ001": "policy: 0 tokens in the window, 200 needed"}
 
 
 def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():
@@ -235,7 +244,7 @@ def test_a_rule_that_could_not_have_fired_is_blind_and_not_healthy():
     for step in range(300):
         engine.evaluate(Observed(step, {"reward": Scalar("reward", 0.5)}))
     assert engine.states() == {"EVA002": "unknown"}
-    assert engine.blind() == {"EVA002": "no series eval_score"}
+    assert said(engine.blind()) == {"EVA002": "no series eval_score"}
 
 
 def test_what_a_condition_can_become():

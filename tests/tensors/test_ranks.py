@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag import Monitor, TokenBatch
-from tracker_diag.metrics.series import NAMED_ROWS
+from tracker_diag.metrics.series import NAMED_ROWS, Rank
 from tracker_diag.tensors.ranks import Merged, ThroughStore
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import Observation, PairWindow
@@ -183,7 +183,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
 
     settle(second)
     alone = take(0)
-    assert alone.missing == {"rank 1 on b": 1}
+    assert alone.missing == {Rank(1, "b"): 1}
     send(0), send(1), send(5)
     both = take(1)
     assert not both.missing
@@ -223,7 +223,7 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
         anew.merge(step, observed(1, 1, theirs, 0), theirs)
         settle(anew)
         found = take(step - 9900)
-    assert found.missing == {"rank 1 on b": 1} or found.missing["rank 1 on b"] > 1
+    assert found.missing == {Rank(1, "b"): 1} or found.missing[Rank(1, "b")] > 1
     assert sum(map(len, (other.ready for other in first._others))) <= 64
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker_diag import TokenBatch
+from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
-from tracker_diag.stats.tails import slice_statistics
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors import batch
 from tracker_diag.tensors.slices import Names, label

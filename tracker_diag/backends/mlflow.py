@@ -99,7 +99,7 @@ class MlflowBackend(Backend):
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
-                pictures.setdefault(record.name.split("/")[1], []).append(record)
+                pictures.setdefault(record.pair, []).append(record)
         if pictures:
             self._pictures = (step, pictures)
             if self._since_image % self._image_every == 0:

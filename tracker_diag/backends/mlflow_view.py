@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from tracker_diag.backends.panels import LINES, NAME, RULES
+from tracker_diag.backends.panels import NAME, PLOTS, RULES
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
@@ -69,13 +69,13 @@ def chart_view(pairs: Sequence[str], image_step: int | None) -> str:
     """Value of the experiment tag `VIEW_TAG`: charts of `pairs`, pictures opened at `image_step` if there are any."""
     charts: list[dict[str, object]] = []
     sections: list[dict[str, object]] = []
-    for lines in LINES:
+    for plot in PLOTS:
         # A chart's own title is not shown, so each plot is a section of its own, with a chart for each pair.
-        section = _section(f"{lines.section}: {lines.title}", sections)
+        section = _section(f"{plot.section}: {plot.title}", sections)
         for pair in pairs:
-            keys = lines.keys(pair)
-            charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, lines.scale))
-        if lines.stat == "p95" and image_step is not None:
+            keys = plot.keys(pair)
+            charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.of.scale))
+        if plot.of.name == "p95" and image_step is not None:
             section = _section(_PICTURES, sections)
             for pair in pairs:
                 key = f"{PREFIX}{pair}/tail"

@@ -1,10 +1,10 @@
 """What the panels of a tracker show, and in what order, whichever tracker it is."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
-from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.metrics.statistics import STATISTICS, Section, Statistic
 
 VERSION = 1
 """Of what the panels show; a view of an older one is brought up to date."""
@@ -15,23 +15,20 @@ RULES = "Rules: 0 healthy, 1 pending, 2 firing"
 
 
 @dataclass(frozen=True)
-class Lines:
-    """One statistic of both slices in one plot, for each ratio pair."""
+class Plot:
+    """One statistic of both slices, for each ratio pair."""
 
-    section: Literal["Tails", "ESS", "Shape"]
+    section: str
     title: str
-    stat: str
-    scale: Literal["log", "linear"]
+    of: Statistic
 
     def keys(self, pair: str) -> list[str]:
-        return [f"{PREFIX}{pair}/{name}/{self.stat}" for name in CONTEXT]
+        return [self.of.key(pair, name) for name in CONTEXT]
 
 
-LINES = (
-    Lines("Tails", "p95 of |log-ratio| by slice", "p95", "log"),
-    Lines("Tails", "p99 of |log-ratio| by slice", "p99", "log"),
-    Lines("ESS", "effective sample size of tokens, share of n", "ess", "linear"),
-    Lines("ESS", "effective sample size of sequences, share of n", "ess_sequence", "linear"),
-    Lines("Shape", "Pareto k of the token weights, 0.5 is infinite variance", "pareto_k", "linear"),
-    Lines("Shape", "median of |log-ratio| by slice", "p50", "log"),
+PLOTS = tuple(
+    Plot(section, one.chart.title, one)
+    for section in get_args(Section)
+    for one in STATISTICS.values()
+    if one.chart and one.chart.section == section
 )

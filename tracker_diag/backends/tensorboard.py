@@ -17,19 +17,16 @@ from zlib import crc32
 import numpy as np
 
 from tracker_diag.backends.base import Backend
+from tracker_diag.backends.panels import PLOTS
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CONTEXT, PAIRS
+from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
 from tracker_diag.records import Cell, Histogram, Record, Scalar, Table
 from tracker_diag.report.tables import brief, events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
-CHARTS = {
-    "p95": "tail: p95 of |log-ratio|, in nats",
-    "ess": "effective sample size of tokens, share of n",
-    "ess_sequence": "effective sample size of sequences, share of n",
-}
+CHARTS = {plot.of.name: plot.title for plot in PLOTS if plot.section != "Shape"}
 """Statistics that stand once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
 
 _numbers = count()
@@ -63,10 +60,10 @@ class TensorBoardBackend(Backend):
         charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
         pairs: set[str] = set()
         for record in records:
-            _, pair, *rest = record.name.split("/")
-            if isinstance(record, Scalar) and len(rest) == 2 and rest[0] in charts and rest[1] in CHARTS:
-                charts[rest[0]].append(scalar(f"{PREFIX}{pair}/{rest[1]}", record.value))
-                pairs.add(pair)
+            key = StatKey.parse(record.name.removeprefix(PREFIX)) if isinstance(record, Scalar) else None
+            if isinstance(record, Scalar) and key and key.slice in charts and key.stat in CHARTS:
+                charts[key.slice].append(scalar(f"{PREFIX}{key.pair}/{key.stat}", record.value))
+                pairs.add(key.pair)
         if not pairs <= self._pairs:
             self._pairs |= pairs
             self._put([layout([pair for pair in PAIRS if pair in self._pairs])])

@@ -5,7 +5,7 @@ Only the command makes it: whether a team wants another view in its project, no 
 
 from typing import Any
 
-from tracker_diag.backends.panels import LINES, NAME, RULES
+from tracker_diag.backends.panels import NAME, PLOTS, RULES
 from tracker_diag.backends.wandb import STEP
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
@@ -42,9 +42,9 @@ def workspace(entity: str, project: str) -> Any:
     workspaces: Any = require("wandb_workspaces.workspaces", "panels")
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
     panels: dict[str, list[Any]] = {}
-    for lines in LINES:
-        panels.setdefault(lines.section, []).extend(
-            reports.LinePlot(title=f"{pair}: {lines.title}", x=STEP, y=lines.keys(pair), log_y=lines.scale == "log")
+    for plot in PLOTS:
+        panels.setdefault(plot.section, []).extend(
+            reports.LinePlot(title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.of.scale == "log")
             for pair in PAIRS
         )
     panels["Rules"] = [

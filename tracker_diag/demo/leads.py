@@ -7,7 +7,8 @@ from statistics import fmean
 from typing import Literal
 
 from tracker_diag.detect.cusum import BlockCusum
-from tracker_diag.metrics.registry import PREFIX, Metric, stat, training
+from tracker_diag.metrics.registry import PREFIX, Metric, training
+from tracker_diag.metrics.statistics import statistic as stat
 
 WINDOW = 8
 """Steps that a trainer's metric is averaged over, as the statistics are: equal noise for all signals."""

@@ -79,12 +79,14 @@ class BlockDetector(ABC, Generic[Settings]):
         return self._grown if self.ready and not self._too_noisy else None
 
     @property
-    def needs(self) -> str:
-        """Why `holds` is None, for a reader."""
-        if self._too_noisy:
-            growth = math.exp(min(self._reference, math.log(1e6)))
-            return f"its baseline swings so much that growth below ×{growth:.0f} cannot be told"
-        return f"baseline has {self.seen} of {self.settings.burn_in + self.settings.baseline} steps with a value"
+    def needed(self) -> int:
+        """Valid steps that it takes until the baseline is there."""
+        return self.settings.burn_in + self.settings.baseline
+
+    @property
+    def undetectable(self) -> float | None:
+        """The factor of growth below which a baseline that swings too much tells nothing; None if it does not."""
+        return math.exp(min(self._reference, math.log(1e6))) if self._too_noisy else None
 
     def update(self, step: int, x: float, error: float | None = None) -> None:
         """Take the value of the series at `step`.

@@ -68,9 +68,14 @@ class GrowthDetector:
         return self._decides.holds
 
     @property
-    def needs(self) -> str:
-        """Why `holds` is None, for a reader."""
-        return self._decides.needs
+    def needed(self) -> int:
+        """Valid steps that it takes until the baseline is there."""
+        return self._decides.needed
+
+    @property
+    def undetectable(self) -> float | None:
+        """The factor of growth below which a baseline that swings too much tells nothing; None if it does not."""
+        return self._decides.undetectable
 
     @property
     def ready(self) -> bool:

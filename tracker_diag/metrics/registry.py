@@ -1,4 +1,7 @@
-"""The registry of metric names. Nothing is logged that is not here; docs/metrics.md is made from it."""
+"""The registry of metric names: those of trainers, of our health and state; statistics have a table of their own.
+
+Nothing is logged that is in neither; docs/metrics.md is made from both.
+"""
 
 import re
 from dataclasses import dataclass
@@ -24,44 +27,6 @@ class Metric:
     per: str = ""
     """What it may also be logged for one at a time: of `tool`, the tool search stands as `<name>:search`."""
 
-
-STATS = (
-    Metric("p50", "nat", "median of the absolute per-token log-ratio |r|", "higher", "log"),
-    Metric("p95", "nat", "95th percentile of |r|: the tail; within 0.4 % of the order statistic", "higher", "log"),
-    Metric("p99", "nat", "99th percentile of |r|; needs 2,000 tokens", "higher", "log"),
-    Metric(
-        "ess",
-        "share",
-        "effective sample size of the raw token weights exp r, over n; of the reference pair a mere distance",
-        "lower",
-    ),
-    Metric("ess_sequence", "share", "the same for sequences, r summed over a sequence's tokens in the slice", "lower"),
-    Metric("ess_perplexity", "share", "exp of the entropy of the raw token weights, over n; slower to fall", "lower"),
-    Metric("ess_applied", "share", "effective sample size of the weights that the optimiser used, over n", "lower"),
-    Metric("modified_fraction", "share", "tokens whose applied weight is not exp r: truncated or masked", "higher"),
-    Metric("max_weight_share", "share", "largest raw token weight over the sum of all", "higher", "log"),
-    Metric("chi2", "ratio", "χ² divergence from the raw token weights, n/ESS − 1", "higher", "log"),
-    Metric("pareto_k", "shape", "Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean", "higher"),
-    Metric("pareto_k_inverse", "shape", "Pareto k̂ of 1/w: the tail of tokens that lost their probability", "higher"),
-    Metric("pareto_k_sequence", "shape", "Pareto k̂ of the sequences' weights; of a good token k̂ no proof", "higher"),
-    Metric("hill", "shape", "Hill's index of |r|; to look at, not to alarm on", "neither"),
-    Metric("k1", "nat", "k1 estimate of the KL that k3 estimates: unbiased, of either sign", "neither"),
-    Metric("k2", "nat", "k2 estimate of the same KL, half the mean square of r", "higher", "log"),
-    Metric(
-        "k3",
-        "nat",
-        "k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
-        "higher",
-        "log",
-    ),
-    Metric("clip_fraction", "share", "ratios outside the clip range; a bin of the sketch counts whole", "higher"),
-    Metric("tail_stretch", "nat", "change of log(p99/p50) against the reference period", "higher"),
-    Metric("qq_slope", "slope", "slope of log quantiles on the reference period's, p50 to p99.95, less 1", "higher"),
-    Metric("wasserstein", "nat", "W1 between |r| now and in the reference period; blind to tails", "neither"),
-    Metric("ks", "share", "largest gap between the two distributions of |r|; blind to tails", "neither"),
-    Metric("count", "tokens", "finite model tokens in the window", "neither"),
-)
-"""Statistics of one slice of one pair over the window, logged as `diag/<pair>/<slice>/<stat>`."""
 
 HEALTH = (
     Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
@@ -323,15 +288,7 @@ THE_CRITICS = frozenset(
 )
 """Names that mean the same below a critic's prefix."""
 
-_STATS = {metric.name: metric for metric in STATS}
 _TRAINING = {metric.name: metric for metric in TRAINING}
-
-
-def stat(name: str) -> Metric:
-    """The statistic called `name`; UnknownName if there is none."""
-    if name not in _STATS:
-        raise UnknownName("stat", name, tuple(_STATS))
-    return _STATS[name]
 
 
 def training(name: str) -> Metric:

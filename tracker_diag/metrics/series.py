@@ -51,16 +51,39 @@ KNOWN: tuple[str, ...] = (
 """Slices whose names are known beforehand, so that a rule may ask for them."""
 
 
-class StatKey(NamedTuple):
-    """A statistic of one slice of one pair; as text `policy/post_tool/p95`, which is also how a tracker names it."""
+class StatKey(str):
+    """The key of a statistic of one slice of one pair: the text `policy/post_tool/p95`, and the three that it is of."""
+
+    __slots__ = ("pair", "slice", "stat")
 
     pair: Pair
     slice: str
     stat: str
 
+    def __new__(cls, pair: Pair, slice: str, stat: str) -> "StatKey":
+        key = super().__new__(cls, f"{pair}/{slice}/{stat}")
+        key.pair, key.slice, key.stat = pair, slice, stat
+        return key
+
+    @classmethod
+    def parse(cls, text: str) -> "StatKey | None":
+        """The key that `text` is, as a file or a tracker gives it back; None if it is none."""
+        pair, *rest = text.split("/")
+        return cls(pair, *rest) if pair in PAIRS and len(rest) == 2 else None
+
+    def __reduce__(self) -> tuple[type["StatKey"], tuple[str, str, str]]:
+        return StatKey, (self.pair, self.slice, self.stat)
+
+
+SeriesKey: TypeAlias = str
+"""A series that rules read: a `StatKey`, or the canonical name of a metric of the trainer."""
+
+
+class Rank(NamedTuple):
+    """One process of a run of several."""
+
+    number: int
+    host: str
+
     def __str__(self) -> str:
-        return "/".join(self)
-
-
-SeriesKey: TypeAlias = StatKey | str
-"""A series that rules read: a statistic of a slice, or a metric of the trainer under its canonical name."""
+        return f"rank {self.number} on {self.host or 'an unknown host'}"

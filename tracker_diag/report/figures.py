@@ -31,7 +31,7 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.185, 0.125, 0.785, 0.80))
     for histogram in histograms:
-        name = histogram.name.split("/")[-2]
+        name = histogram.slice
         for counts, style in ((histogram.baseline, "--"), (histogram.counts, "-")):
             if counts.sum():
                 label = f"{name}, {'baseline' if style == '--' else 'now'} ({int(counts.sum()):,} tokens)"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Table
 from tracker_diag.rules.findings import Finding, Reading
 
@@ -47,7 +48,7 @@ def describe(reading: Reading) -> str:
     numbers = [f"{reading.value:.3g}"] if reading.value is not None else []
     numbers += [f"baseline {reading.baseline:.3g}"] if reading.baseline is not None else []
     numbers += [f"n {reading.n}"] if reading.n is not None else []
-    detail = ", ".join(numbers) if reading.holds is not None else reading.note
+    detail = ", ".join(numbers) if reading.holds is not None else str(reading.unknown or "")
     return f"{reading.signal}: {verdict}" + (f" ({detail})" if detail else "")
 
 
@@ -56,20 +57,13 @@ def events_table(events: Sequence[tuple[int, str]]) -> Table:
     return Table(PREFIX + "events", ("step", "event"), tuple(events))
 
 
-BRIEF = (
-    "pair", "slice", "count", "p50", "p95", "p95 baseline", "p99", "ess", "ess_sequence", "ess_applied",
-    "pareto_k", "k3", "clip_fraction", "note",
-)  # fmt: skip
-"""Columns of the slices' table that a page has room for; the tracker's own table has all of them."""
+BASELINE = "p95 baseline"
+"""Column of the slices' table: p95 in the reference period."""
 
 
 def brief(table: Table) -> Table:
-    """`table` as a page shows it: of the slices' columns those of `BRIEF`, and none that is empty throughout."""
-    shown = [
-        i
-        for i, column in enumerate(table.columns)
-        if (table.name != PREFIX + "slices" or column in BRIEF) and any(row[i] not in (None, "") for row in table.rows)
-    ]
-    shown.sort(key=lambda i: BRIEF.index(table.columns[i]) if table.columns[i] in BRIEF else i)
+    """`table` as a page shows it: of the statistics those that it has room for, and no column that is empty."""
+    has_room = [column not in STATISTICS or STATISTICS[column].in_page for column in table.columns]
+    shown = [i for i, room in enumerate(has_room) if room and any(row[i] not in (None, "") for row in table.rows)]
     rows = tuple(tuple(row[i] for i in shown) for row in table.rows)
     return Table(table.name, tuple(table.columns[i] for i in shown), rows)

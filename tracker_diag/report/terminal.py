@@ -1,13 +1,14 @@
 """The verdict in the terminal: what broke first, on which evidence, what to do, who could not see."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tracker_diag.metrics.reasons import Reason, Why
 from tracker_diag.report.tables import describe
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -79,27 +80,28 @@ def _others(findings: list[Finding], lines: Mapping[tuple[str, int], str]) -> Ta
     return table
 
 
+UNLOGGED = "what they need is not logged; --json says what"
+UNMEASURED = "they look at tokens; observe the tensors, or replay them"
+
+
+def _in_short(reasons: Sequence[Reason]) -> str:
+    """Why a rule was blind, in a line that many rules share."""
+    kinds = {reason.why for reason in reasons}
+    if Why.NOT_MEASURED in kinds:
+        return UNMEASURED
+    return UNLOGGED if Why.NOT_LOGGED in kinds else "; ".join(map(str, reasons))
+
+
 def _columns(summary: Summary) -> Table:
     """Who could not see, by reason, and who saw nothing wrong."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
-    missing: list[str] = []
-    tensors: list[str] = []
-    others: dict[str, list[str]] = {}
-    for rule, reason in summary.blind.items():
-        if "no series " in reason:
-            (tensors if ": no series " in reason else missing).append(rule)
-        else:
-            others.setdefault(reason, []).append(rule)
-    for reason, rules in others.items():
-        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(rules) + "  ", (reason, "dim")))
-    if missing:
-        why = "what they need is not logged; --json says what"
-        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(missing) + "  ", (why, "dim")))
-    if tensors:
-        why = "they look at tokens; observe the tensors, or replay them"
-        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(tensors) + "  ", (why, "dim")))
+    groups: dict[str, list[str]] = {}
+    for rule, reasons in summary.blind.items():
+        groups.setdefault(_in_short(reasons), []).append(rule)
+    for why, rules in sorted(groups.items(), key=lambda group: group[0] in (UNLOGGED, UNMEASURED)):
+        table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(rules) + "  ", (why, "dim")))
     if not summary.blind:
         table.add_row(Text("blind", style="magenta"), "none")
     table.add_row(Text("healthy", style="green"), ", ".join(summary.healthy) or "none")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
@@ -97,19 +98,19 @@ class Engine:
         self._noted |= {watch.rule.id for watch in self._watches if watch.state in ("pending", "firing")}
         return self._noted
 
-    def blind(self) -> dict[str, str]:
+    def blind(self) -> dict[str, tuple[Reason, ...]]:
         """Rules that could not see, or not all that the run gave them to see, with the reasons.
 
         A pair that was never observed blinds a rule only if the rule has no other.
         """
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[str, list[Reason]] = {}
         seeing = {watch.rule.id for watch in self._watches if watch.sees}
         for watch in self._watches:
             if not watch.sees and (watch.given or watch.rule.id not in seeing):
-                texts = reasons.setdefault(watch.rule.id, [])
-                if watch.blindness not in texts:
-                    texts.append(watch.blindness)
-        return {rule: "; ".join(texts) for rule, texts in reasons.items()}
+                of_rule = reasons.setdefault(watch.rule.id, [])
+                if watch.blindness not in of_rule:
+                    of_rule.append(watch.blindness)
+        return {rule: tuple(of_rule) for rule, of_rule in reasons.items()}
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
@@ -174,7 +175,7 @@ class _Watch:
         self.past: list[Finding] = []
         self.given = False
         """Whether the pair was ever observed, and gave a signal."""
-        self._blindness = "no step yet"
+        self._blindness: Reason | None = reason(Why.NO_STEP)
         """Why it cannot see, where its readers do not tell."""
         self._has_seen, self._missed = False, 0
 
@@ -188,21 +189,21 @@ class _Watch:
         return self._has_seen and self._missed <= LOST_AFTER
 
     @property
-    def blindness(self) -> str:
+    def blindness(self) -> Reason:
         """Why the rule cannot see."""
         if self._blindness:
             return self._blindness
-        note = next((one.reading().note for one in self._deciding if one.holds is None), "")
-        return f"{self.pair}: {note}" if self.pair else note
+        unknown = (one.reading().unknown for one in self._deciding if one.holds is None)
+        return next((why for why in unknown if why), reason(Why.UNCHECKED)).about(self.pair)
 
     def step(self, observed: Observed) -> bool:
         """Take in one step, once the readers have; whether a finding began, fired or was resolved."""
         said = [one.holds for one in self._deciding]
         if said != self._said:  # at most steps nothing new is said
             self._said, self._verdict = said, self._judge()
-        self.given = self.given or self.pair is None or self.pair not in (observed.absent or {})
+        self.given = self.given or self.pair is None or self.pair not in observed.absent
         if self._verdict is None:
-            self._missed, self._blindness = self._missed + 1, ""
+            self._missed, self._blindness = self._missed + 1, None
             if self.state == "healthy":
                 self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
             return False
@@ -238,7 +239,7 @@ class _Watch:
             self.finding = self.finding.moved(state="resolved", resolved=step)
         self._drop_pending()
         self._failed, self.state = 0, "unknown"
-        self._has_seen, self._blindness = False, "the baseline was taken anew"
+        self._has_seen, self._blindness = False, reason(Why.NEW_BASELINE)
         return fired
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,14 +250,14 @@ class _Watch:
             "past": [finding.state_dict() for finding in self.past],
             "given": self.given,
             "has_seen": self._has_seen,
-            "blindness": self.blindness,
+            "blindness": self.blindness.state_dict(),
             "silent": list(self._silent),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._held, self._failed, self._since, self._missed = state["counts"]
         self.state, self.given = state["state"], state["given"]
-        self._has_seen, self._blindness, self._said = state["has_seen"], state["blindness"], []
+        self._has_seen, self._blindness, self._said = state["has_seen"], Reason.of_state(state["blindness"]), []
         self._silent = [name for name in self._required if name in state["silent"]]
         self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None

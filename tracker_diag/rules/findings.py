@@ -1,9 +1,10 @@
 """Findings: a rule that is pending, firing or resolved on a slice, with the evidence it rests on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
+from tracker_diag.metrics.reasons import Reason
 from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.model import Rule
 
@@ -12,7 +13,7 @@ State: TypeAlias = Literal["pending", "firing", "resolved"]
 
 @dataclass(frozen=True)
 class Reading:
-    """What a signal said at one step. `holds` is None where it could not see; `note` says why."""
+    """What a signal said at one step. `holds` is None where it could not see; `unknown` says why."""
 
     signal: str
     series: str
@@ -21,12 +22,24 @@ class Reading:
     baseline: float | None = None
     n: int | None = None
     onset: int | None = None
-    note: str = ""
+    unknown: Reason | None = None
+    keys: tuple[str, ...] = ()
+    """The series that `series` is made of, one or two, where it is of series at all."""
 
     @property
     def ratio(self) -> float | None:
         """Value over baseline."""
         return self.value / self.baseline if self.value is not None and self.baseline else None
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {field.name: getattr(self, field.name) for field in fields(self)}
+        return kept | {"unknown": self.unknown and self.unknown.state_dict(), "keys": [str(key) for key in self.keys]}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "Reading":
+        """The reading that `state_dict` was taken of."""
+        unknown = state["unknown"] and Reason.of_state(state["unknown"])
+        return cls(**{**state, "unknown": unknown, "keys": tuple(state["keys"])})
 
 
 @dataclass(frozen=True)
@@ -51,12 +64,12 @@ class Finding:
     def state_dict(self) -> dict[str, Any]:
         """All but the rule, in JSON values."""
         kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rule"}
-        return kept | {"evidence": [asdict(reading) for reading in self.evidence]}
+        return kept | {"evidence": [reading.state_dict() for reading in self.evidence]}
 
     @classmethod
     def of_state(cls, rule: Rule, state: Mapping[str, Any]) -> "Finding":
         """The finding of `rule` that `state_dict` was taken of."""
-        kept: dict[str, Any] = {**state, "evidence": tuple(Reading(**reading) for reading in state["evidence"])}
+        kept: dict[str, Any] = {**state, "evidence": tuple(Reading.of_state(reading) for reading in state["evidence"])}
         return cls(rule=rule, **kept)
 
     def to_json(self) -> dict[str, object]:

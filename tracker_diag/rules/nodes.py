@@ -7,7 +7,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
-from tracker_diag.metrics.series import KNOWN, Pair
+from tracker_diag.metrics.series import KNOWN, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.statistics import statistic
 
 
 def _known_slice(name: str) -> str:
@@ -49,22 +50,23 @@ class SeriesRef(Node):
         if (self.stat is None) == (self.metric is None):
             raise ValueError("expected exactly one of stat and metric")
         if self.stat is not None:
-            registry.stat(self.stat)
+            statistic(self.stat)
         elif self.metric is not None:
             registry.training(self.metric)
             if self.slice or self.pair:
                 raise ValueError("slice and pair go with stat, not with metric")
         return self
 
-    def key(self, pair: Pair | None, slice: SliceName) -> str:
+    def key(self, pair: Pair | None, slice: SliceName) -> SeriesKey:
         """Name of the series, with the rule's `pair` and `slice` where it leaves them out."""
-        if self.metric is not None:
-            return self.metric
-        return f"{self.pair or pair}/{self.slice or slice}/{self.stat}"
+        of = self.pair or pair
+        if self.stat is None or of is None:  # a rule without a pair reads metrics alone
+            return str(self.metric)
+        return StatKey(of, self.slice or slice, self.stat)
 
     @property
     def definition(self) -> registry.Metric:
-        return registry.training(self.metric) if self.metric else registry.stat(str(self.stat))
+        return registry.training(self.metric) if self.metric else statistic(str(self.stat))
 
 
 class Growth(Node):

@@ -1,8 +1,10 @@
 """What the rules see of one step: plain values, whoever read them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tracker_diag.metrics.reasons import Reason, no_series
+from tracker_diag.metrics.series import Pair, Rank, SeriesKey, StatKey
 from tracker_diag.records import Scalar
 
 
@@ -11,25 +13,25 @@ class Observed:
     """All that the rules see of one step."""
 
     step: int
-    series: Mapping[str, Scalar]
-    """Finite values, by the name of their series."""
+    series: Mapping[SeriesKey, Scalar]
+    """Finite values, by the key of their series."""
     non_finite: tuple[str, ...] = ()
     """Series that were NaN or infinite at this step."""
-    absent: Mapping[str, str] | None = None
-    """Why a pair, a slice of it or a series has no value, by name."""
+    absent: Mapping[Pair, Reason] = field(default_factory=dict[Pair, Reason])
+    """Pairs of which there are no values at all, and why."""
+    lacking: Callable[[StatKey], Reason] = no_series
+    """Why a statistic has no value, where its pair has some."""
     checked: bool = True
     """Whether any metric or tensor was looked at."""
-    missing: Mapping[str, int] | None = None
-    """Steps since a rank was last heard of, by rank and host."""
+    missing: Mapping[Rank, int] | None = None
+    """Steps since a rank was last heard of; None where ranks do not report through a store."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """Settings of the run as they are now, by dotted name."""
     fired: Mapping[str, int] = field(default_factory=dict[str, int])
     """The step at which each rule last fired, by its id."""
 
-    def why(self, prefixes: Sequence[str]) -> str:
-        """Why there is no value of a series, from its key and what that begins with, the longest first."""
-        if self.absent:
-            for prefix in prefixes:
-                if prefix in self.absent:
-                    return self.absent[prefix]
-        return f"no series {prefixes[0]}"
+    def why(self, key: SeriesKey) -> Reason:
+        """Why the series `key` has no value."""
+        if not isinstance(key, StatKey):
+            return no_series(key)
+        return self.absent.get(key.pair) or self.lacking(key)

@@ -1,9 +1,10 @@
 """Triage: which link broke first, and what the whole run adds up to."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
+from tracker_diag.metrics.reasons import Reason
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Link, Severity
@@ -47,7 +48,8 @@ class Summary:
     first_step: int | None
     last_step: int | None
     findings: tuple[Finding, ...]
-    blind: dict[str, str]
+    blind: Mapping[str, tuple[Reason, ...]]
+    """Rules that could not see, and why."""
     healthy: tuple[str, ...]
     """Rules that could see and never fired."""
 
@@ -80,6 +82,6 @@ class Summary:
             },
             "findings": [finding.to_json() for finding in self.findings],
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
-            "blind": [{"rule": rule, "reason": reason} for rule, reason in self.blind.items()],
+            "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
         }

@@ -57,8 +57,5 @@ def run_page(found: Diagnosis) -> str:
 
 def _curve_of(found: Diagnosis, finding: Finding) -> str | None:
     """The first series of the evidence that can be drawn, one that holds if there is one."""
-    names = [
-        part for reading in sorted(finding.evidence, key=lambda reading: not reading.holds)
-        for part in reading.series.replace(" ~ ", " / ").split(" / ")
-    ]  # fmt: skip
+    names = (key for reading in sorted(finding.evidence, key=lambda one: not one.holds) for key in reading.keys)
     return next((name for name in names if name in found.series), None)

@@ -1,21 +1,15 @@
-"""The statistics of one slice of one ratio pair, each only where its number of samples supports it."""
+"""What is known of one slice of one ratio pair over a window, and what every statistic of it is a function of."""
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
-from tracker_diag.stats.pareto import hill, pareto_k_of
-from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
-from tracker_diag.stats.weights import WeightSums, clip_fraction
+from tracker_diag.stats.weights import WeightSums
 
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-MIN_TOKENS = 200
-MIN_SEQUENCES = 50
 NO_SIGNAL = 1e-6
 """A pair whose |log-ratio| never exceeds this is zero but for float noise: on-policy by construction."""
 
@@ -85,6 +79,22 @@ class SliceWindow:
         """(4098,) counts of |r| in the reference period."""
         return None if self.reference is None else self.reference.reshape(-1, BINS).sum(axis=0)
 
+    @property
+    def of_sequences(self) -> WeightSums:
+        """`sequences`, none of which is the same as none at all."""
+        return WeightSums.none() if self.sequences is None else self.sequences
+
+    @property
+    def ess_applied(self) -> float:
+        """Effective sample size of the applied weights, over n; NaN where none were given."""
+        n, total, squares = (math.nan,) * 3 if self.applied is None else self.applied[:3]
+        return float(total**2 / squares / n) if squares else math.nan
+
+    @property
+    def modified_fraction(self) -> float:
+        """Share of the tokens whose applied weight is not exp r; NaN where none were given."""
+        return math.nan if self.applied is None else float(self.applied[3] / self.applied[0])
+
     @cached_property
     def weights(self) -> WeightSums:
         """`tokens`, or where they are not kept the same sums from the sketch."""
@@ -128,88 +138,6 @@ class SliceWindow:
         return float(math.sqrt((g - 1) / g * np.square(logs - logs.mean()).sum()))
 
 
-def _quantile(stat: str) -> Callable[[SliceWindow], Estimate]:
-    level = QUANTILES[stat]
-    return lambda of: Estimate(of.quantile(level), of.n, of.log_error(level))
-
-
-def _token(value: Callable[[SliceWindow], float]) -> Callable[[SliceWindow], Estimate]:
-    return lambda of: Estimate(float(value(of)), of.n)
-
-
-def _sequence(value: Callable[[WeightSums, IntArray], float]) -> Callable[[SliceWindow], Estimate | None]:
-    def estimate(of: SliceWindow) -> Estimate | None:
-        if of.sequences is None or of.sequence_counts is None or of.sequences.n < MIN_SEQUENCES:
-            return None
-        return Estimate(float(value(of.sequences, of.sequence_counts)), int(of.sequences.n))
-
-    return estimate
-
-
-def _applied(value: Callable[[Float64Array], float]) -> Callable[[SliceWindow], Estimate | None]:
-    def estimate(of: SliceWindow) -> Estimate | None:
-        known = of.applied is not None and of.applied[0] >= MIN_TOKENS
-        return Estimate(float(value(of.applied)), int(of.applied[0])) if known and of.applied is not None else None
-
-    return estimate
-
-
-def _change(value: Callable[[IntArray, IntArray], float]) -> Callable[[SliceWindow], Estimate | None]:
-    def estimate(of: SliceWindow) -> Estimate | None:
-        if of.then is None or of.then.sum() < tokens_needed("p99") or of.n < tokens_needed("p99"):
-            return None
-        return Estimate(value(of.magnitudes, of.then), of.n)
-
-    return estimate
-
-
-STATISTICS: dict[str, Callable[[SliceWindow], Estimate | None]] = {
-    "p50": _quantile("p50"),
-    "p95": _quantile("p95"),
-    "p99": _quantile("p99"),
-    "ess": _token(lambda of: of.weights.ess),
-    "ess_perplexity": _token(lambda of: of.weights.ess_perplexity),
-    "max_weight_share": _token(lambda of: of.weights.max_weight_share),
-    "chi2": _token(lambda of: of.weights.chi2),
-    "k1": _token(lambda of: of.k1),
-    "k2": _token(lambda of: of.weights.k2),
-    "k3": _token(lambda of: of.weights.kl_k3),
-    "clip_fraction": _token(lambda of: clip_fraction(of.counts, *of.clip)),
-    "pareto_k": _token(lambda of: pareto_k_of(of.counts)),
-    "pareto_k_inverse": _token(lambda of: pareto_k_of(of.counts[::-1])),
-    "hill": _token(lambda of: hill(of.magnitudes)),
-    "ess_sequence": _sequence(lambda sums, _: sums.ess),
-    "pareto_k_sequence": _sequence(lambda _, counts: pareto_k_of(counts)),
-    "ess_applied": _applied(lambda sums: sums[1] ** 2 / sums[2] / sums[0] if sums[2] else math.nan),
-    "modified_fraction": _applied(lambda sums: sums[3] / sums[0]),
-    "tail_stretch": _change(tail_stretch),
-    "qq_slope": _change(qq_slope),
-    "wasserstein": _change(wasserstein),
-    "ks": _change(ks_distance),
-    "count": _token(lambda of: of.n),
-}
-"""Every statistic of a slice by its name in the registry of metrics."""
-
-
-@cache
-def tokens_needed(stat: str) -> int:
-    """Tokens below which `stat` is not reported: 200, and for a quantile 20 beyond it."""
-    return max(MIN_TOKENS, round(20 / (1 - QUANTILES[stat]))) if stat in QUANTILES else MIN_TOKENS
-
-
 def has_signal(counts: IntArray) -> bool:
     """Whether any |log-ratio| of `counts` (…, 4098) exceeds float noise."""
     return bool(counts[..., _SIGNAL_BIN:].any())
-
-
-def slice_statistics(of: SliceWindow, stats: Iterable[str] = STATISTICS) -> dict[str, Estimate]:
-    """Those of `stats` that the samples support, by name; none of them is NaN."""
-    found: dict[str, Estimate] = {}
-    for stat in stats:
-        by_sequence = stat.endswith("_sequence")
-        if stat != "count" and not by_sequence and of.n < tokens_needed(stat):
-            continue
-        estimate = STATISTICS[stat](of)
-        if estimate is not None and not math.isnan(estimate.value):
-            found[stat] = estimate
-    return found

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair
+from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair, Rank
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, Sketch
 from tracker_diag.stats.weights import WeightSums
@@ -37,15 +37,19 @@ LATE_STEPS = 64
 UNSENT_STEPS = 16
 """Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
 
+STEP, SECONDS, KNOWN, HAS = range(4)
+"""Columns of what each rank gathers: its step, its seconds, whether it knows all names, whether it has a dimension;
+of the last one for each dimension, and after them the sums."""
+
 
 @dataclass(frozen=True)
 class Merged:
     """One step of all ranks."""
 
     observed: dict[Pair, Observation]
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    seconds: dict[Rank, float] = field(default_factory=dict[Rank, float])
     """The time that each rank says it took for itself, by rank and host; of those that say."""
-    missing: dict[str, int] | None = None
+    missing: dict[Rank, int] | None = None
     """Steps since a rank was last heard of, by rank and host, without those that are up to date; None where
     nobody can be missing."""
     lost: int = 0
@@ -133,18 +137,18 @@ class AllReduce:
         own = float("nan") if seconds is None else seconds
         header = [step, own, float(_known(names, self.names)), *(float(d in dimensions) for d in DIMENSIONS)]
         gathered = self._gather(np.concatenate([header, *(_floats(observed.get(pair)) for pair in PAIRS)]))
-        if (gathered[:, 0] != step).any():
-            steps = ", ".join(f"{step:.0f}" for step in gathered[:, 0])
+        if (gathered[:, STEP] != step).any():
+            steps = ", ".join(f"{step:.0f}" for step in gathered[:, STEP])
             raise ValueError(f"steps {steps} given, expected the same on every rank")
-        if not gathered[:, 2].all():
+        if not gathered[:, KNOWN].all():
             self._agree(names)
         taken = {
-            f"rank {i} on {host}": float(gathered[i, 1])
+            Rank(i, host): float(gathered[i, SECONDS])
             for i, host in enumerate(self._hosts)
-            if np.isfinite(gathered[i, 1])
+            if np.isfinite(gathered[i, SECONDS])
         }
-        together: list[Dimension] = [d for i, d in enumerate(DIMENSIONS) if gathered[:, 3 + i].any()]
-        sums = gathered[:, 3 + len(DIMENSIONS) :].reshape(self._world, len(PAIRS), -1)
+        together: list[Dimension] = [d for i, d in enumerate(DIMENSIONS) if gathered[:, HAS + i].any()]
+        sums = gathered[:, HAS + len(DIMENSIONS) :].reshape(self._world, len(PAIRS), -1)
         pairs: list[Pair] = [pair for i, pair in enumerate(PAIRS) if sums[:, i, 0].any()]
         if not pairs:
             return Merged({}, taken)
@@ -218,8 +222,8 @@ class ThroughStore:
         with self._lock:
             _adopt(self.names, names.rows)
             merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
-            taken = {} if seconds is None else {f"rank 0 on {self._host}": seconds}
-            missing: dict[str, int] = {}
+            taken = {} if seconds is None else {Rank(0, self._host): seconds}
+            missing: dict[Rank, int] = {}
             lost = 0
             for other in self._others:
                 due = [at for at in other.ready if at <= step]
@@ -323,8 +327,8 @@ class _Other:
     """What has come and is not merged yet, by step."""
 
     @property
-    def label(self) -> str:
-        return f"rank {self.rank} on {self.host or 'an unknown host'}"
+    def label(self) -> Rank:
+        return Rank(self.rank, self.host)
 
 
 def _known(names: Names, agreed: Names) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import PAIRS, Pair
+from tracker_diag.metrics.series import PAIRS, Pair, Rank
 from tracker_diag.stats.arrays import on_device
 from tracker_diag.tensors.state import pack, unpack
 from tracker_diag.tensors.windows import Arrival, Observation
@@ -21,7 +21,7 @@ class Step:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     time_ratio: float | None = None
     """Slowest rank's seconds over the median rank's, where ranks tell theirs."""
-    missing: Mapping[str, int] | None = None
+    missing: Mapping[Rank, int] | None = None
     """Steps since a rank was last heard of, by rank, where ranks report through a store."""
     _host: dict[Pair, Observation] = field(default_factory=dict[Pair, Observation])
     _arriving: list[Arrival] = field(default_factory=list[Arrival])
@@ -48,14 +48,16 @@ class Step:
             "names": list(self.metrics),
             "values": values,
             "observed": packed(self.observed()),
-            "ranks": [self.time_ratio, dict(self.missing) if self.missing is not None else None],
+            "time_ratio": self.time_ratio,
+            "missing": None if self.missing is None else [[*rank, steps] for rank, steps in self.missing.items()],
         }
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Step":
         metrics = dict(zip(state["names"], unpack(state["values"]).tolist(), strict=True))
-        time_ratio, missing = state["ranks"]
-        return cls(state["step"], metrics, time_ratio, missing, unpacked(state["observed"]))
+        known = state["missing"]
+        missing = None if known is None else {Rank(number, host): steps for number, host, steps in known}
+        return cls(state["step"], metrics, state["time_ratio"], missing, unpacked(state["observed"]))
 
     @property
     def has_tensors(self) -> bool:

@@ -9,9 +9,10 @@ import numpy as np
 
 from tracker_diag.errors import StateError
 from tracker_diag.metrics.series import ALL, CONTEXT, DIMENSIONS, NAMED_ROWS, Dimension, Pair
+from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
-from tracker_diag.stats.tails import SliceWindow, has_signal, tokens_needed
+from tracker_diag.stats.tails import SliceWindow, has_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, size
@@ -264,7 +265,7 @@ class PairWindow:
 
     @property
     def _reference_done(self) -> bool:
-        return self._reference_steps >= self._steps and self._reference_tokens >= tokens_needed("p99")
+        return self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
 
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""

@@ -85,7 +85,7 @@ def records(step):
 
 def picture(step):
     counts = np.array([1, 2])
-    return [*records(step), Histogram("diag/h", counts, np.array([0.0, 1.0, 2.0]), counts)]
+    return [*records(step), Histogram("diag/h", "policy", "all", counts, np.array([0.0, 1.0, 2.0]), counts)]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Reading
@@ -61,9 +62,16 @@ class Series:
         if self.now is not None and len(self.keys) == 2:
             self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
 
-    def unknown(self, note: str = "") -> Reading:
+    def reading(
+        self, holds: bool | None, value: float | None = None, baseline: float | None = None, onset: int | None = None
+    ) -> Reading:
+        """What a signal says of this series now."""
+        n = self.now.n if self.now else None
+        return Reading("", self.name, holds, value, baseline, n, onset, keys=tuple(self.keys))
+
+    def unknown(self, why: Reason | None = None) -> Reading:
         """A reading that says why there is none."""
-        return Reading("", self.name, None, note=note or self._why())
+        return Reading("", self.name, None, unknown=why or self._why(), keys=tuple(self.keys))
 
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
@@ -73,11 +81,11 @@ class Series:
         error = math.hypot(over.error or 0.0, under.error or 0.0) if known else None
         return Scalar(self.name, over.value / under.value, min(over.n or 0, under.n or 0) or None, error)
 
-    def _why(self) -> str:
+    def _why(self) -> Reason:
         if self._observed is None:
-            return "no step yet"
+            return reason(Why.NO_STEP)
         missing = next((key for key in self.keys if key not in self._observed.series), None)
-        return f"{self.keys[-1]} is 0" if missing is None else self._observed.why(_prefixes(missing))
+        return reason(Why.ZERO, series=self.keys[-1]) if missing is None else self._observed.why(missing)
 
 
 @dataclass(frozen=True)
@@ -95,11 +103,6 @@ class Place:
         """The series `ref` here, or its ratio to `over`."""
         series = Series(ref, over, self.pair, self.slice)
         return self.known.setdefault(series.name, series)
-
-
-def _prefixes(key: str) -> list[str]:
-    parts = key.split("/")
-    return ["/".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def limits(node: Limited, algorithm: Algorithm | None) -> tuple[float | None, float | None]:

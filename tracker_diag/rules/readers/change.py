@@ -3,12 +3,14 @@
 import math
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from tracker_diag.detect.blocks import Scale
 from tracker_diag.detect.growth import GrowthDetector
 from tracker_diag.detect.robust import mann_kendall, theil_sen
+from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Growth, Material, Spike, Trend
 from tracker_diag.rules.observed import Observed
@@ -46,10 +48,10 @@ class GrowthReader(Reader):
         if self._last is None:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
-            return self._series.unknown(f"no value since step {self._last_step}")
+            return self._series.unknown(reason(Why.LOST, step=self._last_step))
         (value, n), detector = self._last, self._detector
-        note = detector.needs if self.holds is None else ""
-        return Reading("", self._series.name, self.holds, value, detector.baseline, n, detector.onset, note)
+        said = Reading("", self._series.name, self.holds, value, detector.baseline, n, detector.onset)
+        return replace(said, keys=tuple(self._series.keys), unknown=_needs(detector) if self.holds is None else None)
 
     def rebaseline(self) -> None:
         self._detector.rebaseline()
@@ -78,13 +80,13 @@ class TrendReader(Reader):
         self._block_start = 0
         self._changes: bool | None = None
         """What the last eight blocks said."""
-        self._missed = 0
+        self._missed, self._last_step = 0, 0
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
         if now is not None:
             self._take(observed.step, now.value)
-            self._missed = 0
+            self._missed, self._last_step = 0, observed.step
         else:
             self._missed += 1
         self.holds = self._changes if self._missed <= LOST_AFTER else None
@@ -93,13 +95,12 @@ class TrendReader(Reader):
         if not self._means and not self._block:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
-            return self._series.unknown(f"no value in {self._missed} steps")
+            return self._series.unknown(reason(Why.LOST, step=self._last_step))
         if self.holds is None:
             have = len(self._means) * self._size + len(self._block)
-            return self._series.unknown(f"{have} of {BLOCKS * self._size} steps with a value")
+            return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size))
         onset = self._onset() if self.holds else None
-        n = self._series.now.n if self._series.now else None
-        return Reading("", self._series.name, self.holds, self._means[-1], self._means[0], n, onset)
+        return self._series.reading(self.holds, self._means[-1], self._means[0], onset)
 
     def _take(self, step: int, value: float) -> None:
         if not self._block:
@@ -136,14 +137,15 @@ class TrendReader(Reader):
 
     def state_dict(self) -> dict[str, Any]:
         blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}
-        return blocks | {"start": self._block_start, "holds": self._changes, "missed": self._missed}
+        missed = [self._missed, self._last_step]
+        return blocks | {"start": self._block_start, "holds": self._changes, "missed": missed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rebaseline()
         self._means.extend(state["means"])
         self._starts.extend(state["starts"])
         self._block, self._block_start = list(state["block"]), state["start"]
-        self._changes, self._missed = state["holds"], state["missed"]
+        self._changes, (self._missed, self._last_step) = state["holds"], state["missed"]
 
 
 class SpikeReader(Reader):
@@ -172,10 +174,9 @@ class SpikeReader(Reader):
     def reading(self) -> Reading:
         now = self._series.now
         if self._last is None:
-            text = f"{len(self._recent)} of {self._needed} steps with a value"
-            return self._series.unknown("" if now is None else text)
-        n = now.n if now else None
-        return Reading("", self._series.name, self.holds, *self._last, n, self._step if self.holds else None)
+            few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._needed)
+            return self._series.unknown(None if now is None else few)
+        return self._series.reading(self.holds, *self._last, self._step if self.holds else None)
 
     def _unlikely(self, value: float, middle: float, values: list[float]) -> bool:
         spread = 1.4826 * median([abs(v - middle) for v in values])
@@ -192,6 +193,13 @@ class SpikeReader(Reader):
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._last = (state["last"][0], state["last"][1]) if state["last"] else None
+
+
+def _needs(detector: GrowthDetector) -> Reason:
+    """Why `detector` cannot tell."""
+    if detector.undetectable is not None:
+        return reason(Why.NOISY_BASELINE, factor=detector.undetectable)
+    return reason(Why.SHORT_BASELINE, have=detector.seen, needed=detector.needed)
 
 
 def far_off(signal: Spike, value: float, middle: float) -> bool:

@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import BaselineRatio, Correlation, Stuck, Threshold
 from tracker_diag.rules.observed import Observed
@@ -27,7 +29,7 @@ class ThresholdReader(Reader):
         now = self._series.now
         if now is None:
             return self._series.unknown()
-        return Reading("", self._series.name, self.holds, now.value, None, now.n)
+        return self._series.reading(self.holds, now.value)
 
 
 class BaselineRatioReader(Reader):
@@ -53,10 +55,10 @@ class BaselineRatioReader(Reader):
         if now is None:
             return self._series.unknown()
         if self._seen <= needed:
-            return self._series.unknown(f"baseline has {self._seen} of {needed} steps with a value")
+            return self._series.unknown(reason(Why.SHORT_BASELINE, have=self._seen, needed=needed))
         if self._total == 0:
-            return self._series.unknown("the baseline is 0")
-        return Reading("", self._series.name, self.holds, now.value, self._total / self._steps, now.n)
+            return self._series.unknown(reason(Why.ZERO_BASELINE))
+        return self._series.reading(self.holds, now.value, self._total / self._steps)
 
     def rebaseline(self) -> None:
         self._seen, self._total = min(self._seen, self._burn_in), 0.0
@@ -90,14 +92,17 @@ class CorrelationReader(Reader):
         self.holds = None if self._last is None else outside(self._last, *self._bounds)
 
     def reading(self) -> Reading:
-        name, needed = f"{self._series.name} ~ {self._other.name}", self._recent.maxlen
+        needed = self._recent.maxlen or 0
+        said = Reading(
+            "", f"{self._series.name} ~ {self._other.name}", None, keys=(*self._series.keys, *self._other.keys)
+        )
         if not self._recent:
             return (self._series if self._series.now is None else self._other).unknown()
-        if len(self._recent) < (needed or 0):
-            return Reading("", name, None, note=f"{len(self._recent)} of {needed} steps with both values")
+        if len(self._recent) < needed:
+            return replace(said, unknown=reason(Why.FEW_OF_BOTH, have=len(self._recent), needed=needed))
         if self._last is None:
-            return Reading("", name, None, note="one of the two does not move")
-        return Reading("", name, self.holds, self._last, n=len(self._recent))
+            return replace(said, unknown=reason(Why.STILL))
+        return replace(said, holds=self.holds, value=self._last, n=len(self._recent))
 
     def rebaseline(self) -> None:
         self._recent.clear()
@@ -133,8 +138,9 @@ class StuckReader(Reader):
         if not self._recent:
             return self._series.unknown()
         if self.holds is None:
-            return self._series.unknown(f"{len(self._recent)} of {self._recent.maxlen} steps with a value")
-        return Reading("", self._series.name, self.holds, self._recent[-1])
+            few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._recent.maxlen or 0)
+            return self._series.unknown(few)
+        return self._series.reading(self.holds, self._recent[-1])
 
     def rebaseline(self) -> None:
         self._recent.clear()

@@ -2,8 +2,10 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Often
 from tracker_diag.rules.observed import Observed
@@ -37,9 +39,10 @@ class OftenReader(Reader):
             return self._series.unknown()
         inner = self._inner.reading()
         if self.holds is None:
-            return self._series.unknown(inner.note or f"{len(self._recent)} of {self._count} steps with a value")
+            few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._count)
+            return self._series.unknown(inner.unknown or few)
         onset = self._held[-sum(self._recent)] if self.holds else None
-        return Reading("", inner.series, self.holds, inner.value, inner.baseline, inner.n, onset)
+        return replace(inner, holds=self.holds, onset=onset)
 
     def rebaseline(self) -> None:
         self._inner.rebaseline()

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.series import Rank
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Absent, ConfigChanged, ConfigIs, Fired, MissingRank, NonFinite
 from tracker_diag.rules.observed import Observed
@@ -25,7 +27,7 @@ class NonFiniteReader(Reader):
         if self._bad:
             return Reading("", self._bad[0], True, n=len(self._bad), onset=self._step)
         if self.holds is None:
-            return Reading("", "any", None, note="no metric and no tensor yet")
+            return Reading("", "any", None, unknown=reason(Why.UNCHECKED))
         return Reading("", "any", False, n=0)
 
 
@@ -34,32 +36,31 @@ class MissingRankReader(Reader):
 
     def __init__(self, signal: MissingRank, at: Place) -> None:
         self._steps = signal.steps
-        self._since: dict[str, int] = {}
+        self._since: dict[int, int] = {}
         """The step from which on each rank, by its number, has been silent."""
 
-        self._missing: Mapping[str, int] | None = None
+        self._missing: Mapping[Rank, int] | None = None
 
     def read(self, observed: Observed) -> None:
         self._missing, self.holds = observed.missing, None
         if self._missing is not None:
-            silent = {label.partition(" on ")[0] for label in self._missing}
-            self._since = {rank: self._since.get(rank, observed.step) for rank in silent}
+            self._since = {rank.number: self._since.get(rank.number, observed.step) for rank in self._missing}
             self.holds = max(self._missing.values(), default=0) >= self._steps
 
     def reading(self) -> Reading:
         if self._missing is None:
-            return Reading("", "ranks", None, note="no ranks that report through a store")
+            return Reading("", "ranks", None, unknown=reason(Why.NO_RANKS))
         longest = max(self._missing, key=self._missing.__getitem__, default=None)
         if longest is None:
             return Reading("", "ranks", False, 0)
         steps, missing = self._missing[longest], sum(n >= self._steps for n in self._missing.values())
-        return Reading("", longest, self.holds, steps, n=missing, onset=self._since[longest.partition(" on ")[0]])
+        return Reading("", str(longest), self.holds, steps, n=missing, onset=self._since[longest.number])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"since": dict(self._since)}
+        return {"since": [list(one) for one in self._since.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._since = dict(state["since"])
+        self._since = {number: step for number, step in state["since"]}  # noqa: C416  # of lists
 
 
 class AbsentReader(Reader):
@@ -76,8 +77,8 @@ class AbsentReader(Reader):
 
     def reading(self) -> Reading:
         if self.holds is None:
-            return self._series.unknown(f"{self._steps} of {self._needed} steps")
-        return Reading("", self._series.name, self.holds)
+            return self._series.unknown(reason(Why.FEW_STEPS, have=self._steps, needed=self._needed))
+        return self._series.reading(self.holds)
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self._steps, "came": self._came}
@@ -106,7 +107,7 @@ class ConfigChangedReader(Reader):
 
     def reading(self) -> Reading:
         if not self._first:
-            return Reading("", "config", None, note=_unset(self._keys))
+            return Reading("", "config", None, unknown=_unset(self._keys))
         if self._changed is None:
             return Reading("", "config", False)
         return Reading("", self._changed[0], True, onset=self._changed[1])
@@ -137,7 +138,7 @@ class ConfigIsReader(Reader):
 
     def reading(self) -> Reading:
         if self._found is None:
-            return Reading("", "config", None, note=_unset(self._keys))
+            return Reading("", "config", None, unknown=_unset(self._keys))
         key, value = self._found
         return Reading("", f"{key}: {value}", self.holds)
 
@@ -168,5 +169,6 @@ def _matching(config: Mapping[str, object], patterns: tuple[str, ...]) -> Iterat
                 yield key, value
 
 
-def _unset(keys: tuple[str, ...]) -> str:
-    return f"no setting {', '.join(keys[:2])}" + (f" or {len(keys) - 2} like them" if len(keys) > 2 else "")
+def _unset(keys: tuple[str, ...]) -> Reason:
+    more = f" or {len(keys) - 2} like them" if len(keys) > 2 else ""
+    return reason(Why.NO_SETTING, keys=", ".join(keys[:2]) + more)

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tracker_diag.metrics import registry
+from tracker_diag import UnknownName
+from tracker_diag.metrics.statistics import STATISTICS, slice_statistics, statistic
 from tracker_diag.stats.histogram import quantiles, sketch
-from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal, slice_statistics, tokens_needed
+from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal
 from tracker_diag.stats.weights import WeightSums
 
 
@@ -48,7 +49,7 @@ def test_a_statistic_needs_its_samples(n, stats):
     found = statistics(np.linspace(0.1, 0.2, n))
     assert found.keys() == stats
     assert all(estimate.n == n for estimate in found.values())
-    assert all(n >= tokens_needed(stat) for stat in found if stat != "count")
+    assert all(n >= statistic(stat).needs for stat in found if stat != "count")
 
 
 def test_sequences_are_counted_apart_from_tokens():
@@ -72,11 +73,11 @@ def test_float_noise_is_no_signal(value, signal):
     assert has_signal(counts([0.0, value])) is signal
 
 
-def test_every_statistic_is_in_the_registry():
+def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
     applied = np.array([5000.0, 5000, 5000, 0])
     found = statistics(np.linspace(0.1, 0.2, 5000), np.linspace(0, 1, 60), reference=reference, applied=applied)
-    assert found.keys() == {metric.name for metric in registry.STATS}
+    assert found.keys() == STATISTICS.keys()
 
 
 def test_without_a_spread_there_is_no_tail_to_fit():
@@ -143,3 +144,28 @@ def test_the_jackknife_needs_groups_and_a_logarithm():
     assert window(np.linspace(0.1, 0.2, 500)).log_error(0.5) is None
     zero = np.stack([counts(np.zeros(10))] * 8)
     assert SliceWindow(zero, WeightSums.none()).log_error(0.5) is None
+
+
+def test_an_unknown_statistic_lists_the_known_ones():
+    with pytest.raises(UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p99"):
+        statistic("p96")
+
+
+@pytest.mark.parametrize(
+    ("stat", "more", "why"),
+    [
+        ("p99", {}, "1999 tokens in the window, 2000 needed"),
+        ("ess_sequence", {}, "fewer than 50 sequences in the window"),
+        ("ess_applied", {}, "fewer than 200 finite applied_weights observed"),
+        ("ks", {}, "no reference period yet, or too few tokens in it or in the window"),
+        ("pareto_k", {}, "the weights do not spread enough for it to be told"),
+    ],
+)
+def test_a_statistic_says_what_it_lacks(stat, more, why):
+    of = window(np.full(1999, 0.1), **more)
+    assert statistic(stat).of(of) is None
+    assert str(statistic(stat).lacking(of)) == why
+
+
+def test_what_is_logged_keeps_to_sixty_keys_a_step_with_all_pairs():
+    assert 3 * sum(len(one.logged) for one in STATISTICS.values()) <= 60

@@ -1,0 +1,230 @@
+"""The statistics of a slice, each declared once: name, meaning, samples that it needs, how it is taken, where it shows.
+
+What is logged, which panels and columns there are, what a rule may ask for and docs/metrics.md all follow from
+`STATISTICS`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.registry import PREFIX, Metric
+from tracker_diag.metrics.series import ALL, CONTEXT
+from tracker_diag.stats.pareto import hill, pareto_k_of
+from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
+from tracker_diag.stats.tails import Estimate, SliceWindow
+from tracker_diag.stats.weights import clip_fraction
+
+Section: TypeAlias = Literal["Tails", "ESS", "Shape"]
+"""Parts of a tracker's panels, in their order."""
+
+MIN_TOKENS = 200
+MIN_SEQUENCES = 50
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a statistic rests on, how many of them a slice has, and what is said where they are too few."""
+
+    count: Callable[[SliceWindow], int]
+    too_few: Why
+
+
+def _sequences(of: SliceWindow) -> int:
+    return int(of.sequences.n) if of.sequences is not None and of.sequence_counts is not None else 0
+
+
+def _since_reference(of: SliceWindow) -> int:
+    return 0 if of.then is None else min(of.n, int(of.then.sum()))
+
+
+TOKENS = Samples(lambda of: of.n, Why.FEW_TOKENS)
+SEQUENCES = Samples(_sequences, Why.FEW_SEQUENCES)
+APPLIED = Samples(lambda of: 0 if of.applied is None else int(of.applied[0]), Why.FEW_APPLIED)
+AGAINST_REFERENCE = Samples(_since_reference, Why.NO_REFERENCE)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot of one statistic, a line for each slice of `context`."""
+
+    section: Section
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic(Metric):
+    """One statistic of a slice; `of` gives its value."""
+
+    value: Callable[[SliceWindow], float]
+    samples: Samples = TOKENS
+    needs: int = MIN_TOKENS
+    """Samples below which it is not reported."""
+    error: Callable[[SliceWindow], float | None] | None = None
+    """Standard deviation of the logarithm of the value through the sampling of sequences."""
+    logged: tuple[str, ...] = ()
+    """Slices for which it goes to the tracker: with all three pairs at most 60 keys a step."""
+    chart: Chart | None = None
+    in_page: bool = False
+    """Whether a page has room for it; the tracker's own table has all."""
+
+    def of(self, window: SliceWindow) -> Estimate | None:
+        """The value with the samples that it rests on; None where these are too few, or it cannot be told."""
+        n = self.samples.count(window)
+        if n < self.needs:
+            return None
+        value = float(self.value(window))
+        return None if math.isnan(value) else Estimate(value, n, self.error(window) if self.error else None)
+
+    def lacking(self, window: SliceWindow) -> Reason:
+        """Why `of` gives no value."""
+        n = self.samples.count(window)
+        if n >= self.needs:
+            return reason(Why.NO_SPREAD)
+        facts = {"have": n, "needed": self.needs} if self.samples is TOKENS else {"needed": self.needs}
+        return reason(self.samples.too_few, **facts)
+
+    def key(self, pair: str, slice: str) -> str:
+        """Its name in a tracker."""
+        return f"{PREFIX}{pair}/{slice}/{self.name}"
+
+
+def _quantile(name: str, level: float, meaning: str, **shown: Any) -> Statistic:
+    """A quantile of |r|; it needs 20 tokens beyond it."""
+    return Statistic(
+        name=name, unit="nat", meaning=meaning, worse="higher", scale="log",
+        needs=max(MIN_TOKENS, round(20 / (1 - level))),
+        value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), in_page=True, **shown,
+    )  # fmt: skip
+
+
+def _against_reference(
+    name: str, unit: str, meaning: str, worse: Literal["higher", "neither"], change: Callable[..., float]
+) -> Statistic:
+    """A change of the distribution of |r| since the reference period; both need the tokens of a p99."""
+    return Statistic(
+        name=name, unit=unit, meaning=meaning, worse=worse, samples=AGAINST_REFERENCE, needs=2000,
+        value=lambda of: change(of.magnitudes, of.then),
+    )  # fmt: skip
+
+
+_TABLE = (
+    Statistic(
+        name="count", unit="tokens", meaning="finite model tokens in the window", worse="neither",
+        value=lambda of: of.n, needs=0, logged=CONTEXT, in_page=True,
+    ),
+    _quantile(
+        "p50", 0.5, "median of the absolute per-token log-ratio |r|",
+        logged=CONTEXT, chart=Chart("Shape", "median of |log-ratio| by slice"),
+    ),
+    _quantile(
+        "p95", 0.95, "95th percentile of |r|: the tail; within 0.4 % of the order statistic",
+        logged=(*CONTEXT, ALL), chart=Chart("Tails", "p95 of |log-ratio| by slice"),
+    ),
+    _quantile(
+        "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",
+        logged=CONTEXT, chart=Chart("Tails", "p99 of |log-ratio| by slice"),
+    ),
+    Statistic(
+        name="ess", unit="share", worse="lower", logged=CONTEXT, in_page=True, value=lambda of: of.weights.ess,
+        meaning="effective sample size of the raw token weights exp r, over n; of the reference pair a mere distance",
+        chart=Chart("ESS", "effective sample size of tokens, share of n"),
+    ),
+    Statistic(
+        name="ess_sequence", unit="share", worse="lower", logged=CONTEXT, in_page=True,
+        meaning="the same for sequences, r summed over a sequence's tokens in the slice",
+        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.of_sequences.ess,
+        chart=Chart("ESS", "effective sample size of sequences, share of n"),
+    ),
+    Statistic(
+        name="ess_perplexity", unit="share", worse="lower", value=lambda of: of.weights.ess_perplexity,
+        meaning="exp of the entropy of the raw token weights, over n; slower to fall",
+    ),
+    Statistic(
+        name="ess_applied", unit="share", worse="lower", samples=APPLIED, in_page=True,
+        meaning="effective sample size of the weights that the optimiser used, over n",
+        value=lambda of: of.ess_applied,
+    ),
+    Statistic(
+        name="modified_fraction", unit="share", worse="higher", samples=APPLIED,
+        meaning="tokens whose applied weight is not exp r: truncated or masked",
+        value=lambda of: of.modified_fraction,
+    ),
+    Statistic(
+        name="max_weight_share", unit="share", worse="higher", scale="log",
+        meaning="largest raw token weight over the sum of all",
+        value=lambda of: of.weights.max_weight_share,
+    ),
+    Statistic(
+        name="chi2", unit="ratio", worse="higher", scale="log", value=lambda of: of.weights.chi2,
+        meaning="χ² divergence from the raw token weights, n/ESS − 1",
+    ),
+    Statistic(
+        name="pareto_k", unit="shape", worse="higher", logged=CONTEXT, in_page=True,
+        meaning="Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean",
+        value=lambda of: pareto_k_of(of.counts),
+        chart=Chart("Shape", "Pareto k of the token weights, 0.5 is infinite variance"),
+    ),
+    Statistic(
+        name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1]),
+        meaning="Pareto k̂ of 1/w: the tail of tokens that lost their probability",
+    ),
+    Statistic(
+        name="pareto_k_sequence", unit="shape", worse="higher", samples=SEQUENCES, needs=MIN_SEQUENCES,
+        meaning="Pareto k̂ of the sequences' weights; of a good token k̂ no proof",
+        value=lambda of: math.nan if of.sequence_counts is None else pareto_k_of(of.sequence_counts),
+    ),
+    Statistic(
+        name="hill", unit="shape", worse="neither", value=lambda of: hill(of.magnitudes),
+        meaning="Hill's index of |r|; to look at, not to alarm on",
+    ),
+    Statistic(
+        name="k1", unit="nat", worse="neither", value=lambda of: of.k1,
+        meaning="k1 estimate of the KL that k3 estimates: unbiased, of either sign",
+    ),
+    Statistic(
+        name="k2", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.k2,
+        meaning="k2 estimate of the same KL, half the mean square of r",
+    ),
+    Statistic(
+        name="k3", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.kl_k3,
+        meaning="k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
+        logged=(ALL,), in_page=True,
+    ),
+    Statistic(
+        name="clip_fraction", unit="share", worse="higher", value=lambda of: clip_fraction(of.counts, *of.clip),
+        meaning="ratios outside the clip range; a bin of the sketch counts whole", in_page=True,
+    ),
+    _against_reference(
+        "tail_stretch", "nat", "change of log(p99/p50) against the reference period", "higher", tail_stretch,
+    ),
+    _against_reference(
+        "qq_slope", "slope", "slope of log quantiles on the reference period's, p50 to p99.95, less 1", "higher",
+        qq_slope,
+    ),
+    _against_reference(
+        "wasserstein", "nat", "W1 between |r| now and in the reference period; blind to tails", "neither", wasserstein,
+    ),
+    _against_reference(
+        "ks", "share", "largest gap between the two distributions of |r|; blind to tails", "neither", ks_distance,
+    ),
+)  # fmt: skip
+
+STATISTICS: Mapping[str, Statistic] = {one.name: one for one in _TABLE}
+"""Every statistic of a slice of one pair over the window, by its name; logged as `diag/<pair>/<slice>/<stat>`."""
+
+
+def statistic(name: str) -> Statistic:
+    """The statistic called `name`; UnknownName if there is none."""
+    if name not in STATISTICS:
+        raise UnknownName("stat", name, tuple(STATISTICS))
+    return STATISTICS[name]
+
+
+def slice_statistics(of: SliceWindow, stats: Iterable[str] = STATISTICS) -> dict[str, Estimate]:
+    """Those of `stats` that the samples support, by name; none of them is NaN."""
+    found = ((name, STATISTICS[name].of(of)) for name in stats)
+    return {name: estimate for name, estimate in found if estimate is not None}
