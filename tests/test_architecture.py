@@ -19,7 +19,7 @@ STANDS_ON = {
     "tensors": {"errors", "stats", "metrics"},
     "rules": {"errors", "records", "detect", "metrics"},
     "report": {"errors", "stats", "records", "metrics", "rules"},
-    "backends": {"errors", "stats", "records", "metrics", "rules", "report"},
+    "backends": {"errors", "health", "stats", "records", "metrics", "rules", "report"},
 }
 """Rooms whose independence matters, and all that they may use: numbers know no names, rules no tensors, a tracker
 neither tensors nor the monitor. The other rooms only must not go in circles."""

@@ -485,7 +485,7 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, cut, mid_st
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 1"),
+        ({}, "state: version None given, expected 1; leave it out, and the diagnostics begin anew"),
         ({"version": 1}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )

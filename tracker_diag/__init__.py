@@ -1,19 +1,55 @@
 """tracker_diag: see which slice of an agent-RL run goes unstable, inside the tracker that you use."""
 
 from tracker_diag.attach.wrap import wrap
-from tracker_diag.errors import BatchError, DiagError, MissingExtra, RuleError, SourceError, StepError, UnknownName
+from tracker_diag.backends.base import Backend
+from tracker_diag.backends.jsonl import JsonlBackend
+from tracker_diag.backends.notify import Notifier
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.errors import (
+    BatchError,
+    DiagError,
+    MissingExtra,
+    RuleError,
+    SourceError,
+    StateError,
+    StepError,
+    UnknownName,
+)
 from tracker_diag.monitor import Monitor
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import catalog, load_rules
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.replay import replay
+from tracker_diag.runs.sources.open import read_run
 from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.ranks import AllReduce, ThroughStore
 
 __all__ = [
+    "AllReduce",
+    "Backend",
     "BatchError",
     "DiagError",
+    "Finding",
+    "GrowthSettings",
+    "JsonlBackend",
     "MissingExtra",
     "Monitor",
+    "Notifier",
+    "Rule",
     "RuleError",
     "SourceError",
+    "StateError",
     "StepError",
+    "Summary",
+    "ThroughStore",
     "TokenBatch",
     "UnknownName",
+    "catalog",
+    "diagnose",
+    "load_rules",
+    "read_run",
+    "replay",
     "wrap",
 ]

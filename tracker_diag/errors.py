@@ -1,4 +1,4 @@
-"""What tracker_diag raises, all of it at set-up or on a first call; nothing is raised into training.
+"""What tracker_diag raises at set-up or on a first call; nothing is raised into training.
 
 DiagError
 ├── BatchError      tensors that do not fit together
@@ -8,6 +8,9 @@ DiagError
 ├── SourceError     a run or file that cannot be read
 ├── StateError      saved state that cannot be restored
 └── MissingExtra    an optional dependency that is not installed
+
+A few more subclasses of DiagError stand beside what raises them and are handled inside the package: HookError in
+attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError in chat.
 """
 
 from types import ModuleType

@@ -30,6 +30,15 @@ class Health:
         """Whether this is a fork of the process that the diagnostics live in; they stay silent there."""
         return os.getpid() != self._process
 
+    def record(self, kind: str, error: Exception) -> None:
+        """Count `error` under `kind`; the first of a kind is told, and kept."""
+        with self.turn:
+            self.counts[kind] += 1
+            if self.counts[kind] == 1:
+                message = f"{kind}: {type(error).__name__}: {error}"
+                self.failures.append(message)
+                _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
+
     @contextmanager
     def guard(self, kind: str) -> Generator[None, None, None]:
         """Count what is raised inside, warn of its first time, and go on; a first batch's error goes through."""
@@ -43,8 +52,4 @@ class Health:
                     kind = "late_steps"
                 elif kind == "rejected_batches" and not isinstance(error, DiagError):
                     kind = "internal_errors"
-                self.counts[kind] += 1
-                if self.counts[kind] == 1:
-                    message = f"{kind}: {type(error).__name__}: {error}"
-                    self.failures.append(message)
-                    _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
+                self.record(kind, error)

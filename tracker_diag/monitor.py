@@ -10,6 +10,7 @@ in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 import atexit
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from tracker_diag.stats.tails import Estimate
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.step import Step, add_observation, numbers, on_host, packed, unpacked
+from tracker_diag.tensors.step import Progress, Step, add_observation, numbers, on_host, packed, unpacked
 from tracker_diag.tensors.windows import Observation, PairWindow
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Monitor:
     ) -> None:
         self._state = Health()
         self.health, self.failures, self.guard = self._state.counts, self._state.failures, self._state.guard
-        self._out = FanOut(self.guard, self.health)
+        self._out = FanOut(self._state)
         self._alerts = Alerts()
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
@@ -98,16 +99,13 @@ class Monitor:
         """Tensors that came since the last `log`; they belong to the step of the next one."""
         self._waiting: dict[Pair, Observation] = {}
         """The same, of all ranks, if their step could not be begun."""
-        self._observations, self._asked = 0, False
+        self._asked = False
         self._rebaseline: list[str] = []
         self._seconds: float | None = None
         self._time_ratio: float | None = None
         self._missing: Mapping[Rank, int] | None = None
         self._open: Step | None = None
-        self._steps = 0
-        self._first: int | None = None
-        self._last: int | None = None
-        self._last_with_tensors: int | None = None
+        self._progress = Progress()
         self._source = source
         self._summary: Summary | None = None
         for backend in backends:
@@ -125,7 +123,7 @@ class Monitor:
     @property
     def step(self) -> int | None:
         """The step that is underway; None before the first `log`."""
-        return self._open.step if self._open else self._last
+        return self._open.step if self._open else self._progress.last
 
     @property
     def observed(self) -> bool:
@@ -147,13 +145,14 @@ class Monitor:
         if self._over():
             return
         with self.guard("rejected_batches"):
-            self._observations, self._asked, self._seconds = self._observations + 1, True, seconds
+            self._progress.observations += 1
+            self._asked, self._seconds = True, seconds
             batch = TokenBatch.of(check=self._state.strict, **tensors)
             if self._state.strict:
                 batch.require_finite()
             labels = label(batch, self._names)
             for pair in batch.pairs:
-                add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._observations))
+                add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._progress.observations))
             self._state.strict = False
 
     def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
@@ -193,7 +192,7 @@ class Monitor:
                 self._evaluate_open()
                 if self._asked or self.observed:  # but no `log` came any more
                     self.log({})
-                self._record_baselines(self._last or 0)
+                self._record_baselines(self._progress.last or 0)
             self._summary = self._result()
         tables: tuple[Table, ...] = ()
         with self.guard("internal_errors"):
@@ -232,7 +231,7 @@ class Monitor:
                 "health": dict(self.health),
                 "failures": list(self.failures),
                 "events": [list(event) for event in self.events],
-                "steps": [self._steps, self._first, self._last, self._last_with_tensors, self._observations],
+                "progress": asdict(self._progress),
                 "rebaseline": list(self._rebaseline),
             }
 
@@ -243,7 +242,8 @@ class Monitor:
             StateError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
         """
         if state.get("version") != STATE_VERSION:
-            raise StateError(f"state: version {state.get('version')} given, expected {STATE_VERSION}")
+            given = f"version {state.get('version')} given, expected {STATE_VERSION}"
+            raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
         try:
             windows: dict[Pair, PairWindow] = {p: self._window(p) for p in PAIRS if p in state["windows"]}
             for pair, window in windows.items():
@@ -264,7 +264,7 @@ class Monitor:
             self.health.update(state["health"])
             self.failures[:] = state["failures"]
             self.events = [(step, event) for step, event in state["events"]]
-            self._steps, self._first, self._last, self._last_with_tensors, self._observations = state["steps"]
+            self._progress = Progress(**state["progress"])
             self._rebaseline = list(state["rebaseline"])
         except StateError:
             raise
@@ -288,7 +288,7 @@ class Monitor:
             return readout.slices_table(self._windows, self._shown)
 
     def _result(self) -> Summary:
-        return Summary.of(self._engine, self._source, self._steps, self._first, self._last)
+        return Summary.of(self._engine, self._source, self._progress.steps, self._progress.first, self._progress.last)
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -296,14 +296,14 @@ class Monitor:
             return True
         if self._summary is None:
             return False
-        with self.guard("after_close"):
-            raise DiagError("the diagnostics have ended, at `close`; attach or wrap anew for what comes after")
+        ended = DiagError("the diagnostics have ended, at `close`; attach or wrap anew for what comes after")
+        self._state.record("after_close", ended)
         return True
 
     def _begin(self, step: int) -> None:
         """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
         # The axis is that of the tensors: metrics alone, on an axis of their own, do not push it on.
-        limit = self._last_with_tensors if self._waiting else self.step
+        limit = self._progress.last_with_tensors if self._waiting else self.step
         if self._waiting and self._open and self._open.has_tensors:
             limit = self._open.step
         if limit is not None and step <= limit:
@@ -330,14 +330,13 @@ class Monitor:
             return
         done, self._open = self._open, None
         step, own = done.step, done.metrics
-        self._first, self._last = step if self._first is None else self._first, step
-        self._steps += 1
+        self._progress.evaluated(step)
         records: list[Record] = []
         changed: list[Finding] = []
         with self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
             observed = done.observed()
             if observed:
-                self._last_with_tensors = step
+                self._progress.last_with_tensors = step
             for pair, one in observed.items():
                 if pair not in self._windows:
                     self._windows[pair] = self._window(pair)
@@ -369,8 +368,7 @@ class Monitor:
                 self.health["lost_rank_steps"] += merged.lost
                 self._time_ratio = merged.time_ratio
             for error in self._ranks.errors():
-                with self.guard("rank_errors"):
-                    raise error
+                self._state.record("rank_errors", error)
         for pair, one in observed.items():
             add_observation(self._waiting, pair, one)
 

@@ -12,9 +12,7 @@ from hypothesis.extra import numpy as hnp
 from tracker_diag.stats.histogram import BINS, EDGES
 from tracker_diag.stats.pareto import (
     hill,
-    largest,
     largest_log_ratios,
-    merge_largest,
     pareto_k,
     pareto_k_of,
     reliable_below,
@@ -105,44 +103,14 @@ def test_all_equal_is_no_signal_for_the_exact_form_too():
 
 
 @pytest.mark.parametrize(("n", "k"), CHECK)
-@pytest.mark.parametrize("parts", [1, 3, 8])
-def test_exact_quantiles_from_merged_parts(n, k, parts, rng):
+def test_the_fit_of_exact_quantiles(n, k):
     log_weights = -k * np.log1p(-(np.arange(n) + 0.5) / n)
-    of_part = rng.integers(parts, size=n)
-    merged = merge_largest([largest(log_weights[of_part == i], n) for i in range(parts)], n)
-    assert len(merged) == tail_length(n) + 1
-    assert pareto_k(merged) == exact(log_weights) == pytest.approx(CHECK[n, k], abs=1e-5)
+    assert exact(log_weights) == pytest.approx(CHECK[n, k], abs=1e-5)
 
 
-@given(st.lists(st.tuples(numbers, st.integers(0, 4)), max_size=400), st.permutations(range(5)), st.integers(0, 1000))
-def test_merging_any_split_in_any_order_is_the_whole(split, order, surplus):
-    values = np.array([value for value, _ in split], float)
-    of_part = np.array([part for _, part in split], int)
-    finite = np.sort(values[np.isfinite(values)])
-    total = len(finite)
-    one_pass = finite[-tail_length(total) - 1 :]
-    # A total that is too large keeps more than is needed; merging in two steps is merging.
-    parts = [largest(values[of_part == i], total + surplus * (i == 1)) for i in order]
-    merged = merge_largest([merge_largest(parts[:2], total), *parts[2:]], total)
-    np.testing.assert_array_equal(merged, one_pass)
-    np.testing.assert_array_equal(merged, merge_largest(parts, total))
-    assert same(pareto_k(merged), pareto_k(one_pass))
-
-
-def test_float32_log_weights_are_kept_as_they_are(rng):
-    r = rng.normal(size=1000).astype(np.float32)
-    kept = largest(r, 1000)
-    assert kept.dtype == np.float64
-    np.testing.assert_array_equal(kept, np.sort(r)[-95:])
-
-
-@pytest.mark.parametrize("values", [[], [math.nan, math.inf, -math.inf], [0.3], [0.3] * 400])
+@pytest.mark.parametrize("values", [[], [0.3], [0.3] * 400])
 def test_the_exact_form_of_what_cannot_be_told_is_nan(values):
-    finite = np.isfinite(values).sum()
-    kept = merge_largest([largest(np.array(values, float), int(finite))], int(finite))
-    assert len(kept) == min(finite, tail_length(finite) + 1)
-    assert math.isnan(pareto_k(kept))
-    assert math.isnan(pareto_k(merge_largest([], 0)))
+    assert math.isnan(pareto_k(np.array(values, float)))
 
 
 @pytest.mark.parametrize("n", [512, 4096, 65_536])

@@ -132,7 +132,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
         names = Names()
 
         def merge(self, step, observed, names, seconds=None):
-            return Merged(dict(observed), {"a": 1.0, "b": 1.0 + step}, {"b": step})
+            return Merged(dict(observed), {Rank(0, "a"): 1.0, Rank(1, "b"): 1.0 + step}, {Rank(1, "b"): step})
 
         def errors(self):
             return ()
@@ -160,7 +160,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
         monitor.close()
         return {step: (seen.scalars(step)["diag/health/rank_time_ratio"], found[step]) for step in range(4)}
 
-    expected = {step: (1.0 + step, {"b": step}) for step in range(4)}
+    expected = {step: (1.0 + step, {Rank(1, "b"): step}) for step in range(4)}
     assert run(last=True) == expected
     assert run(last=False) == expected
     assert run(last=False, cut=2) == expected

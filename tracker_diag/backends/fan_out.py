@@ -1,28 +1,23 @@
 """Fan-out: every step of the run to several backends; the failure of one is no other's."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.delivery.outbox import Outbox
+from tracker_diag.health import Health
 from tracker_diag.records import Record, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
-Guard: TypeAlias = Callable[[str], AbstractContextManager[None]]
-"""Counts what is raised inside it under the given name, and goes on."""
-
 
 class FanOut:
     """Hands on to `backends`, to each one that is not local through an `Outbox` of its own."""
 
-    def __init__(self, guard: Guard, health: Counter[str]) -> None:
+    def __init__(self, health: Health) -> None:
         self.backends: tuple[Backend, ...] = ()
-        self._guard, self._health = guard, health
+        self._health, self._guard = health, health.guard
 
     def add(self, backend: Backend) -> None:
         self.backends += (backend if backend.local else Outbox(backend),)
@@ -71,7 +66,6 @@ class FanOut:
         self._collect(backend)
 
     def _collect(self, backend: Backend) -> None:
-        self._health.update(backend.counts())
+        self._health.counts.update(backend.counts())
         for error in backend.errors():
-            with self._guard("backend_errors"):
-                raise error
+            self._health.record("backend_errors", error)

@@ -2,6 +2,7 @@
 
 import json
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn, cast, get_args
 
@@ -39,9 +40,17 @@ app.add_typer(panels_app, name="panels")
 app.command()(integrations)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tracker-diag {version('tracker-diag')}")
+        raise typer.Exit
+
+
 @app.callback()
-def main() -> None:
-    """The entry point; it has no options of its own."""
+def main(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """The entry point."""
 
 
 @app.command()

@@ -226,7 +226,7 @@ class _Watch:
         if self.finding is None or self.finding.state == "resolved":
             return False
         before = self.finding.inhibited_by
-        by = next((f.rule.id for f in firing if self._inhibited_by(f)), None)
+        by = next((f.rule.id for f in firing if f.covers(self.rule, self.pair, self.slice)), None)
         self.finding = self.finding.moved(inhibited_by=by)
         return by != before
 
@@ -262,12 +262,6 @@ class _Watch:
         self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
-
-    def _inhibited_by(self, other: Finding) -> bool:
-        same_slice = other.slice in (self.slice, "all")
-        # A rule that looks at several pairs is about one of them here; what another pair does explains nothing.
-        same_pair = other.pair == self.pair or other.pair not in self.rule.pairs
-        return self.rule.id in other.rule.inhibits and same_slice and same_pair
 
     def _true(self, step: int) -> bool:
         self._failed = 0

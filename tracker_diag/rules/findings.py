@@ -42,7 +42,7 @@ class Reading:
         return cls(**{**state, "unknown": unknown, "keys": tuple(state["keys"])})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """A rule on a slice, from its onset on. Steps are training steps."""
 
@@ -58,8 +58,24 @@ class Finding:
     evidence: tuple[Reading, ...]
     inhibited_by: str | None = None
 
+    def __str__(self) -> str:
+        """One line: rule, place, state and what it says."""
+        place = self.slice if self.pair is None else f"{self.pair}, {self.slice}"
+        when = f"from step {self.onset}" + (f" to {self.resolved}" if self.resolved is not None else "")
+        return f"{self.rule.id} {self.rule.title} ({place}): {self.rule.severity}, {self.state} {when}. {self.summary}."
+
+    __repr__ = __str__
+
     def moved(self, **changes: object) -> "Finding":
         return replace(self, **changes)  # type: ignore[arg-type]  # the names are this class's own fields
+
+    def covers(self, rule: Rule, pair: Pair | None, slice: str) -> bool:
+        """Whether what `rule` finds on this pair and slice is a part of what this finding names.
+
+        A rule that looks at several pairs is about one of them; what another pair does explains nothing.
+        """
+        same_pair = self.pair == pair or self.pair not in rule.pairs
+        return rule.id in self.rule.inhibits and self.slice in (slice, "all") and same_pair
 
     def state_dict(self) -> dict[str, Any]:
         """All but the rule, in JSON values."""

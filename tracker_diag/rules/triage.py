@@ -30,16 +30,14 @@ def explains(cause: Finding, finding: Finding) -> bool:
     A cause does not begin after what it explains. But an onset is an estimate, so the cause may seem to begin later
     than `finding` fired, by as long as it took to fire itself.
     """
-    if finding.rule.id not in cause.rule.inhibits or cause.fired is None or finding.fired is None:
+    if cause.fired is None or finding.fired is None:
         return False
-    same_slice = cause.slice in (finding.slice, "all")
-    same_pair = cause.pair == finding.pair or cause.pair not in finding.rule.pairs
     too_late = cause.onset - finding.fired > cause.fired - cause.onset
     over = cause.resolved is not None and cause.resolved < finding.onset
-    return same_slice and same_pair and not too_late and not over
+    return cause.covers(finding.rule, finding.pair, finding.slice) and not too_late and not over
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """What a run adds up to: what was found, what broke first, and which rules could not see."""
 
@@ -59,6 +57,15 @@ class Summary:
         told = {finding.rule.id for finding in findings}
         healthy = tuple(rule.id for rule in engine.rules if rule.id not in told and rule.id not in blind)
         return cls(source, steps, first_step, last_step, findings, blind, healthy)
+
+    def __str__(self) -> str:
+        """One short paragraph: what broke first, and how many rules say what."""
+        first, fired = self.first_break, sum(finding.fired is not None for finding in self.findings)
+        head = "No rule fired at warn or above." if first is None else f"Broke first: {first}"
+        counts = f"{fired} findings fired, {len(self.healthy)} rules are healthy, {len(self.blind)} could not see."
+        return f"{self.source}, {self.steps} steps. {head} {counts}"
+
+    __repr__ = __str__
 
     @property
     def first_break(self) -> Finding | None:

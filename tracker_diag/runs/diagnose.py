@@ -37,9 +37,9 @@ class Cost:
     """Where the run tells how many accelerators it has as well."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """A finished run, read."""
+    """A finished run, read and judged."""
 
     run: FinishedRun
     summary: Summary
@@ -47,6 +47,11 @@ class Diagnosis:
     algorithm: Algorithm | None
     series: dict[str, dict[int, float]]
     """Canonical metrics by step."""
+
+    def __str__(self) -> str:
+        return str(self.summary)
+
+    __repr__ = __str__
 
     def at_least(self, severity: Severity) -> "Diagnosis":
         """The same with the findings of `severity` and above alone."""

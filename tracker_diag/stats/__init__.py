@@ -1,1 +1,1 @@
-"""The numeric core. It may import numpy alone; every function is pure, on plain arrays."""
+"""The numeric core: pure functions on plain arrays of numpy, and of torch where the caller has loaded it."""

@@ -43,10 +43,6 @@ QUANTILE_VALUES = np.concatenate([[0.0], 2 * EDGES[:-1] * EDGES[1:] / (EDGES[:-1
 relative error is at most (b − a)/(a + b) ≤ 1/257. The last bin means "at least 256"."""
 
 
-BFLOAT16_VALUES = np.concatenate([[0.0], EDGES])
-"""(4098,) the same for values that were bfloat16: each bin holds one of them, its lower edge, exactly."""
-
-
 @dataclass(frozen=True)
 class Sketch:
     """Counts by row of a partition. `+` merges two, exactly and in any order.
@@ -155,24 +151,18 @@ def _count_device(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> 
     return counts, nonfinite
 
 
-def quantiles(counts: IntArray, levels: Sequence[float], values: Float64Array = QUANTILE_VALUES) -> list[float]:
+def quantiles(counts: IntArray, levels: Sequence[float]) -> list[float]:
     """Quantiles of |x| at `levels` in [0, 1] from `counts` (4098,); NaN where there are none.
 
     The answer is the order statistic of rank floor(q(n − 1)), 0-based, to 0.39 %; numpy's default
-    interpolates between two of them and can differ by more than that far out in a tail. `values` says what
-    a bin is answered with: `BFLOAT16_VALUES` is exact for values that were bfloat16.
+    interpolates between two of them and can differ by more than that far out in a tail.
     """
     total = np.cumsum(counts)
     n = int(total[-1])
     if n == 0:
         return [float("nan")] * len(levels)
     ranks = [int(q * (n - 1)) + 1 for q in levels]
-    return [float(values[i]) for i in np.searchsorted(total, ranks)]
-
-
-def count_above(counts: IntArray, limit: float) -> int:
-    """How many |x| lie in bins that are wholly at or above `limit`, from `counts` (4098,)."""
-    return int(counts[np.searchsorted(EDGES, limit, side="left") + 1 :].sum())
+    return [float(QUANTILE_VALUES[i]) for i in np.searchsorted(total, ranks)]
 
 
 def rebin(counts: IntArray, edges: FloatArray) -> IntArray:

@@ -7,11 +7,10 @@ mean of this many samples is not to be trusted.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray
+from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES
 
 MIN_EXCEEDANCES = 5
@@ -65,27 +64,6 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
     b_mean = float(b[kept] @ weight[kept] / weight[kept].sum())
     k_mean = float(np.log1p(-b_mean * x) @ share)
     return k_mean * n / (n + 10) + 5 / (n + 10)  # shrunk towards 0.5, as PSIS does for short tails
-
-
-def largest(log_weights: FloatArray, total: int) -> Float64Array:
-    """The M + 1 largest of `log_weights` (n,), ascending, with M = `tail_length(total)`; fewer where n is smaller.
-
-    `total`: the finite log-weights of all parts together, or more of them than there will be. A part cut for
-    too small a total lacks values that the whole needs. NaN and inf are left out, and are to be counted
-    elsewhere. Not for bfloat16 as it comes: its rounding alone moves k̂ by up to 0.05.
-    """
-    finite = log_weights[np.isfinite(log_weights)].astype(np.float64)
-    size = min(tail_length(total) + 1, finite.size)
-    kept: Float64Array = np.sort(np.partition(finite, finite.size - size)[finite.size - size :]) if size else finite
-    return kept
-
-
-def merge_largest(parts: Sequence[Float64Array], total: int) -> Float64Array:
-    """The M + 1 largest of all `parts`, each from `largest`: the same as in one pass, whatever the split and order.
-
-    So `pareto_k(merge_largest(parts, total))` is that of all log-weights together, to the last bit.
-    """
-    return largest(np.concatenate([np.empty(0), *parts]), total)
 
 
 def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float64Array]:

@@ -14,6 +14,22 @@ from tracker_diag.tensors.windows import Arrival, Observation
 
 
 @dataclass
+class Progress:
+    """How far a run has come."""
+
+    steps: int = 0
+    first: int | None = None
+    last: int | None = None
+    last_with_tensors: int | None = None
+    observations: int = 0
+
+    def evaluated(self, step: int) -> None:
+        """Count `step`."""
+        self.steps += 1
+        self.first, self.last = step if self.first is None else self.first, step
+
+
+@dataclass
 class Step:
     """The metrics and observations of one training step."""
 

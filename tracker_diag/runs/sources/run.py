@@ -1,7 +1,7 @@
 """A finished run, whatever it was logged with: one plain value that all readers give."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[float], None]
@@ -14,11 +14,11 @@ class FinishedRun:
 
     source: str
     """Where it was read from, as given; a password in it is left out."""
-    rows: dict[int, dict[str, float]]
+    rows: dict[int, dict[str, float]] = field(repr=False)
     """Metrics by step, in rising order, under the run's own names. Sparse; NaN and infinity are kept as floats."""
-    config: dict[str, object]
+    config: dict[str, object] = field(repr=False)
     """The run's settings as far as the source tells them: flat, with dots between the levels."""
-    seconds: dict[int, float]
+    seconds: dict[int, float] = field(repr=False)
     """Wall time in seconds since the first row, for the steps whose time is known."""
     notes: tuple[str, ...]
     """What was odd about the source, a sentence each."""
