@@ -1,6 +1,7 @@
 """What `wrap` gives is in every place what it stands in for, with `.diag` added."""
 
 import copy
+import operator
 import pickle
 from collections.abc import Iterable
 
@@ -91,13 +92,15 @@ LOOKS = {
     "str": str,
     "repr": repr,
     "format": lambda logger: f"{logger:03}",
-    "+": lambda logger: logger + [{"b": 1}],
+    "+": lambda logger: operator.add(logger, [{"b": 1}]),
     "isinstance": lambda logger: (isinstance(logger, Rich), isinstance(logger, Plain), isinstance(logger, Iterable)),
     "class": lambda logger: logger.__class__,
     "callable": callable,
     "doc": lambda logger: logger.__doc__,
     "vars": lambda logger: vars(logger)["rows"],
-    "hasattr": lambda logger: [hasattr(logger, name) for name in ("log", "rows", "_self_rows", "log_metrics", "_heard")],
+    "hasattr": lambda logger: [
+        hasattr(logger, name) for name in ("log", "rows", "_self_rows", "log_metrics", "_heard")
+    ],
     "getattr": lambda logger: getattr(logger, "nothing", "there"),
     "star": lambda logger: [*logger],
     "call": lambda logger: logger({"a": 1}, 4),

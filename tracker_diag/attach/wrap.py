@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from inspect import getattr_static
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
 from tracker_diag.attach import proxies
 from tracker_diag.backends.base import Backend, is_a
@@ -20,6 +20,10 @@ from tracker_diag.tensors.ranks import Ranks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from tracker_diag.attach import kinds
+
+HasDiagT = TypeVar("HasDiagT", bound="kinds.HasDiag")
 
 EXPECTED = (
     "a wandb Run, the mlflow module, an mlflow ActiveRun, an MlflowClient with run_id, trackio or its Run, a "
@@ -44,6 +48,33 @@ class Settings(TypedDict, total=False):
     algorithm: "Algorithm | None"
 
 
+class Options(Settings, total=False):
+    """All that wrap takes besides the tracker."""
+
+    run_id: str | None
+    also: Sequence[Backend]
+    config: Config | None
+
+
+# The last one takes what the others do, and gives less; checkers call that an overlap.
+@overload
+def wrap(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    target: "HasDiagT", **options: "Unpack[Options]"
+) -> "HasDiagT": ...
+@overload
+def wrap(target: "kinds.IsWandbRun", **options: "Unpack[Options]") -> "kinds.WandbRun": ...
+@overload
+def wrap(target: "kinds.IsMlflow", **options: "Unpack[Options]") -> "kinds.Mlflow": ...  # type: ignore[overload-overlap]
+@overload
+def wrap(target: "kinds.IsMlflowRun", **options: "Unpack[Options]") -> "kinds.MlflowRun": ...
+@overload
+def wrap(target: "kinds.IsMlflowClient", **options: "Unpack[Options]") -> "kinds.MlflowClient": ...
+@overload
+def wrap(target: "kinds.IsTrackioRun", **options: "Unpack[Options]") -> "kinds.TrackioRun": ...
+@overload
+def wrap(target: "kinds.IsWriter", **options: "Unpack[Options]") -> "kinds.Writer": ...  # type: ignore[overload-overlap]
+@overload
+def wrap(target: object, **options: "Unpack[Options]") -> "kinds.Wrapped": ...
 def wrap(
     target: Any,
     *,
