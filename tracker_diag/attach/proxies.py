@@ -7,7 +7,7 @@ import atexit
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import wrapt
 
@@ -18,7 +18,13 @@ ENDING = ("finish", "finalize")
 STEPS = ("step", "global_step")
 
 
-class Wrapped(wrapt.AutoObjectProxy[Any]):
+if TYPE_CHECKING:
+    Proxy = wrapt.AutoObjectProxy[Any]
+else:  # generic for type checkers alone, in the oldest version that is enough
+    Proxy = wrapt.AutoObjectProxy
+
+
+class Wrapped(Proxy):
     """Stands in for the wrapped tracker: everything it can do, plus `diag`, a `Monitor`.
 
     It passes for the tracker where a library asks `isinstance`, and a copy of it is itself: a run cannot be copied.
