@@ -1,11 +1,13 @@
 """wrap: the tracker that you use already, with `.diag` added and every call of yours left as it is."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from inspect import getattr_static
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
 from tracker_diag.attach import proxies
-from tracker_diag.backends.base import Backend
+from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.backends.calls import CallBackend
 from tracker_diag.backends.discovery import backend_of
 from tracker_diag.backends.notify import NOTIFY, Notifier
@@ -16,6 +18,13 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.tensors.ranks import Ranks
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from tracker_diag.attach import kinds
+
+HasDiagT = TypeVar("HasDiagT", bound="kinds.HasDiag")
+
 EXPECTED = (
     "a wandb Run, the mlflow module, an mlflow ActiveRun, an MlflowClient with run_id, trackio or its Run, a "
     "SummaryWriter, a logger of Lightning, a tracker of accelerate, or anything with log(data, step), "
@@ -23,22 +32,56 @@ EXPECTED = (
 )
 
 Config: TypeAlias = Mapping[str, object]
-Found: TypeAlias = tuple[Backend, Callable[[Monitor], Any], Config]
-"""Where the diagnostics go, what stands in for the tracker, and what it knows of the run's settings."""
+
+FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "accelerate"}
+"""Their loggers hold a tracker, as `experiment` or `tracker`."""
 
 
+class Settings(TypedDict, total=False):
+    """What wrap hands on to `Monitor`; see there."""
+
+    rules: "Sequence[Rule] | None"
+    window: int
+    settings: "GrowthSettings | None"
+    clip: tuple[float, float]
+    ranks: "Ranks | None"
+    algorithm: "Algorithm | None"
+
+
+class Options(Settings, total=False):
+    """All that wrap takes besides the tracker."""
+
+    run_id: str | None
+    also: Sequence[Backend]
+    config: Config | None
+
+
+# The last one takes what the others do, and gives less; checkers call that an overlap.
+@overload
+def wrap(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+    target: "HasDiagT", **options: "Unpack[Options]"
+) -> "HasDiagT": ...
+@overload
+def wrap(target: "kinds.IsWandbRun", **options: "Unpack[Options]") -> "kinds.WandbRun": ...
+@overload
+def wrap(target: "kinds.IsMlflow", **options: "Unpack[Options]") -> "kinds.Mlflow": ...  # type: ignore[overload-overlap]
+@overload
+def wrap(target: "kinds.IsMlflowRun", **options: "Unpack[Options]") -> "kinds.MlflowRun": ...
+@overload
+def wrap(target: "kinds.IsMlflowClient", **options: "Unpack[Options]") -> "kinds.MlflowClient": ...
+@overload
+def wrap(target: "kinds.IsTrackioRun", **options: "Unpack[Options]") -> "kinds.TrackioRun": ...
+@overload
+def wrap(target: "kinds.IsWriter", **options: "Unpack[Options]") -> "kinds.Writer": ...  # type: ignore[overload-overlap]
+@overload
+def wrap(target: object, **options: "Unpack[Options]") -> "kinds.Wrapped": ...
 def wrap(
     target: Any,
     *,
     run_id: str | None = None,
     also: Sequence[Backend] = (),
-    rules: Sequence[Rule] | None = None,
-    window: int = 8,
-    settings: GrowthSettings | None = None,
-    clip: tuple[float, float] = (0.2, 0.2),
-    ranks: Ranks | None = None,
     config: Config | None = None,
-    algorithm: Algorithm | None = None,
+    **settings: "Unpack[Settings]",
 ) -> Any:
     """Wrap the tracker that the training loop logs to.
 
@@ -50,97 +93,77 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
-        rules, window, settings, clip, ranks, algorithm: see `Monitor`.
+        settings: `rules`, `window`, `settings`, `clip`, `ranks` and `algorithm`, see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of
-        your next `log` is the step that an observation belongs to.
+        your next `log` is the step that an observation belongs to. What is wrapped already comes back as it is.
 
     Raises:
-        DiagError: if `target` is none of these, or has no run that is underway.
+        DiagError: if `target` is none of these, has no run that is underway, or has a `diag` of its own.
     """
-    backend, stand_in, known = _find(target, run_id)
+    if isinstance(target, proxies.Wrapped):
+        given = {"run_id": run_id, "also": also, "config": config, **settings}
+        if names := [name for name, value in given.items() if value]:
+            raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
+        return target
+    backend, around = _find(target, run_id)
     people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY, "").strip() else []
-    monitor = Monitor(
-        (backend, *also, *people), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks,
-        config=known if config is None else config, algorithm=algorithm,
-    )  # fmt: skip
-    return stand_in(monitor)
+    known = dotted(backend.config) if config is None else config
+    monitor = Monitor((backend, *also, *people), config=known, **settings)
+    return _stand_in(target, None if around else backend, monitor)
 
 
-def _find(target: Any, run_id: str | None) -> Found:
+def _find(target: Any, run_id: str | None) -> tuple[Backend, bool]:
+    """Where the diagnostics go, and whether `target` is but a logger around that."""
+    kind = f"{type(target).__module__}.{type(target).__qualname__}"
+    if getattr_static(target, "diag", None) is not None:
+        raise DiagError(
+            f"target: {kind} with a `diag` of its own given, expected none, as ours would hide it; "
+            "rename it, or wrap the function that logs, as in wrap(target.log)"
+        )
+    backend = backend_of(target, run_id=run_id)
+    if backend is not None:
+        return backend, False
+    inner = _inside(target)
+    if isinstance(inner, proxies.Wrapped):
+        raise DiagError(f"target: {kind} around a tracker that is wrapped already given, expected one of the two")
+    if inner is not None and (backend := backend_of(inner, run_id=getattr(target, "run_id", None))) is not None:
+        return backend, True
+    calls = (getattr(target, name, None) for name in ("log_metrics", "log", "__call__"))
+    call = next((call for call in calls if callable(call)), None)
+    if call is None or isinstance(target, type):
+        raise DiagError(f"target: {kind} given, expected {EXPECTED}")
+    return CallBackend(call), True
+
+
+def _inside(target: Any) -> Any:
+    """The tracker inside a logger of Lightning or a tracker of accelerate; None if it is neither."""
     homes = {base.__module__.partition(".")[0] for base in type(target).__mro__}
-    home = "mlflow" if getattr(target, "__name__", "") == "mlflow" else getattr(target, "__name__", "")
-    if "wandb" in homes and type(target).__name__ == "Run":
-        return _wandb(target)
-    if home == "mlflow" or (homes & {"mlflow"} and type(target).__name__ in ("ActiveRun", "MlflowClient")):
-        return _mlflow(target, run_id)
-    if home == "trackio" or "trackio" in homes:
-        return _trackio(target)
-    if type(target).__name__ == "SummaryWriter":
-        return _tensorboard(target)
-    return _other(target, homes)
+    if not homes & FRAMEWORKS:
+        return None
+    return getattr(target, "experiment", None) or getattr(target, "tracker", None)
 
 
-def _other(target: Any, homes: set[str]) -> Found:
-    """A logger around a tracker that we know, a tracker of another package, or anything that takes metrics."""
-    inner = getattr(target, "experiment", None) or getattr(target, "tracker", None)
-    frameworks = {"lightning", "pytorch_lightning", "lightning_fabric", "accelerate"}
-    backend = backend_of(target)
-    config: Config = {}
-    if homes & frameworks and type(inner).__name__ in ("Run", "ActiveRun", "MlflowClient", "SummaryWriter"):
-        backend, _, config = _find(inner, getattr(target, "run_id", None))
-    if backend is None and not isinstance(target, type):
-        calls = (getattr(target, name, None) for name in ("log_metrics", "log", "__call__"))
-        backend = next((CallBackend(call) for call in calls if callable(call)), None)
-    if backend is None:
-        raise DiagError(f"target: {type(target).__module__}.{type(target).__qualname__} given, expected {EXPECTED}")
-    return backend, lambda monitor: proxies.Logger(target, monitor), config
-
-
-def _wandb(run: Any) -> Found:
-    from tracker_diag.backends.wandb import WandbBackend, row_of
-
-    row, backend = row_of(run), WandbBackend(run, goes_on=True)
-    settings = dotted(run.config.as_dict())
-    return backend, lambda monitor: proxies.WandbRun(run, monitor, row, backend), settings
-
-
-def _mlflow(target: Any, run_id: str | None) -> Found:
-    import mlflow
-
+def _stand_in(target: Any, backend: Backend | None, monitor: Monitor) -> proxies.Wrapped:
+    """What is given in place of `target`. Each tracker is logged to in its own way; None is for any other logger."""
     from tracker_diag.backends.mlflow import MlflowBackend
-
-    client = mlflow.MlflowClient()
-    proxy: Callable[[Any, Monitor, str], Any] = proxies.MlflowModule
-    if target is mlflow:
-        active = mlflow.active_run()
-        if active is None:
-            raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-        run_id = active.info.run_id
-    elif isinstance(target, mlflow.ActiveRun):
-        run_id, proxy = target.info.run_id, proxies.MlflowRun
-    else:
-        if run_id is None:
-            raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
-        client, proxy = target, proxies.MlflowClient
-    known = str(run_id)
-    backend = MlflowBackend(client, known)
-    return backend, lambda monitor: proxy(target, monitor, known), dict(client.get_run(known).data.params)
-
-
-def _trackio(target: Any) -> Found:
-    from tracker_diag.backends.trackio import TrackioBackend
-
-    backend = TrackioBackend.of(target)
-    return backend, lambda monitor: proxies.Logger(target, monitor, backend.next_step), dotted(backend.config)
-
-
-def _tensorboard(writer: Any) -> Found:
     from tracker_diag.backends.tensorboard import TensorBoardBackend
+    from tracker_diag.backends.trackio import TrackioBackend
+    from tracker_diag.backends.wandb import WandbBackend
 
-    folder = getattr(writer, "log_dir", None) or writer.logdir
-    return TensorBoardBackend(folder), lambda monitor: proxies.SummaryWriter(writer, monitor), {}
+    if isinstance(backend, WandbBackend):
+        return proxies.WandbRun(target, monitor, backend.first, backend.until_finish, backend.append)
+    if isinstance(backend, MlflowBackend) and isinstance(target, ModuleType):
+        return proxies.MlflowModule(target, monitor, backend.run_id)
+    if isinstance(backend, MlflowBackend):
+        kind = proxies.MlflowRun if is_a(target, "mlflow", "ActiveRun") else proxies.MlflowClient
+        return kind(target, monitor, backend.run_id)
+    if isinstance(backend, TensorBoardBackend):
+        return proxies.SummaryWriter(target, monitor)
+    if isinstance(backend, TrackioBackend):
+        return proxies.Logger(target, monitor, backend.next_step)
+    return (proxies.CallableLogger if callable(target) else proxies.Logger)(target, monitor)
 
 
 def dotted(config: Config, prefix: str = "") -> dict[str, object]:

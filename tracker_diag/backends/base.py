@@ -1,5 +1,6 @@
 """What a backend may do. A tracker that cannot do one of these inherits the empty method."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, TypeAlias
@@ -36,14 +37,33 @@ class Backend:
     """Seconds to wait before writing again, where several steps in one request cost what one does."""
 
     @classmethod
-    def of(cls, target: object) -> "Backend | None":  # noqa: ARG003  # for those that override it
-        """The backend for a tracker that `wrap` was given; None if that is none of its kind."""
+    def of(cls, target: object, *, run_id: str | None = None) -> "Backend | None":
+        """The backend for a tracker that `wrap` was given; None if that is none of its kind.
+
+        It looks only at libraries that are loaded already: an object of any other cannot be there.
+
+        Args:
+            run_id: which run, where the tracker alone does not say it; left out if `wrap` was given none.
+        """
         return None
 
     @classmethod
-    def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Backend"]:  # noqa: ARG003
+    def underway(cls) -> "Backend | None":
+        """The backend for the run that its tracker has underway in this process; None if there is none.
+
+        It looks only at libraries that are loaded already, and starts nothing.
+        """
+        return None
+
+    @classmethod
+    def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Backend"]:
         """A backend that writes to `address` again, long after; the run is left as it was found."""
         raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """Settings of the run that the tracker knows."""
+        return {}
 
     @property
     def full(self) -> bool:
@@ -102,3 +122,9 @@ class Backend:
 
         After an error `flush` is called for the rest, until it goes well or there is no more time.
         """
+
+
+def is_a(target: object, library: str, *names: str) -> bool:
+    """Whether `target` is of one of the classes `names` of `library`; no library is loaded for that."""
+    kinds = [getattr(sys.modules.get(library), name, None) for name in names]
+    return isinstance(target, tuple(kind for kind in kinds if isinstance(kind, type)))

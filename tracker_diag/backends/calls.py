@@ -17,4 +17,6 @@ class CallBackend(Backend):
         self._call = call
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._call({record.name: record.value for record in records if isinstance(record, Scalar)}, step)
+        scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+        if scalars:
+            self._call(scalars, step)

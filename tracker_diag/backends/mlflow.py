@@ -1,6 +1,7 @@
 """MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists."""
 
 import json
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-from tracker_diag.backends.base import Backend, Refused
+from tracker_diag.backends.base import Backend, Refused, is_a
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view
-from tracker_diag.errors import require
+from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.tables import describe, events_table
@@ -63,7 +64,7 @@ class MlflowBackend(Backend):
     def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require("matplotlib", "mlflow")
-        self._client, self._run_id = client, run_id
+        self._client, self.run_id = client, run_id
         self._image_every = image_every
         self._since_image, self._last_image = 0, -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
@@ -76,6 +77,35 @@ class MlflowBackend(Backend):
         """Requests that went well."""
 
     @classmethod
+    def of(cls, target: Any, *, run_id: str | None = None) -> Backend | None:
+        """For the `mlflow` module, that is for its active run, for an `ActiveRun`, or for a client with `run_id`.
+
+        Raises:
+            DiagError: no run is active, or a client came without `run_id`.
+        """
+        mlflow: Any = sys.modules.get("mlflow")
+        if mlflow is None:
+            return None
+        if target is mlflow:
+            backend = cls.underway()
+            if backend is None:
+                raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
+            return backend
+        if is_a(target, "mlflow", "ActiveRun"):
+            return cls(mlflow.MlflowClient(), target.info.run_id)
+        if not is_a(target, "mlflow", "MlflowClient"):
+            return None
+        if run_id is None:
+            raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
+        return cls(target, run_id)
+
+    @classmethod
+    def underway(cls) -> Backend | None:
+        mlflow: Any = sys.modules.get("mlflow")
+        active: Any = mlflow.active_run() if hasattr(mlflow, "active_run") else None
+        return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
+
+    @classmethod
     @contextmanager
     def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
         import mlflow
@@ -83,12 +113,16 @@ class MlflowBackend(Backend):
         yield cls(mlflow.MlflowClient(address["uri"]), address["run"])
 
     @property
+    def config(self) -> Mapping[str, object]:
+        return dict(self._client.get_run(self.run_id).data.params)
+
+    @property
     def full(self) -> bool:
         return len(self._metrics) >= MOST
 
     @property
     def address(self) -> Mapping[str, str]:
-        return {"run": self._run_id, "uri": str(self._client.tracking_uri)}
+        return {"run": self.run_id, "uri": str(self._client.tracking_uri)}
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._metrics += [
@@ -123,7 +157,7 @@ class MlflowBackend(Backend):
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
             now, refused = self._metrics[:BATCH], []
             try:
-                self._client.log_batch(self._run_id, metrics=now, synchronous=True)
+                self._client.log_batch(self.run_id, metrics=now, synchronous=True)
             except Exception as error:
                 if self.temporary(error):
                     raise
@@ -136,7 +170,7 @@ class MlflowBackend(Backend):
             key, value = next(iter(self._tags.items()))
             with self._request(partial(self._tags.pop, key)):
                 shown = self._described(value) if key == NOTE_TAG else value
-                self._client.set_tag(self._run_id, key, shown, synchronous=True)
+                self._client.set_tag(self.run_id, key, shown, synchronous=True)
         while self._tasks:
             with self._request(self._tasks.popleft):
                 instead = self._tasks[0]()
@@ -160,7 +194,7 @@ class MlflowBackend(Backend):
         refused = []
         for metric in metrics:
             try:
-                self._client.log_batch(self._run_id, metrics=[metric], synchronous=True)
+                self._client.log_batch(self.run_id, metrics=[metric], synchronous=True)
             except Exception as error:  # noqa: PERF203  # each on its own is the point
                 if self.temporary(error):
                     raise
@@ -197,15 +231,15 @@ class MlflowBackend(Backend):
     def _write_table(self, table: Table) -> list[Task]:
         columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         path = f"{table.name}.json"
-        file, *_ = self._parts(lambda client: client.log_table(self._run_id, columns, path))
+        file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))
         return [file, partial(self._list_table, path)]
 
     def _list_table(self, path: str) -> None:
         """As MLflow's `log_table` ends; read again each time, since the list is not ours alone."""
-        listed = json.loads(self._client.get_run(self._run_id).data.tags.get(TABLES_TAG, "[]"))
+        listed = json.loads(self._client.get_run(self.run_id).data.tags.get(TABLES_TAG, "[]"))
         ours = {"path": path, "type": "table"}
         if ours not in listed:
-            self._client.set_tag(self._run_id, TABLES_TAG, json.dumps([*listed, ours]), synchronous=True)
+            self._client.set_tag(self.run_id, TABLES_TAG, json.dumps([*listed, ours]), synchronous=True)
 
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
         from tracker_diag.report.figures import pixels, tail_figure
@@ -214,7 +248,7 @@ class MlflowBackend(Backend):
         for pair, shown in pictures.items():
             given = {"key": f"{PREFIX}{pair}/tail", "step": step, "synchronous": True}
             image = pixels(tail_figure(shown, f"{pair} pair, step {step}"))
-            parts += self._parts(lambda client: client.log_image(self._run_id, image, **given))  # noqa: B023  # at once
+            parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         view = chart_view(list(pictures), step)
         return [*parts, partial(self._client.set_experiment_tag, self._experiment, VIEW_TAG, view)]
 
@@ -250,11 +284,11 @@ class MlflowBackend(Backend):
         with TemporaryDirectory() as place:
             file = Path(place) / name
             file.write_bytes(content)
-            self._client.log_artifact(self._run_id, str(file), folder)
+            self._client.log_artifact(self.run_id, str(file), folder)
 
     def _described(self, text: str) -> str:
         """The run's description with `text` in it, beside what stands there already."""
-        present = self._client.get_run(self._run_id).data.tags.get(NOTE_TAG, "")
+        present = self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, "")
         before, _, rest = present.partition(NOTE_START)
         _, _, after = rest.partition(NOTE_END)
         return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"

@@ -50,6 +50,14 @@ class TensorBoardBackend(Backend):
         self._events: list[tuple[int, str]] = []
         self._step, self._at = 0, time.time()
 
+    @classmethod
+    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+        """For a `SummaryWriter`: that of torch, of tensorboardX, and what is made of them, are told by their name."""
+        if not any(kind.__name__ == "SummaryWriter" for kind in type(target).__mro__):
+            return None
+        folder = getattr(target, "log_dir", None) or getattr(target, "logdir", None)
+        return cls(folder) if folder else None
+
     @property
     def address(self) -> Mapping[str, str]:
         folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())

@@ -5,11 +5,11 @@ costs no more than handing it to a thread of ours would. And it counts the steps
 bears no second thread: so ours come from the thread that logs, and leave its count as it was.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
-from tracker_diag.backends.base import Backend
+from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Histogram, Record, Table
 from tracker_diag.report.tables import events_table, findings_table
@@ -37,17 +37,26 @@ class TrackioBackend(Backend):
         self._tables: dict[str, Table] = {}
 
     @classmethod
-    def of(cls, target: Any) -> "TrackioBackend":
+    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
         """For the `trackio` module, that is for its current run, or for a run.
 
         Raises:
             DiagError: no run is underway.
         """
-        if not isinstance(target, ModuleType):
-            return cls(target)
-        run: Any = target.context_vars.current_run.get()
-        if run is None:
-            raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
+        trackio = sys.modules.get("trackio")
+        if trackio is not None and target is trackio:
+            backend = cls.underway()
+            if backend is None:
+                raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
+            return backend
+        return cls(target) if is_a(target, "trackio", "Run") else None
+
+    @classmethod
+    def underway(cls) -> Backend | None:
+        trackio: Any = sys.modules.get("trackio")
+        run: Any = trackio.context_vars.current_run.get() if hasattr(trackio, "context_vars") else None
+        if run is None or run._stop_flag.is_set():  # noqa: SLF001  # `run.finish()` leaves it the current one
+            return None
         return cls(run)
 
     @property

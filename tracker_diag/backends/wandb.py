@@ -5,12 +5,13 @@ a row of yours, and one that commits would cut one in two; so ours go into whate
 and `diag/step` says which step they are of.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tracker_diag.backends.base import Backend
+from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
@@ -26,28 +27,35 @@ ALONE = 20
 
 
 class WandbBackend(Backend):
-    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it.
-
-    Args:
-        goes_on: the run may be logged to after `close`, by steps of its own. What then still waits for a row is
-            appended by `append`, when the run ends; otherwise `close` does that.
-    """
+    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it."""
 
     name = "wandb"
     capabilities = frozenset({"scalars", "histograms", "tables", "alerts"})
 
-    def __init__(self, run: Any, *, goes_on: bool = False) -> None:
+    def __init__(self, run: Any) -> None:
         self._wandb: Any = require("wandb", "wandb")
-        self._run, self.goes_on = run, goes_on
+        self._run = run
+        self._goes_on = False
         self._rows: deque[dict[str, Any]] = deque()
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
         self._used: int | None = None
         """The row that our last step went into."""
-        self._first, self._ours = row_of(run), 0
+        self._ours = 0
+        self.first = row_of(run)
+        """Number of the row that was open when we came; None in shared mode."""
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
+
+    @classmethod
+    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+        return cls(target) if is_a(target, "wandb", "Run") else None
+
+    @classmethod
+    def underway(cls) -> Backend | None:
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        return None if run is None else cls(run)
 
     @classmethod
     @contextmanager
@@ -60,6 +68,11 @@ class WandbBackend(Backend):
     @property
     def address(self) -> Mapping[str, str]:
         return {"run": self._run.id, "project": self._run.project, "entity": self._run.entity or ""}
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        settings: Mapping[str, object] = self._run.config.as_dict()
+        return settings
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._rows.append({record.name: self._media(record) for record in records} | {STEP: step})
@@ -77,7 +90,14 @@ class WandbBackend(Backend):
         self._tables[table.name] = table
 
     def flush(self, *, last: bool = False) -> bool:
-        return self._write(appending=last and not self.goes_on) or last
+        return self._write(appending=last and not self._goes_on) or last
+
+    def until_finish(self, ended: Callable[[], None]) -> None:
+        """The run may be logged to after `close`, by steps of its own: have `ended` called just before it is finished.
+
+        What then still waits for a row is appended by `append`. Where this W&B has no hook for that, `close` does it.
+        """
+        self._goes_on = before_finish(self._run, ended)
 
     def append(self) -> None:
         """Append what still waits for a row, now that nothing of yours comes after it."""
@@ -111,7 +131,7 @@ class WandbBackend(Backend):
 
     def _alone(self, row: int) -> bool:
         """Whether nobody but us has written into this run since we came."""
-        return self._first is not None and row == self._first + self._ours and len(self._rows) > ALONE
+        return self.first is not None and row == self.first + self._ours and len(self._rows) > ALONE
 
     def temporary(self, error: Exception) -> bool:
         return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)

@@ -161,8 +161,8 @@ def flush(
     seconds: Annotated[float, typer.Option(min=1, help="To spend on each journal.")] = 60.0,
 ) -> None:
     """Send the tracker what a run that died, or lost its server, could not send any more."""
+    from tracker_diag.backends.delivery.deliver import deliver
     from tracker_diag.backends.delivery.outbox import folder as default
-    from tracker_diag.backends.discovery import deliver
 
     place = folder or default()
     if not place.is_dir():

@@ -1,0 +1,43 @@
+"""Deliver: what is left in the journals of processes that have died goes to their trackers."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse
+from tracker_diag.backends.delivery.outbox import Outbox
+from tracker_diag.backends.discovery import backend_class
+
+
+def deliver(folder: Path, seconds: float) -> Generator[tuple[Path, str, bool]]:
+    """Deliver what dead processes left in `folder`: each journal's path, what became of it, and whether all is well.
+
+    Args:
+        seconds: to spend on each.
+    """
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.name.endswith(".findings.jsonl"):
+            continue
+        try:
+            journal = Journal(path, {})
+        except JournalInUse:
+            yield path, "left alone: its process is alive and delivers it itself", True
+            continue
+        yield path, *_deliver(journal, seconds)
+
+
+def _deliver(journal: Journal, seconds: float) -> tuple[str, bool]:
+    if not journal.undelivered:
+        journal.close(keep=False)
+        return "nothing was left", True
+    try:
+        about = journal.about
+        with backend_class(about["backend"]).reopened(about["address"]) as backend:
+            outbox = Outbox(backend, journal)
+            whole = outbox.drain(seconds)
+    except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
+        journal.close(keep=True)
+        return f"kept: {type(error).__name__}: {error}", False
+    errors = [error for error in outbox.errors() if not isinstance(error, TimeoutError)]
+    if not whole:
+        return f"kept: {errors[-1] if errors else 'not all was delivered in time'}", False
+    return f"delivered to {about['backend']} {about['address'].get('run', '')}", True
