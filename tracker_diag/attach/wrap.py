@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tracker_diag.attach import proxies
+from tracker_diag.attach.kit import dotted
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.calls import CallBackend
 from tracker_diag.backends.discovery import backend_of
@@ -141,14 +142,3 @@ def _tensorboard(writer: Any) -> Found:
 
     folder = getattr(writer, "log_dir", None) or writer.logdir
     return TensorBoardBackend(folder), lambda monitor: proxies.SummaryWriter(writer, monitor), {}
-
-
-def dotted(config: Config, prefix: str = "") -> dict[str, object]:
-    """Nested settings by dotted name."""
-    flat: dict[str, object] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= dotted(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
