@@ -1,7 +1,8 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
 Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), hooks on a framework
-that may have changed (`unless_changed`), a batch as a driver has it (`observe_before_update`).
+that may have changed (`unless_changed`, `tell_changed`), a batch as a driver has it (`observe_before_update`), and a
+class that needs the framework (`on_demand`).
 """
 
 import logging
