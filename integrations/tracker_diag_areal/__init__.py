@@ -9,14 +9,13 @@ sliced by the policy version that sampled each token.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, after, before
-from tracker_diag.attach.wrap import dotted
+from tracker_diag.attach.hooks import after, before
+from tracker_diag.attach.kit import add_active, clip_range, dotted, unless_changed
 from tracker_diag.errors import require
 
 __all__ = ["SEES", "TESTED", "attach"]
@@ -60,9 +59,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("areal", "areal")
     if monitor is None:
         monitor = _monitor(trainer.config)
-        for backend in active_backends():
-            monitor.add(backend)
-    off: list[Callable[[], None]] = []
+        add_active(monitor)
     watched, stats = monitor, trainer.stats_logger
 
     def on_commit(given: Mapping[str, Any]) -> None:
@@ -72,25 +69,20 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     def on_close(_: Mapping[str, Any]) -> None:
         watched.close()
-        while off:
-            off.pop()()
+        hooks.close()
 
     def on_loss(_: Any, given: Mapping[str, Any]) -> None:
         observe(given, watched)
 
-    try:
-        off.append(before(stats, "commit", ("global_step", "data"), on_commit, monitor))
-        off.append(before(stats, "close", (), on_close, monitor))
+    with unless_changed("AReaL", TESTED) as hooks:
+        hooks.callback(before(stats, "commit", ("global_step", "data"), on_commit, monitor))
+        hooks.callback(before(stats, "close", (), on_close, monitor))
         if require("areal.utils.environ", "areal").is_single_controller():
             _log.warning(SINGLE_CONTROLLER)
         else:
             actor = require("areal.trainer.ppo.actor", "areal")
             parameters = ("logprobs", "input_data", "current_version", "use_decoupled_loss")
-            off.append(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
-    except HookError as error:
-        while off:
-            off.pop()()
-        _log.warning("this AReaL is another than was tested, nothing of it is watched: %s", error)
+            hooks.callback(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
     return monitor
 
 
@@ -125,12 +117,6 @@ def _monitor(given: Any) -> Monitor:
     settings = asdict(given)
     settings.pop("stats_logger", None)  # it has the tracker's key
     config = dotted(settings)
-    low = _bound(config, "actor.eps_clip", 0.2)
-    high = _bound(config, "actor.eps_clip_higher", low)
+    clip = clip_range(config.get("actor.eps_clip"), config.get("actor.eps_clip_higher"))
     gspo = config.get("actor.importance_sampling_level") == "sequence"
-    return Monitor(config=config, algorithm="gspo" if gspo else "grpo", clip=(low, high))
-
-
-def _bound(config: Mapping[str, object], key: str, otherwise: float) -> float:
-    bound = config.get(key)
-    return float(bound) if isinstance(bound, int | float) else otherwise
+    return Monitor(config=config, algorithm="gspo" if gspo else "grpo", clip=clip)

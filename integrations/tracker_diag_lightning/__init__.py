@@ -13,6 +13,7 @@ Findings go to the runs of the Trainer's MLflow and W&B loggers, or, where it ha
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import require
 
 if TYPE_CHECKING:
@@ -39,10 +40,4 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     return callback.monitor
 
 
-def __getattr__(name: str) -> Any:
-    if name != "DiagnosticsCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require("lightning", "lightning")
-    from tracker_diag_lightning.callback import DiagnosticsCallback
-
-    return DiagnosticsCallback
+__getattr__ = on_demand("tracker_diag_lightning.callback", "DiagnosticsCallback", "lightning", "lightning")

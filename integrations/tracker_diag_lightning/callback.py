@@ -7,7 +7,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.kit import add_active, plain
 from tracker_diag.backends.base import Backend
 
 
@@ -33,8 +33,11 @@ class DiagnosticsCallback(Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if not self._given and trainer.is_global_zero:
             with self.monitor.guard("integration_errors"):
-                for backend in backends(trainer):
+                own = backends(trainer)
+                for backend in own:
                     self.monitor.add(backend)
+                if not own:
+                    add_active(self.monitor)
         # Not before: checkpoints take their folder from the loggers that are there at `setup`.
         self._heard = _Listener(self.monitor, trainer.default_root_dir)
         trainer.loggers = [*trainer.loggers, self._heard]
@@ -70,12 +73,11 @@ class _Listener(DummyLogger):
     def log_hyperparams(self, params: Any = None, *args: Any, **kwargs: Any) -> None:
         with self._monitor.guard("integration_errors"):
             given = params if isinstance(params, Mapping) else vars(params or {})
-            plain = {str(k): v for k, v in given.items() if isinstance(v, str | int | float | bool)}
-            self._monitor.config = plain | dict(self._monitor.config)
+            self._monitor.config = plain(given) | dict(self._monitor.config)
 
 
 def backends(trainer: Any) -> list[Backend]:
-    """One backend for each of the Trainer's MLflow and W&B loggers; if it has neither, for the runs underway."""
+    """One backend for each of the Trainer's MLflow and W&B loggers."""
     found: list[Backend] = []
     for logger in trainer.loggers:
         kinds = {kind.__name__ for kind in type(logger).__mro__}
@@ -87,4 +89,4 @@ def backends(trainer: Any) -> list[Backend]:
             from tracker_diag.backends.wandb import WandbBackend
 
             found.append(WandbBackend(logger.experiment))
-    return found or active_backends()
+    return found

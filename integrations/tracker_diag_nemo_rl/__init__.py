@@ -8,13 +8,12 @@ where NeMo-RL compares them itself, with the mask of tokens as it was before seq
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
 from tracker_diag.attach.hooks import HookError, after
-from tracker_diag.attach.wrap import dotted
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
 from tracker_diag.errors import require
 
 __all__ = ["SEES", "TESTED", "DiagnosticsLogger", "attach"]
@@ -95,20 +94,14 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
     def on_logprobs(_: Any, given: Mapping[str, Any]) -> None:
         _observe(watched, given["train_data"])
 
-    off: list[Callable[[], None]] = []
-    try:
+    with unless_changed("NeMo-RL", TESTED) as hooks:
         _check(interface)
         others = [sys.modules[name] for name in MODULES[1:] if hasattr(sys.modules.get(name), FUNCTION)]
-        parameters = ("train_data", "rewards")
-        off.extend(after(module, FUNCTION, parameters, on_logprobs, monitor) for module in (algorithm, *others))
+        for module in (algorithm, *others):
+            hooks.callback(after(module, FUNCTION, ("train_data", "rewards"), on_logprobs, monitor))
         logger.loggers.insert(0, DiagnosticsLogger(monitor))
-    except (HookError, AttributeError) as error:
-        for undo in off:
-            undo()
-        _log.warning("this NeMo-RL is another than was tested, nothing of it is watched: %s", error)
-        return monitor
-    if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
-        _log.warning(NO_PREVIOUS)
+        if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
+            _log.warning(NO_PREVIOUS)
     return monitor
 
 
@@ -124,27 +117,24 @@ def _threshold(settings: Mapping[str, object]) -> bool:
 
 def _monitor(settings: Mapping[str, object]) -> Monitor:
     """One that knows the run's settings, and writes to the trackers that are underway."""
-    bounds = (settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max"))
-    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
     of_sequences = bool(settings.get("loss_fn.sequence_level_importance_ratios"))
     ppo = "ppo.num_prompts_per_step" in settings
     monitor = Monitor(
         config=settings,
         algorithm="gspo" if of_sequences else "ppo" if ppo else "grpo",
-        clip=(min(low, 0.999), high),
+        clip=clip_range(settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max")),
     )
-    for backend in active_backends():
-        monitor.add(backend)
+    add_active(monitor)
     return monitor
 
 
 def _observe(monitor: Monitor, data: Mapping[str, Any]) -> None:
-    """Hand over the two pairs that there are, each by itself: the policy pair is not seen, rather than zero."""
-    previous, mask = data["prev_logprobs"], data["token_mask"].bool()
+    mask, reference = data["token_mask"].bool(), data.get("reference_policy_logprobs")
     if not mask.any():
         return
+    if reference is not None and not reference.any():  # zeros throughout where it was skipped
+        reference = None
     # The mask of samples is left out: it is 0 on sequences that were rejected.
-    monitor.observe(old_logprobs=previous, rollout_logprobs=data["generation_logprobs"], model_mask=mask)
-    reference = data.get("reference_policy_logprobs")
-    if reference is not None and bool(reference.any()):  # zeros throughout where it was skipped
-        monitor.observe(logprobs=previous, ref_logprobs=reference, model_mask=mask)
+    observe_before_update(
+        monitor, data["prev_logprobs"], rollout=data["generation_logprobs"], ref=reference, model_mask=mask
+    )

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError, after
+from tracker_diag.attach.hooks import after
+from tracker_diag.attach.kit import clip_range, plain, unless_changed
 from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
 from tracker_diag.records import Record, Scalar
@@ -67,14 +68,9 @@ def attach(*, monitor: Monitor | None = None) -> Monitor | None:
     module = require("open_instruct.grpo_utils", "open-instruct")
     health = monitor or Monitor()
     watch = _Learner(monitor, health)
-    off = []
-    try:
+    with unless_changed("open-instruct", TESTED) as hooks:
         for name, parameters in PLACES.items():
-            off.append(after(module, name, parameters, getattr(watch, name), health))
-    except HookError as error:
-        for undo in off:
-            undo()
-        _log.warning("this open-instruct is another than was tested, nothing of it is watched: %s", error)
+            hooks.callback(after(module, name, parameters, getattr(watch, name), health))
     return monitor
 
 
@@ -157,15 +153,13 @@ class _Learner:
 
         several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         ranks: Ranks | None = AllReduce() if several else None
-        settings = {name: value for name, value in vars(config).items() if isinstance(value, str | int | float | bool)}
-        bounds = (settings.get("clip_lower"), settings.get("clip_higher"))
-        low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+        settings = plain(vars(config))
         first = not several or dist.get_rank() == 0
         return Monitor(
             [self._returned] if first else [],
             config=settings,
             algorithm="grpo",
-            clip=(min(low, 0.999), high),
+            clip=clip_range(settings.get("clip_lower"), settings.get("clip_higher")),
             ranks=ranks,
         )
 

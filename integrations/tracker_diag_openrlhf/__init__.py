@@ -10,6 +10,7 @@ trainer in your own process, call `attach(trainer)` before `trainer.fit()`.
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -17,9 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, after, before
-from tracker_diag.attach.wrap import dotted
+from tracker_diag.attach.hooks import after, before
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
 from tracker_diag.errors import require
 
 __all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
@@ -63,15 +63,11 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("openrlhf", "openrlhf")
     if monitor is None:
         monitor = _monitor(trainer.args)
-        for backend in active_backends():
-            monitor.add(backend)
-    try:
-        _watch(trainer, monitor)
-    except HookError as error:
-        _log.warning("this OpenRLHF is another than was tested, nothing of it is watched: %s", error)
-        return monitor
-    if monitor.config.get("algo.advantage.is_correction_level") == "off":
-        _log.warning(NO_ROLLOUT)
+        add_active(monitor)
+    with unless_changed("OpenRLHF", TESTED) as hooks:
+        _watch(trainer, monitor, hooks)
+        if monitor.config.get("algo.advantage.is_correction_level") == "off":
+            _log.warning(NO_ROLLOUT)
     return monitor
 
 
@@ -125,19 +121,24 @@ def _await_trainers(module: Any) -> None:
     def made(_: None, given: Mapping[str, Any]) -> None:
         attach(given["self"])
 
-    try:
+    with unless_changed("OpenRLHF", TESTED):
         # The monitor is only for failures of attach itself, which are told in the log.
         after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(rules=()))
-    except (HookError, AttributeError) as error:
-        _log.warning("this OpenRLHF is another than was tested, it is not watched: %s", error)
 
 
-def _watch(trainer: Any, monitor: Monitor) -> None:
-    """See the experiences that are made, and what is logged; all of it or nothing."""
+def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
+    """See the experiences that are made, and what is logged."""
 
     def on_experiences(made: Any, _: Mapping[str, Any]) -> None:
         for experience in made:
-            _observe(experience, monitor)
+            observe_before_update(
+                monitor,
+                experience.action_log_probs,
+                rollout=experience.rollout_log_probs,
+                ref=experience.base_action_log_probs,
+                model_mask=experience.action_mask.bool(),
+                advantages=experience.advantages,
+            )
 
     def on_log(given: Mapping[str, Any]) -> None:
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
@@ -146,39 +147,23 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
         monitor.close()
 
     loggers = [one for one in (trainer.wandb_logger, trainer.tensorboard_logger) if one is not None]
-    off: list[Callable[[], None]] = []
-    try:
-        maker = trainer.experience_maker
-        off.append(after(maker, "make_experience_batch", ("rollout_samples",), on_experiences, monitor))
-        off.append(before(trainer, "save_logs_and_checkpoints", ("global_step", "logs_dict"), on_log, monitor))
-        for logger in loggers[:1]:  # W&B's, if there are two
-            off.append(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
-            off.append(before(logger, "close", (), on_close, monitor))
-    except HookError:
-        for undo in off:
-            undo()
-        raise
-
-
-def _observe(experience: Any, monitor: Monitor) -> None:
-    """Hand over the two pairs that there may be; the policy pair is not seen, rather than zero."""
-    old = experience.action_log_probs
-    labels = {"model_mask": experience.action_mask.bool(), "advantages": experience.advantages}
-    if experience.rollout_log_probs is not None:
-        monitor.observe(old_logprobs=old, rollout_logprobs=experience.rollout_log_probs, **labels)
-    if experience.base_action_log_probs is not None:
-        monitor.observe(logprobs=old, ref_logprobs=experience.base_action_log_probs, **labels)
+    maker = trainer.experience_maker
+    hooks.callback(after(maker, "make_experience_batch", ("rollout_samples",), on_experiences, monitor))
+    hooks.callback(before(trainer, "save_logs_and_checkpoints", ("global_step", "logs_dict"), on_log, monitor))
+    for logger in loggers[:1]:  # W&B's, if there are two
+        hooks.callback(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
+        hooks.callback(before(logger, "close", (), on_close, monitor))
 
 
 def _monitor(args: Any) -> Monitor:
     settings = _nested(args)
     settings.pop("logger", None)  # it has the tracker's key
     config = dotted(settings)
-    low, high = args.actor.eps_clip_low_high
+    clip = clip_range(*args.actor.eps_clip_low_high)
     if config.get("actor.policy_loss_type") == "gspo":
-        return Monitor(config=config, algorithm="gspo", clip=(low, high))
+        return Monitor(config=config, algorithm="gspo", clip=clip)
     estimator = config.get("algo.advantage.estimator")
-    return Monitor(config=config, algorithm="ppo" if estimator == "gae" else "grpo", clip=(low, high))
+    return Monitor(config=config, algorithm="ppo" if estimator == "gae" else "grpo", clip=clip)
 
 
 def _nested(args: Any) -> dict[str, Any]:

@@ -13,13 +13,12 @@ and what else `[trainer.loss]` held goes into `kwargs`. `loss` is prime-rl's own
 is given. Rank 0 has the monitors of prime-rl, so it is this rank's share of the batch that is seen.
 """
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
 from tracker_diag.attach.hooks import HookError
+from tracker_diag.attach.kit import add_active, unless_changed
 from tracker_diag.errors import require
 from tracker_diag.runs.sources.prime_rl import read_exports
 
@@ -40,8 +39,6 @@ SEES: dict[str, str] = {
 }
 """What is seen of a run, and under `not` what is not."""
 
-_log = logging.getLogger("tracker_diag")
-
 
 def attach(*, monitor: Monitor | None = None) -> Monitor:
     """Put the diagnostics among the monitors of this process; call this after `prime_rl.monitors.setup`.
@@ -55,17 +52,13 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
     monitors = require("prime_rl.monitors", "prime-rl")
     if monitor is None:
         monitor = Monitor(algorithm="grpo")
-        for backend in active_backends():
-            monitor.add(backend)
-    try:
+        add_active(monitor)
+    with unless_changed("prime-rl", TESTED):
         ours = _monitor(monitors.Monitor, monitor)
         listed: list[Any] = monitors.MONITORS
-    except (HookError, AttributeError) as error:
-        _log.warning("this prime-rl is another than was tested, nothing of it is watched: %s", error)
-        return monitor
-    if listed:
-        _Watched.current = ours
-        listed.insert(0, ours)
+        if listed:
+            _Watched.current = ours
+            listed.insert(0, ours)
     return monitor
 
 

@@ -14,6 +14,7 @@ and they are told in that process's log alone.
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import require
 
 if TYPE_CHECKING:
@@ -47,10 +48,4 @@ def attach(algorithm: Any, *, monitor: Monitor | None = None) -> Monitor:
     return callback.begin(algorithm, monitor)
 
 
-def __getattr__(name: str) -> Any:
-    if name != "DiagnosticsCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require("ray.rllib", "rllib")
-    from tracker_diag_rllib.callback import DiagnosticsCallback
-
-    return DiagnosticsCallback
+__getattr__ = on_demand("tracker_diag_rllib.callback", "DiagnosticsCallback", "ray.rllib", "rllib")

@@ -7,9 +7,15 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[reportMissingImports]  # Ray pins too much to be in every environment
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
 from tracker_diag.attach.hooks import HookError, after, before
+from tracker_diag.attach.kit import add_active, clip_range, tell_changed
+from tracker_diag_rllib import TESTED
 from tracker_diag_rllib.results import joined, row, settings
+
+REMOTE = (
+    "no ratios of RLlib are seen, only its metrics: the learners are remote; with num_learners=0 the learner is in "
+    "this process"
+)
 
 _log = logging.getLogger("tracker_diag")
 
@@ -30,25 +36,24 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
         """Look on from now on; gives the monitor, a new one if none is given."""
         config = algorithm.config
         if monitor is None:
-            clip = float(getattr(config, "clip_param", None) or 0.2)
+            clip = clip_range(getattr(config, "clip_param", None))
             # PPO's rules are those of any policy with a critic; those that see nothing say so.
-            monitor = Monitor(config=settings(config), algorithm="ppo", clip=(min(clip, 0.99), clip))
-            with monitor.guard("integration_errors"):
-                for backend in active_backends():
-                    monitor.add(backend)
+            monitor = Monitor(config=settings(config), algorithm="ppo", clip=clip)
+            add_active(monitor)
         self.monitor = monitor
         try:
             before(algorithm, "cleanup", [], self._ending, monitor)
             if hasattr(config, "clip_param"):
                 self._look_on(algorithm, monitor)
         except HookError as error:
-            _log.warning("no ratios of RLlib are seen, only its metrics: %s", error)
+            tell_changed("Ray", TESTED, error, "no ratios are seen, only its metrics")
         return monitor
 
     def _look_on(self, algorithm: Any, monitor: Monitor) -> None:
         self._learner = getattr(getattr(algorithm, "learner_group", None), "_learner", None)
         if self._learner is None:
-            raise HookError("the learners are remote; with num_learners=0 the learner is in this process")
+            _log.warning(REMOTE)
+            return
         wanted = ["module_id", "batch", "fwd_out"]
         after(self._learner, "compute_loss_for_module", wanted, self._seen_loss, monitor)
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tracker_diag.attach.kit import plain
+
 
 def joined(minibatches: list[dict[str, Any]]) -> dict[str, Any]:
     """What `observe` takes; each action is a sequence of its own, as each is a sample of its own in PPO's loss."""
@@ -47,5 +49,4 @@ def _flat(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def settings(config: Any) -> dict[str, object]:
     """The settings of the algorithm that are plain values, by name."""
-    found = {name: value for name, value in config.to_dict().items() if isinstance(value, str | int | float | bool)}
-    return {**found, "trainer": type(config).__name__}
+    return {**plain(config.to_dict()), "trainer": type(config).__name__}

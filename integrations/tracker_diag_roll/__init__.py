@@ -15,9 +15,8 @@ from threading import get_ident
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, after
-from tracker_diag.attach.wrap import dotted
+from tracker_diag.attach.hooks import after
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
 from tracker_diag.errors import require
 
 __all__ = ["SEES", "TESTED", "attach"]
@@ -69,26 +68,20 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     given = monitor
     monitor = monitor or _monitor(config)
     watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
-    off: list[Callable[[], None]] = []
-    try:
+    with unless_changed("ROLL", TESTED) as hooks:
         corrections = require(CORRECTIONS, "roll")
         parameters = ("response_mask", "old_log_probs", "infer_log_probs")
-        off.append(after(corrections, "compute_train_infer_correction", parameters, watch.on_correction, monitor))
+        hooks.callback(after(corrections, "compute_train_infer_correction", parameters, watch.on_correction, monitor))
         for module in (corrections, *(sys.modules[name] for name in PIPELINES if name in sys.modules)):
             name = "apply_train_infer_correction_to_batch"
-            off.append(after(module, name, ("pipeline_config", "batch"), watch.on_batch, monitor))
+            hooks.callback(after(module, name, ("pipeline_config", "batch"), watch.on_batch, monitor))
         registry: dict[str, Any] = tracking.tracker_registry
-    except (HookError, AttributeError) as error:
-        for undo in off:
-            undo()
-        _log.warning("this ROLL is another than was tested, nothing of it is watched: %s", error)
-        return monitor
-    for name, tracker in list(registry.items()):
-        registry[name] = _watched(tracker, monitor, add=given is None)
-    if not getattr(config, "track_with", None):
-        _log.warning(NO_TRACKER)
-    if not getattr(config, "enable_old_logprobs_recompute", False):
-        _log.warning(NO_RECOMPUTE)
+        for name, tracker in list(registry.items()):
+            registry[name] = _watched(tracker, monitor, add=given is None)
+        if not getattr(config, "track_with", None):
+            _log.warning(NO_TRACKER)
+        if not getattr(config, "enable_old_logprobs_recompute", False):
+            _log.warning(NO_RECOMPUTE)
     return monitor
 
 
@@ -103,13 +96,12 @@ class _Watch:
         weights, kept, _ = result
         self._correction = {
             "model_mask": given["response_mask"] != 0,  # a copy: the batch's own is changed in a moment
-            "old_logprobs": given["old_log_probs"],
-            "rollout_logprobs": given["infer_log_probs"],
+            "old": given["old_log_probs"],
+            "rollout": given["infer_log_probs"],
             "applied_weights": weights * kept,
         }
 
     def on_batch(self, result: Any, given: Mapping[str, Any]) -> None:
-        """Hand over the two pairs that there are, each by itself: the policy pair is not seen, rather than zero."""
         seen, self._correction = self._correction, {}
         if not seen or not seen["model_mask"].any():
             return
@@ -121,14 +113,9 @@ class _Watch:
             if name in data.non_tensor_batch:
                 labels["env"] = [str(one) for one in data.non_tensor_batch[name]]
                 break
-        self._monitor.observe(**seen, **labels)
-        if self._reference and "ref_log_probs" in data.batch:  # otherwise a copy of old_log_probs
-            self._monitor.observe(
-                logprobs=seen["old_logprobs"],
-                ref_logprobs=data.batch["ref_log_probs"],
-                model_mask=seen["model_mask"],
-                **labels,
-            )
+        # Without a reference it is a copy of old_log_probs.
+        ref = data.batch["ref_log_probs"] if self._reference and "ref_log_probs" in data.batch else None
+        observe_before_update(self._monitor, ref=ref, **seen, **labels)
 
 
 def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Callable[..., Any]:
@@ -136,9 +123,9 @@ def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Cal
 
     def made(*args: Any, **kwargs: Any) -> Any:
         one = tracker(*args, **kwargs)
+        if add:
+            add_active(monitor)
         with monitor.guard("integration_errors"):
-            for backend in active_backends() if add else ():
-                monitor.add(backend)
             _hear(one, monitor)
         # ROLL ends no tracker; at the end of the process the last one that came goes first.
         atexit.unregister(monitor.close)
@@ -169,7 +156,6 @@ def _monitor(config: Any) -> Monitor:
     settings = dotted(config.to_dict() if hasattr(config, "to_dict") else dict(config or {}))
     both = settings.get("pg_clip")
     sides = ("pg_clip_low", "pg_clip_high") if settings.get("use_pg_clip_range") else ("pg_clip", "pg_clip")
-    bounds = [settings.get(side) or both for side in sides]
-    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+    clip = clip_range(*(settings.get(side) or both for side in sides))
     of_sequences = settings.get("ratio_type") in {"sequence", "segment"}
-    return Monitor(config=settings, algorithm="gspo" if of_sequences else None, clip=(min(low, 0.999), high))
+    return Monitor(config=settings, algorithm="gspo" if of_sequences else None, clip=clip)

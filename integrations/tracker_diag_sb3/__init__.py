@@ -6,9 +6,9 @@ Findings go to the W&B or MLflow run that is underway when training starts. Here
 environment, and each is a sequence of its own, as each is a sample of its own in PPO's loss.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tracker_diag.errors import require
+from tracker_diag.attach.kit import on_demand
 
 if TYPE_CHECKING:
     from tracker_diag_sb3.callback import DiagnosticsCallback as DiagnosticsCallback  # what __getattr__ gives
@@ -26,10 +26,4 @@ SEES: dict[str, str] = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name != "DiagnosticsCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require("stable_baselines3", "sb3")
-    from tracker_diag_sb3.callback import DiagnosticsCallback
-
-    return DiagnosticsCallback
+__getattr__ = on_demand("tracker_diag_sb3.callback", "DiagnosticsCallback", "stable_baselines3", "sb3")

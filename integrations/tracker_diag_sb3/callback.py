@@ -1,7 +1,7 @@
 """DiagnosticsCallback: looks on while PPO goes over its rollout buffer, and hears what the logger dumps."""
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, after
-
-_log = logging.getLogger("tracker_diag")
+from tracker_diag.attach.hooks import after
+from tracker_diag.attach.kit import add_active, clip_range, unless_changed
+from tracker_diag_sb3 import TESTED
 
 SETTINGS = (
     "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef",
@@ -34,7 +33,8 @@ class DiagnosticsCallback(BaseCallback):
         self.monitor = monitor
         """The monitor of this training; None before it starts, if none was given."""
         self._writer: _Writer | None = None
-        self._hooks: list[Callable[[], None]] = []
+        self._hooks = ExitStack()
+        self._looks_on = False
         self._rollout: dict[str, Any] = {}
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
@@ -49,23 +49,19 @@ class DiagnosticsCallback(BaseCallback):
             clip=clip_of(model),
         )
         if self._given is None:
-            with monitor.guard("integration_errors"):
-                for backend in active_backends():
-                    monitor.add(backend)
+            add_active(monitor)
         self._writer = _Writer(monitor)
         self.logger.output_formats.append(self._writer)
         if hasattr(model, "clip_range"):
             self._look_on(model, monitor)
 
     def _look_on(self, model: Any, monitor: Monitor) -> None:
-        try:
-            self._hooks.append(after(model.rollout_buffer, "_get_samples", ["batch_inds"], self._seen_places, monitor))
-            self._hooks.append(
-                after(model.policy, "evaluate_actions", ["obs", "actions"], self._seen_logprobs, monitor)
-            )
-        except HookError as error:
-            self._let_go(writer=False)
-            _log.warning("no ratios of Stable-Baselines3 are seen, only its metrics: %s", error)
+        lost = "no ratios are seen, only its metrics"
+        with unless_changed("Stable-Baselines3", TESTED, lost) as self._hooks:
+            places, logprobs = self._seen_places, self._seen_logprobs
+            self._hooks.callback(after(model.rollout_buffer, "_get_samples", ["batch_inds"], places, monitor))
+            self._hooks.callback(after(model.policy, "evaluate_actions", ["obs", "actions"], logprobs, monitor))
+            self._looks_on = True
 
     def _seen_places(self, result: Any, given: Mapping[str, Any]) -> None:
         """Which actions of the buffer the next mini-batch has."""
@@ -78,7 +74,7 @@ class DiagnosticsCallback(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         buffer: Any = getattr(self.model, "rollout_buffer", None)
-        if self._hooks and buffer is not None:  # PPO reorders the buffer next, and resets it after the update
+        if self._looks_on and buffer is not None:  # PPO reorders the buffer next, and resets it after the update
             self._rollout = {"old": buffer.log_probs, "advantages": buffer.advantages}
 
     def _on_rollout_start(self) -> None:
@@ -114,11 +110,10 @@ class DiagnosticsCallback(BaseCallback):
         ids = [str(getattr(spec, "id", "")) for spec in envs.get_attr("spec")]
         return np.array(ids if len(set(ids)) > 1 else [str(i) for i in range(envs.num_envs)])
 
-    def _let_go(self, *, writer: bool = True) -> None:
-        for off in self._hooks:
-            off()
-        self._hooks = []
-        if writer and self._writer is not None and self._writer in self.logger.output_formats:
+    def _let_go(self) -> None:
+        self._hooks.close()
+        self._looks_on = False
+        if self._writer is not None and self._writer in self.logger.output_formats:
             self.logger.output_formats.remove(self._writer)
 
 
@@ -174,6 +169,6 @@ def settings(model: Any) -> dict[str, object]:
 
 def clip_of(model: Any) -> tuple[float, float]:
     """The clip range at the start. Where the trainer does not clip, the usual one shows what it would have done."""
-    clip_range: Any = getattr(model, "clip_range", None)
-    clip = 0.2 if clip_range is None else float(clip_range(1.0))
-    return (clip, clip) if 0 < clip < 1 else (0.2, 0.2)
+    schedule: Any = getattr(model, "clip_range", None)
+    clip = None if schedule is None else float(schedule(1.0))
+    return clip_range(clip if clip is None or clip < 1 else None)

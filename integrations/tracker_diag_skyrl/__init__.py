@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, before
-from tracker_diag.attach.wrap import dotted
+from tracker_diag.attach.hooks import before
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, on_demand, unless_changed
 from tracker_diag.errors import require
 
 if TYPE_CHECKING:
@@ -50,14 +49,7 @@ NO_LOGPROBS = (
 
 _log = logging.getLogger("tracker_diag")
 
-
-def __getattr__(name: str) -> Any:
-    if name == "DiagnosticsCallback":  # its base class is in SkyRL
-        require("skyrl.train.utils.callbacks", "skyrl")
-        from tracker_diag_skyrl.callback import DiagnosticsCallback
-
-        return DiagnosticsCallback
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = on_demand("tracker_diag_skyrl.callback", "DiagnosticsCallback", "skyrl.train.utils.callbacks", "skyrl")
 
 
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
@@ -90,39 +82,37 @@ class Batches:
         self._told = False
 
     def observe(self, batch: Any) -> None:
-        """Hand over the two pairs that a `TrainingInputBatch` has; the policy pair is not seen, rather than zero."""
-        old, rollout, ref = map(batch.get, ("action_log_probs", "rollout_logprobs", "base_action_log_probs"))
+        """Hand over a `TrainingInputBatch`."""
+        old = batch.get("action_log_probs")
         if old is None:
             if not self._told:
                 self._told = True
                 _log.warning(NO_LOGPROBS)
             return
-        labels = {
-            "response_mask": batch["response_mask"],
-            "model_mask": batch["loss_mask"],
-            "advantages": batch.get("advantages"),
-        }
-        if rollout is not None:
-            self._monitor.observe(old_logprobs=old, rollout_logprobs=rollout, **labels)
-        if ref is not None:
-            self._monitor.observe(logprobs=old, ref_logprobs=ref, **labels)
+        observe_before_update(
+            self._monitor,
+            old,
+            rollout=batch.get("rollout_logprobs"),
+            ref=batch.get("base_action_log_probs"),
+            response_mask=batch["response_mask"],
+            model_mask=batch["loss_mask"],
+            advantages=batch.get("advantages"),
+        )
 
 
 def monitor_of(cfg: Any) -> Monitor:
     """One that knows the settings of the run, and writes to the trackers that are underway."""
     config = dotted(require("skyrl.train.config", "skyrl").get_config_as_dict(cfg))
     prefix = "trainer.algorithm."
-    bounds = (config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
-    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
+    clip = clip_range(config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
     gspo = config.get(f"{prefix}policy_loss_type") == "gspo"
-    monitor = Monitor(config=config, algorithm="gspo" if gspo else None, clip=(low, high))
-    for backend in active_backends():
-        monitor.add(backend)
+    monitor = Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
+    add_active(monitor)
     return monitor
 
 
 def _watch(trainer: Any, monitor: Monitor) -> None:
-    """See the batch where it is trained on, and what is logged; told once if this SkyRL has changed."""
+    """See the batch where it is trained on, and what is logged."""
     batches = Batches(monitor)
 
     def on_train(given: Mapping[str, Any]) -> None:
@@ -134,12 +124,7 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
     def on_finish(_: Mapping[str, Any]) -> None:
         monitor.close()
 
-    off = []
-    try:
-        off.append(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
-        off.append(before(trainer.tracker, "finish", (), on_finish, monitor))
-        off.append(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
-    except HookError as error:
-        for undo in off:
-            undo()
-        _log.warning("this SkyRL is another than was tested, nothing of it is watched: %s", error)
+    with unless_changed("SkyRL", TESTED) as hooks:
+        hooks.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
+        hooks.callback(before(trainer.tracker, "finish", (), on_finish, monitor))
+        hooks.callback(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))

@@ -18,8 +18,8 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, after
+from tracker_diag.attach.hooks import after
+from tracker_diag.attach.kit import add_active, clip_range, plain, unless_changed
 from tracker_diag.errors import require
 from tracker_diag.rules.loader import catalog
 
@@ -65,7 +65,7 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor: one with settings, rules or backends of your own.
     """
     monitor = monitor or _monitor(args, rollout=False)
-    _trainer[:] = [monitor]
+    _trainer[:] = [None]
     waiting: dict[str, Any] = {}
 
     def on_log(_: Any, given: Mapping[str, Any]) -> None:
@@ -76,12 +76,10 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         elif given["step_key"] == "rollout/step":  # counts rollouts, of several train steps each
             waiting.update(metrics)
 
-    try:
+    with unless_changed("slime", TESTED):
         logging_utils = require("slime.observability.logging_utils", "slime")
         after(logging_utils, "log", ("args", "metrics", "step_key"), on_log, monitor)
-    except HookError as error:
-        _log.warning("this slime is another than was tested, nothing of it is watched: %s", error)
-        _trainer[:] = [None]
+        _trainer[:] = [monitor]
     if not getattr(args, "custom_tis_function_path", None):
         _log.warning(NO_MISMATCH)
     return monitor
@@ -170,15 +168,13 @@ def log_rollout(
 
 def _monitor(args: Any, *, rollout: bool) -> Monitor:
     """One that knows the run's settings, and writes to the tracker that is underway."""
-    config = {name: value for name, value in vars(args).items() if isinstance(value, str | int | float | bool)}
+    config = plain(vars(args))
     # Two monitors of one run: each rule is looked at by one of them.
     divided = getattr(args, "custom_rollout_log_function_path", None) == "tracker_diag_slime.log_rollout"
     rules = [rule for rule in catalog() if (rule.link in ROLLOUT_LINKS) == rollout] if divided else None
-    bounds = (config.get("eps_clip"), config.get("eps_clip_high") or config.get("eps_clip"))
-    low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
-    monitor = Monitor(config=config, clip=(min(low, 0.999), high), rules=rules)
-    for backend in active_backends():
-        monitor.add(backend)
+    clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
+    monitor = Monitor(config=config, clip=clip, rules=rules)
+    add_active(monitor)
     return monitor
 
 

@@ -12,6 +12,7 @@ its own, `tracker_diag_trl`, which sees the tensors too.
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import require
 
 if TYPE_CHECKING:
@@ -47,10 +48,4 @@ def attach(target: Any, *, monitor: Monitor | None = None, config: dict[str, Any
     return attach_trainer(target, monitor)
 
 
-def __getattr__(name: str) -> Any:
-    if name != "DiagnosticsCallback":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require("transformers", "transformers")
-    from tracker_diag_transformers.trainer import DiagnosticsCallback
-
-    return DiagnosticsCallback
+__getattr__ = on_demand("tracker_diag_transformers.trainer", "DiagnosticsCallback", "transformers", "transformers")

@@ -5,7 +5,7 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.kit import add_active
 
 
 class DiagTracker(GeneralTracker):
@@ -34,8 +34,6 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     if monitor is None:
         monitor = Monitor(config=config)
         if accelerator.is_main_process:
-            with monitor.guard("integration_errors"):
-                for backend in active_backends():
-                    monitor.add(backend)
+            add_active(monitor)
     accelerator.trackers.insert(0, DiagTracker(monitor))
     return monitor

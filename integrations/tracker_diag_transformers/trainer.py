@@ -6,7 +6,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
+from tracker_diag.attach.kit import add_active, plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag_transformers import checkpoint
@@ -44,8 +44,7 @@ class DiagnosticsCallback(TrainerCallback):
             return
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
-            for backend in active_backends():
-                self.monitor.add(backend)
+        add_active(self.monitor)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self._closed:  # as when something is evaluated after training
@@ -72,5 +71,4 @@ def settings(args: Any, model: Any) -> Mapping[str, object]:
     config: Any = getattr(model, "config", None)
     if hasattr(config, "to_dict"):
         found |= {f"model.{name}": value for name, value in config.to_dict().items()}
-    plain = {name: value for name, value in found.items() if isinstance(value, str | int | float | bool)}
-    return {name: value for name, value in plain.items() if not name.endswith("_token")}
+    return {name: value for name, value in plain(found).items() if not name.endswith("_token")}

@@ -12,6 +12,7 @@ from `output_dir` goes on with its baselines.
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import require
 
 if TYPE_CHECKING:
@@ -52,10 +53,4 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     return attach_trainer(trainer, monitor)
 
 
-def __getattr__(name: str) -> Any:
-    if name != "DiagnosticsCallback":
-        raise AttributeError(name)
-    require("trl", "trl")
-    from tracker_diag_trl.callback import DiagnosticsCallback
-
-    return DiagnosticsCallback
+__getattr__ = on_demand("tracker_diag_trl.callback", "DiagnosticsCallback", "trl", "trl")

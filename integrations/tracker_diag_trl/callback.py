@@ -1,16 +1,17 @@
 """The callback that hears what a trainer logs, and looks over the shoulder of GRPO's loss."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag_transformers import checkpoint
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
 from tracker_diag.attach.hooks import HookError, after
+from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
 from tracker_diag.tensors.ranks import AllReduce, Ranks
+from tracker_diag_trl import TESTED
 from tracker_diag_trl.tensors import GrpoTensors, several_processes
 
 NO_RATIO = (
@@ -27,7 +28,7 @@ class DiagnosticsCallback(TrainerCallback):
 
     def __init__(self, trainer: Any, monitor: Monitor | None = None) -> None:
         self._trainer, self._given, self._closed = trainer, monitor is not None, False
-        self._hooks = list[Any]()
+        self._hooks = ExitStack()
         self._begin(monitor)
 
     def _begin(self, monitor: Monitor | None = None) -> None:
@@ -59,37 +60,32 @@ class DiagnosticsCallback(TrainerCallback):
         self.monitor.log(logs or {}, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for off in self._hooks:
-            off()
-        self._hooks.clear()
+        self._hooks.close()
         self._closed = True
         self.monitor.close()
 
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
-        self._found = begun  # before training an evaluation may be logged, and no tracker be there yet
-        with self.monitor.guard("integration_errors"):
-            for backend in active_backends():
-                self.monitor.add(backend)
-                self._found = True
+        # Before training an evaluation may be logged, and no tracker be there yet.
+        self._found = add_active(self.monitor) or begun
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""
         if getattr(trainer, "use_liger_kernel", False) and hasattr(trainer, "compute_liger_loss"):
             _warn(trainer, "no signal: the liger loss makes no log-probabilities of tokens; set use_liger_kernel=False")
             return
-        tensors = self._tensors = GrpoTensors(trainer, self.monitor)
+        tensors = GrpoTensors(trainer, self.monitor)
         try:
-            name = "_get_per_token_logps_and_entropies"
-            self._hooks.append(after(trainer, name, ("model",), tensors.log_probabilities, self.monitor))
-            self._hooks.append(after(trainer, "_compute_loss", ("model", "inputs"), tensors.loss, self.monitor))
+            with ExitStack() as hooks:
+                name = "_get_per_token_logps_and_entropies"
+                hooks.callback(after(trainer, name, ("model",), tensors.log_probabilities, self.monitor))
+                hooks.callback(after(trainer, "_compute_loss", ("model", "inputs"), tensors.loss, self.monitor))
+                self._hooks = hooks.pop_all()
         except HookError as error:
-            for off in self._hooks:
-                off()
-            self._hooks.clear()
-            self._tensors = None
-            _warn(trainer, f"ratios of tokens will not be seen, only what the trainer logs: {error}")
+            if trainer.is_world_process_zero():
+                tell_changed("TRL", TESTED, error, "ratios of tokens are not seen, only what the trainer logs")
             return
+        self._tensors = tensors
         if not tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
 
@@ -104,16 +100,15 @@ def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
 def settings(trainer: Any) -> dict[str, object]:
     """The trainer's arguments by dotted name, and under `trainer` the name of TRL's class."""
     classes = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
-    return dict(_dotted("", trainer.args.to_dict())) | {"trainer": (classes or [type(trainer)])[0].__name__}
+    return plain(dotted(trainer.args.to_dict())) | {"trainer": (classes or [type(trainer)])[0].__name__}
 
 
 def clip(args: Any) -> tuple[float, float]:
     """How far below and above 1 the ratio is clipped; TRL's usual 0.2 where the trainer has no such setting."""
-    low = getattr(args, "epsilon", None) or 0.2
-    high = getattr(args, "epsilon_high", None) or low
+    low, high = clip_range(getattr(args, "epsilon", None), getattr(args, "epsilon_high", None))
     if getattr(args, "loss_type", "") == "cispo":  # there it bounds the weight itself, and nothing does below
         return 0.999, max(high - 1.0, 0.01)
-    return min(low, 0.999), high
+    return low, high
 
 
 def has_token_ratios(trainer: Any) -> bool:
@@ -125,14 +120,6 @@ def _warn(trainer: Any, message: str) -> None:
     """Once, however many processes there are."""
     if trainer.is_world_process_zero():
         _log.warning(message)
-
-
-def _dotted(prefix: str, value: Any) -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _dotted(f"{prefix}.{key}" if prefix else str(key), part)
-    elif isinstance(value, str | int | float | bool):
-        yield prefix, value
 
 
 def _ranks() -> Ranks | None:

@@ -7,13 +7,13 @@ with the response mask as it was before rejection sampling.
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.active import active_backends
-from tracker_diag.attach.hooks import HookError, after, before
-from tracker_diag.attach.wrap import dotted
+from tracker_diag.attach.hooks import after, before
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
 from tracker_diag.errors import require
 
 __all__ = ["SEES", "TESTED", "attach"]
@@ -73,32 +73,26 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     settings = dotted(dict(config or {}))
     if monitor is None:
         monitor = _monitor(settings)
-        for backend in active_backends():
-            monitor.add(backend)
+        add_active(monitor)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()
-    _Watch.current = watch = _Watch(id(tracking), monitor)
-    try:
+    with unless_changed("verl", TESTED) as hooks:
+        _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
         watch.metrics()
         watch.tensors()
-    except HookError as error:
-        watch.end()
-        _log.warning("this verl is another than was tested, nothing of it is watched: %s", error)
-        return monitor
-    if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
-        _log.warning(NO_ROLLOUT)
-    elif settings.get("algorithm.rollout_correction.bypass_mode"):
-        _log.warning(BYPASS)
+        if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
+            _log.warning(NO_ROLLOUT)
+        elif settings.get("algorithm.rollout_correction.bypass_mode"):
+            _log.warning(BYPASS)
     return monitor
 
 
 def _monitor(settings: Mapping[str, object]) -> Monitor:
     both = settings.get(f"{_ACTOR}clip_ratio")
-    bounds = [settings.get(f"{_ACTOR}clip_ratio_{side}") or both or 0.2 for side in ("low", "high")]
-    low, high = (float(bound) if isinstance(bound, int | float) else 0.2 for bound in bounds)
+    clip = clip_range(*(settings.get(f"{_ACTOR}clip_ratio_{side}") or both for side in ("low", "high")))
     gspo = settings.get(f"{_ACTOR}policy_loss.loss_mode") == "gspo"
-    return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=(low, high))
+    return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=clip)
 
 
 class _Watch:
@@ -106,11 +100,10 @@ class _Watch:
 
     current: "_Watch | None" = None
 
-    def __init__(self, tracking: int, monitor: Monitor) -> None:
+    def __init__(self, tracking: int, monitor: Monitor, hooks: ExitStack) -> None:
         self._tracking = tracking
         """Its id: a reference would keep it alive, and verl ends the tracker's run when it is freed."""
-        self._monitor = monitor
-        self._off: list[Callable[[], None]] = []
+        self._monitor, self._hooks = monitor, hooks
         self._step: int | None = None
         """The last step that was logged, which is the number of the policy that is trained next."""
         self._oldest: list[int | None] | None = None
@@ -121,26 +114,26 @@ class _Watch:
     def metrics(self) -> None:
         """Hear what the trainer logs, and that it ends."""
         Tracking = require("verl.utils.tracking", "verl").Tracking  # noqa: N806
-        self._off.append(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
-        self._off.append(before(Tracking, "finish", (), self._on_finish, self._monitor))
+        self._hooks.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
+        self._hooks.callback(before(Tracking, "finish", (), self._on_finish, self._monitor))
 
     def tensors(self) -> None:
         """See the batch, in the trainers that this process has loaded."""
         metrics = require("verl.utils.debug.metrics", "verl")
         v1 = sys.modules.get("verl.trainer.ppo.v1.trainer_base")
         for module in filter(None, (metrics, v1)):  # v1 has the function under a name of its own
-            self._off.append(after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor))
+            off = after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor)
+            self._hooks.callback(off)
         for name, function in _ADVANTAGES.items():
             if name in sys.modules:
-                self._off.append(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
+                self._hooks.callback(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
         if v1 is not None:
-            self._off.append(
+            self._hooks.callback(
                 before(v1.PPOTrainer, "_compute_advantage", ("self", "batch"), self._on_versions, self._monitor)
             )
 
     def end(self) -> None:
-        while self._off:
-            self._off.pop()()
+        self._hooks.close()
 
     def _on_old_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
         batch = given["data"].batch
@@ -183,21 +176,21 @@ class _Watch:
         return {"policy_lag": self._step - np.array(oldest, np.int64)}
 
     def _observe(self, tensors: Mapping[str, Any], mask: Any, labels: Mapping[str, Any]) -> None:
-        """Hand over the two pairs that there are, each by itself: the policy pair is not seen, rather than zero."""
-        old = tensors["old_log_probs"]
         masks: dict[str, Any] = {"model_mask": mask}
         if "attention_mask" in tensors:
             masks["response_mask"] = tensors["attention_mask"][:, -mask.shape[1] :]
-        if "rollout_log_probs" in tensors:
-            applied = None
-            if "rollout_is_weights" in tensors:
-                applied = tensors["rollout_is_weights"] * tensors["response_mask"]
-            rollout = tensors["rollout_log_probs"]
-            self._monitor.observe(
-                old_logprobs=old, rollout_logprobs=rollout, applied_weights=applied, **masks, **labels
-            )
-        if "ref_log_prob" in tensors:
-            self._monitor.observe(logprobs=old, ref_logprobs=tensors["ref_log_prob"], **masks, **labels)
+        applied = None
+        if "rollout_is_weights" in tensors:
+            applied = tensors["rollout_is_weights"] * tensors["response_mask"]
+        observe_before_update(
+            self._monitor,
+            tensors["old_log_probs"],
+            rollout=tensors.get("rollout_log_probs"),
+            ref=tensors.get("ref_log_prob"),
+            applied_weights=applied,
+            **masks,
+            **labels,
+        )
 
 
 def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:

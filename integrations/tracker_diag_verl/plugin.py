@@ -3,29 +3,21 @@
 Only the trainer's process makes one, and by then its trainer is imported; so nothing else is touched before.
 """
 
-import logging
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError, after
-from tracker_diag_verl import attach
-
-_log = logging.getLogger("tracker_diag")
+from tracker_diag.attach.hooks import after
+from tracker_diag.attach.kit import unless_changed
+from tracker_diag_verl import TESTED, attach
 
 
 def _begun(_: None, given: Mapping[str, Any]) -> None:
     attach(given["self"], config=given.get("config"))
 
 
-def _install() -> None:
+with unless_changed("verl", TESTED):
     tracking = import_module("verl.utils.tracking")
     # The monitor is only for failures of attach itself, which are told in the log.
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(rules=()))
-
-
-try:
-    _install()
-except HookError as error:
-    _log.warning("this verl is another than was tested, it is not watched: %s", error)

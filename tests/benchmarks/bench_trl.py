@@ -76,9 +76,7 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
                 torch.manual_seed(0)
                 luck.seed(0)
             trainer.callback_handler.callbacks[0] = ours if with_us else TrainerCallback()
-            for off in ours._hooks:
-                off()
-            ours._hooks.clear()
+            ours._hooks.close()
             if with_us:
                 ours._look(trainer)
             spent[0], self.began = 0.0, time.perf_counter()

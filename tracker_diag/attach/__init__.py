@@ -1,1 +1,1 @@
-"""How we get onto a run: wrap and its proxies, hooks into a framework's functions, trackers that are underway."""
+"""How we get onto a run: wrap and its proxies, hooks, trackers that are underway, the kit of the integrations."""

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
 from tracker_diag.attach import proxies
+from tracker_diag.attach.kit import dotted
 from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.backends.calls import CallBackend
 from tracker_diag.backends.discovery import backend_of
@@ -164,14 +165,3 @@ def _stand_in(target: Any, backend: Backend | None, monitor: Monitor) -> proxies
     if isinstance(backend, TrackioBackend):
         return proxies.Logger(target, monitor, backend.next_step)
     return (proxies.CallableLogger if callable(target) else proxies.Logger)(target, monitor)
-
-
-def dotted(config: Config, prefix: str = "") -> dict[str, object]:
-    """Nested settings by dotted name."""
-    flat: dict[str, object] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= dotted(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -204,9 +204,10 @@ def told():
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    tracker_diag_areal._log.addHandler(handler)
+    ours = logging.getLogger("tracker_diag")
+    ours.addHandler(handler)
     yield messages
-    tracker_diag_areal._log.removeHandler(handler)
+    ours.removeHandler(handler)
 
 
 def test_a_single_controller_is_told_as_no_signal(monkeypatch, told):

@@ -1,0 +1,202 @@
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+
+from tracker_diag import Monitor
+from tracker_diag.attach import kit
+from tracker_diag.attach.hooks import HookError, after, before
+from tracker_diag.errors import MissingExtra
+
+
+class Trainer:
+    def loss(self, inputs):
+        return inputs
+
+    def log(self, data, step):
+        return data
+
+
+@pytest.fixture
+def monitor():
+    return Monitor(rules=())
+
+
+def test_nested_settings_by_dotted_name():
+    nested = {"lr": 1e-6, "actor": {"clip": {"low": 0.2, "high": None}, "tools": ["search"]}, "empty": {}}
+    assert kit.dotted(nested) == {"lr": 1e-6, "actor.clip.low": 0.2, "actor.clip.high": None, "actor.tools": ["search"]}
+
+
+def test_plain_settings_are_those_that_rules_look_at():
+    given = {
+        "name": "grpo",
+        "lr": 1e-6,
+        "epochs": 2,
+        "bf16": True,
+        "tools": ["search"],
+        "model": Trainer(),
+        "seed": None,
+    }
+    assert kit.plain(given) == {"name": "grpo", "lr": 1e-6, "epochs": 2, "bf16": True}
+    assert kit.plain({1: "one"}) == {"1": "one"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "clip"),
+    [
+        (0.1, 0.3, (0.1, 0.3)),
+        (0.1, None, (0.1, 0.1)),
+        (None, None, (0.2, 0.2)),
+        (None, 0.3, (0.2, 0.3)),
+        (0, 0.0, (0.2, 0.2)),
+        (-1, "off", (0.2, 0.2)),
+        (float("nan"), float("nan"), (0.2, 0.2)),
+        (3, 4, (0.999, 4.0)),
+        (3, None, (0.999, 3.0)),
+    ],
+)
+def test_every_clip_range_is_one_that_a_monitor_takes(low, high, clip):
+    assert kit.clip_range(low, high) == clip
+    Monitor(rules=(), clip=clip)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_underway_is_written_to(mlflow_store, monitor):
+    import mlflow
+
+    assert not kit.add_active(monitor)
+    with mlflow.start_run() as run:
+        assert kit.add_active(monitor)
+        monitor.log({"reward": 0.5}, 0)
+        monitor.close()
+    assert [backend.name for backend in monitor.backends] == ["mlflow"]
+    assert mlflow.get_run(run.info.run_id).data.tags["diag.alert.state"] == "ok"
+
+
+def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monitor, monkeypatch):
+    def down():
+        raise ConnectionError("no server")
+
+    monkeypatch.setattr(kit, "active_backends", down)
+    assert not kit.add_active(monitor)
+    assert monitor.health["integration_errors"] == 1
+    assert "no server" in monitor.failures[0]
+
+
+def test_hooks_stay_on_until_they_are_closed(monitor, caplog):
+    trainer, seen = Trainer(), []
+    with kit.unless_changed("pydantic", "2") as hooks:
+        hooks.callback(after(trainer, "loss", ("inputs",), lambda result, given: seen.append(result), monitor))
+        hooks.callback(before(trainer, "log", ("data", "step"), lambda given: seen.append(given["step"]), monitor))
+    trainer.loss(1)
+    trainer.log({}, step=2)
+    hooks.close()
+    hooks.close()
+    trainer.loss(3)
+    assert seen == [1, 2]
+    assert not vars(trainer)
+    assert not caplog.records
+
+
+def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monitor, caplog):
+    trainer, went_on = Trainer(), []
+    with kit.unless_changed("pydantic", "1.10") as hooks:
+        hooks.callback(after(trainer, "loss", ("inputs",), lambda *seen: None, monitor))
+        hooks.callback(before(trainer, "log", ("metrics",), lambda given: None, monitor))
+        went_on.append(True)
+    assert not vars(trainer)
+    assert not went_on
+    (told,) = caplog.messages
+    assert told == (
+        "this pydantic is another than was tested, nothing of it is watched: Trainer.log(data, step): takes no "
+        f"metrics, as the tested versions do. Installed: {version('pydantic')}. Tested: 1.10. Training goes on; to "
+        "have it watched, install what was tested."
+    )
+
+
+def test_an_attribute_that_is_gone_is_a_change_too(caplog):
+    with kit.unless_changed("no-such-trainer", "a1b2c3d, read, not run", "no ratios are seen"):
+        _ = Trainer().tracker_registry
+    (told,) = caplog.messages
+    assert told.startswith(
+        "this no-such-trainer is another than was tested, no ratios are seen: 'Trainer' object has no"
+    )
+    assert "Installed: unknown. Tested: a1b2c3d, read, not run." in told
+
+
+def test_another_error_goes_through_with_the_hooks_off(monitor, caplog):
+    trainer = Trainer()
+
+    def attach():
+        with kit.unless_changed("pydantic", "2") as hooks:
+            hooks.callback(after(trainer, "loss", ("inputs",), lambda *seen: None, monitor))
+            raise MissingExtra("not installed")
+
+    with pytest.raises(MissingExtra):
+        attach()
+    assert not vars(trainer)
+    assert not caplog.records
+
+
+def test_a_frameworks_name_is_found_in_upper_and_lower_case(caplog):
+    kit.tell_changed("PyDantic", "1", HookError("gone"))
+    assert f"Installed: {version('pydantic')}. Tested: 1." in caplog.text
+
+
+def test_a_batch_before_its_update_has_two_pairs_and_no_policy(rng):
+    monitor = Monitor()
+    old = rng.uniform(-3, -0.1, (64, 32))
+    mask = np.ones((64, 32), bool)
+    kit.observe_before_update(
+        monitor,
+        old,
+        rollout=old - 0.1,
+        ref=old - 0.2,
+        applied_weights=np.minimum(np.exp(mask * 0.1), 1.05),
+        model_mask=mask,
+    )
+    monitor.log({}, 0, last=True)
+    table = monitor.slices_table()
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    found = {row["pair"]: row for row in rows if row["slice"] == "all"}
+    assert {pair: row["count"] for pair, row in found.items()} == {"mismatch": 2048, "reference": 2048}
+    assert found["mismatch"]["modified_fraction"] == 1
+    assert found["mismatch"]["p50"] == pytest.approx(0.1, rel=0.01)
+    assert found["reference"]["p50"] == pytest.approx(0.2, rel=0.01)
+
+
+def test_a_pair_without_its_second_one_is_left_out(monitor):
+    kit.observe_before_update(monitor, np.zeros((2, 4)), model_mask=np.ones((2, 4), bool))
+    assert not monitor.observed
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package whose class stands on a library; makes one that is installed, or is not."""
+
+    def made(name, needs):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(
+            "from tracker_diag.attach.kit import on_demand\n"
+            f"__getattr__ = on_demand('{name}.callback', 'Callback', '{needs}', 'extra')\n"
+        )
+        (tmp_path / name / "callback.py").write_text(f"import {needs}\nclass Callback: pass\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        return __import__(name)
+
+    return made
+
+
+def test_a_class_is_imported_when_it_is_asked_for(package):
+    made = package("on_demand_present", "json")
+    assert "callback" not in vars(made)
+    assert made.Callback.__name__ == "Callback"
+    assert vars(made)["callback"].Callback is made.Callback
+    with pytest.raises(AttributeError, match=r"module 'on_demand_present' has no attribute 'Other'"):
+        _ = made.Other
+
+
+def test_a_class_whose_library_is_not_there_names_the_extra(package):
+    made = package("on_demand_absent", "no_such_library")
+    with pytest.raises(MissingExtra, match=r'no_such_library is not installed: pip install "tracker-diag\[extra\]"'):
+        _ = made.Callback

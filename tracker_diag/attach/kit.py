@@ -1,0 +1,146 @@
+"""What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
+
+Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), hooks on a framework
+that may have changed (`unless_changed`, `tell_changed`), a batch as a driver has it (`observe_before_update`), and a
+class that needs the framework (`on_demand`).
+"""
+
+import logging
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from tracker_diag.attach.hooks import HookError
+from tracker_diag.backends.discovery import active_backends
+from tracker_diag.errors import require
+from tracker_diag.monitor import Monitor
+
+NOTHING = "nothing of it is watched"
+USUAL_CLIP = 0.2
+
+_log = logging.getLogger("tracker_diag")
+
+
+def dotted(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Nested settings by dotted name."""
+    flat: dict[str, object] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= dotted(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def plain(settings: Mapping[Any, object]) -> dict[str, object]:
+    """Those that are text, a number or a truth value, as rules look at; no objects of the framework."""
+    return {str(name): value for name, value in settings.items() if isinstance(value, str | int | float | bool)}
+
+
+def clip_range(low: object, high: object = None) -> tuple[float, float]:
+    """How far below and above 1 the ratio is clipped, as `Monitor` takes it, from a trainer's settings.
+
+    Args:
+        low: the setting as it stands; the usual 0.2 where it is no positive number. No ratio goes below 0, so it is
+            bounded below 1.
+        high: that of the other side; as `low` where it is no positive number.
+    """
+    below, above = (float(one) if isinstance(one, int | float) and one > 0 else None for one in (low, high))
+    below = below or USUAL_CLIP
+    return min(below, 0.999), above or below
+
+
+def add_active(monitor: Monitor) -> bool:
+    """Write to the runs of W&B and MLflow that are underway in this process; gives whether there are any.
+
+    What fails is counted, as with all that is done while a framework trains.
+    """
+    found = 0
+    with monitor.guard("integration_errors"):
+        for backend in active_backends():
+            monitor.add(backend)
+            found += 1
+    return found > 0
+
+
+@contextmanager
+def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[ExitStack, None, None]:
+    """Put on the hooks of one framework, all of them or none.
+
+        with unless_changed("AReaL", TESTED) as hooks:
+            hooks.callback(after(...))
+            hooks.callback(before(...))
+
+    Where a function or an attribute is not as it was, the hooks that are on already are taken off, and the rest of
+    the block is left out; this is told in the log, and goes no further. `hooks.close()` takes them off at the end.
+
+    Args:
+        name, tested, lost: see `tell_changed`.
+    """
+    hooks = ExitStack()
+    try:
+        yield hooks
+    except BaseException as error:
+        hooks.close()
+        if not isinstance(error, HookError | AttributeError):
+            raise
+        tell_changed(name, tested, error, lost)
+
+
+def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) -> None:
+    """Warn that a framework is not the one that the integration was tested with.
+
+    Args:
+        name: of the framework, as it is installed; upper and lower case as you like.
+        tested: the versions that were tested.
+        error: what is otherwise than it was.
+        lost: what is not watched.
+    """
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        installed = "unknown"
+    _log.warning(
+        "this %s is another than was tested, %s: %s. Installed: %s. Tested: %s. Training goes on; to have it watched, "
+        "install what was tested.", name, lost, error, installed, tested,
+    )  # fmt: skip
+
+
+def observe_before_update(
+    monitor: Monitor, old: Any, *, rollout: Any = None, ref: Any = None, applied_weights: Any = None, **labels: Any
+) -> None:
+    """Hand over a batch as a driver has it: the pairs `mismatch` and `reference`, each by itself.
+
+    The ratio of the update is made in other processes: the pair `policy` is not seen, rather than zero.
+
+    Args:
+        old: log-probabilities under the policy at the batch's start, of the shapes that `Tensors` names.
+        rollout, ref: under the policy that sampled and under the reference; a pair without its second one is left out.
+        applied_weights: what the optimiser makes of the mismatch.
+        labels: masks and whatever else `Monitor.observe` takes.
+    """
+    if rollout is not None:
+        monitor.observe(old_logprobs=old, rollout_logprobs=rollout, applied_weights=applied_weights, **labels)
+    if ref is not None:
+        monitor.observe(logprobs=old, ref_logprobs=ref, **labels)
+
+
+def on_demand(module: str, name: str, needs: str, extra: str) -> Callable[[str], Any]:
+    """A package's `__getattr__`, which imports `name` from `module` when it is asked for.
+
+    For a class whose base class is the framework's: the package itself is imported without it.
+
+    Args:
+        needs: the framework's module; MissingExtra, which names `extra`, if it is not installed.
+    """
+    package = module.rpartition(".")[0]
+
+    def attribute(asked: str) -> Any:
+        if asked != name:
+            raise AttributeError(f"module {package!r} has no attribute {asked!r}")
+        require(needs, extra)
+        return getattr(import_module(module), name)
+
+    return attribute
