@@ -127,7 +127,7 @@ def _await_trainers(module: Any) -> None:
 
     try:
         # The monitor is only for failures of attach itself, which are told in the log.
-        after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(rules=()))
+        after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(catalog=False))
     except (HookError, AttributeError) as error:
         _log.warning("this OpenRLHF is another than was tested, it is not watched: %s", error)
 

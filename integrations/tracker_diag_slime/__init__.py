@@ -21,7 +21,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.active import active_backends
 from tracker_diag.attach.hooks import HookError, after
 from tracker_diag.errors import require
-from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.loader import in_force
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
@@ -173,10 +173,10 @@ def _monitor(args: Any, *, rollout: bool) -> Monitor:
     config = {name: value for name, value in vars(args).items() if isinstance(value, str | int | float | bool)}
     # Two monitors of one run: each rule is looked at by one of them.
     divided = getattr(args, "custom_rollout_log_function_path", None) == "tracker_diag_slime.log_rollout"
-    rules = [rule for rule in catalog() if (rule.link in ROLLOUT_LINKS) == rollout] if divided else None
+    rules = [rule for rule in in_force() if not divided or (rule.link in ROLLOUT_LINKS) == rollout]
     bounds = (config.get("eps_clip"), config.get("eps_clip_high") or config.get("eps_clip"))
     low, high = (float(bound) if isinstance(bound, int | float) and bound > 0 else 0.2 for bound in bounds)
-    monitor = Monitor(config=config, clip=(min(low, 0.999), high), rules=rules)
+    monitor = Monitor(config=config, clip=(min(low, 0.999), high), rules=rules, catalog=False)
     for backend in active_backends():
         monitor.add(backend)
     return monitor

@@ -12,7 +12,7 @@ from tracker_diag.backends.notify import NOTIFY, Notifier
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
-from tracker_diag.rules.model import Rule
+from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.tensors.ranks import Ranks
 
@@ -32,7 +32,8 @@ def wrap(
     *,
     run_id: str | None = None,
     also: Sequence[Backend] = (),
-    rules: Sequence[Rule] | None = None,
+    rules: Own = (),
+    catalog: bool = True,
     window: int = 8,
     settings: GrowthSettings | None = None,
     clip: tuple[float, float] = (0.2, 0.2),
@@ -50,7 +51,7 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
-        rules, window, settings, clip, ranks, algorithm: see `Monitor`.
+        rules, catalog, window, settings, clip, ranks, algorithm: see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of
@@ -62,7 +63,7 @@ def wrap(
     backend, stand_in, known = _find(target, run_id)
     people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY, "").strip() else []
     monitor = Monitor(
-        (backend, *also, *people), rules=rules, window=window, settings=settings, clip=clip, ranks=ranks,
+        (backend, *also, *people), rules=rules, catalog=catalog, window=window, settings=settings, clip=clip, ranks=ranks,
         config=known if config is None else config, algorithm=algorithm,
     )  # fmt: skip
     return stand_in(monitor)
