@@ -51,9 +51,8 @@ class Monitor:
 
     Args:
         backends: where records and findings go.
-        rules: rules of your own, or the folder that they stand in; they are looked for beside the catalogue, as are
-            those of the folder that the environment variable TRACKER_DIAG_RULES names.
-        catalog: False looks for `rules` alone, with neither the catalogue nor the variable.
+        rules: your own, or their folder; they stand beside the catalogue and the folder that TRACKER_DIAG_RULES names.
+        catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.

@@ -120,6 +120,7 @@ def diagnose(
     from tracker_diag.runs.sources.open import read_run
 
     try:
+        looked_for = chosen(rules)
         screen = Console(stderr=True)
         with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
             task = bar.add_task("reading", total=1.0)
@@ -127,7 +128,7 @@ def diagnose(
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
         known = cast("Algorithm | None", algorithm)
-        found = read_and_judge(run, rules=chosen(rules), catalog=False, framework=framework, algorithm=known, since=since)
+        found = read_and_judge(run, rules=looked_for, catalog=False, framework=framework, algorithm=known, since=since)
     except DiagError as error:
         _refuse(str(error))
     if not found.series and not found.summary.findings:

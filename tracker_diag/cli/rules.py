@@ -45,10 +45,10 @@ def show(rule_id: Annotated[str, typer.Argument(help="For example POL001.")], wh
     """One rule: what it detects, why it harms, what to do, when it is wrong."""
     try:
         rules = {rule.id: rule for rule in chosen(which)}
-        if rule_id.upper() not in rules:
-            raise UnknownName("rule", rule_id, tuple(rules))  # noqa: TRY301  # told as what is wrong with a file is
     except DiagError as error:
         _refuse(str(error))
+    if rule_id.upper() not in rules:
+        _refuse(f"{UnknownName('rule', rule_id, tuple(rules))}; your own are found with --rules FOLDER")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()

@@ -18,7 +18,12 @@ Place: TypeAlias = tuple[int | str, ...]
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """The safe loader, but a key that stands twice is an error; PyYAML keeps the last in silence."""
+    """The safe loader, but a key that stands twice is an error; PyYAML keeps the last in silence. A date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # as PyYAML has it
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
@@ -57,7 +62,7 @@ class YamlFile:
         except yaml.MarkedYAMLError as wrong:
             line = wrong.problem_mark.line + 1 if wrong.problem_mark else 1
             raise error(f"{file}:{line}: {wrong.problem}") from wrong
-        except (ValueError, RecursionError) as wrong:  # the 13th month, a thousand brackets
+        except (ValueError, RecursionError) as wrong:  # 0b_, which is no number, or a thousand brackets
             raise error(f"{file}:1: {wrong}") from wrong
         finally:
             loader.dispose()
@@ -83,6 +88,8 @@ class YamlFile:
         elif first["type"] == "union_tag_invalid":
             tags, given = first["ctx"]["expected_tags"].replace("'", ""), first["ctx"]["tag"]
             text = f"kind: {given!r} given, expected one of {tags}{nearest(given, tags.split(', '))}"
+        elif first["type"] == "union_tag_not_found":
+            text = f"{first['ctx']['discriminator']}: nothing given".replace("'", "")
         if not place:  # of the whole: its first word is the field that it is about, if there is one
             place, field = (text.partition(" ")[0].rstrip(":"),), ""
         else:

@@ -21,7 +21,7 @@ Own: TypeAlias = Sequence[Rule] | str | Path
 """Rules of your own: as they are, or the folder or file that they stand in."""
 
 _BY_KEY: dict[str, type[Node]] = {"series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef} | {
-    "all": All, "any": AnyOf, "not": Not
+    "all of": All, "any of": AnyOf, "not of": Not
 }  # fmt: skip
 _BY_KIND: dict[str, type[Node]] = {node.model_fields["kind"].default: node for node in get_args(get_args(Signal)[0])}
 

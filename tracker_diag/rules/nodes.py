@@ -269,12 +269,15 @@ def _kind_of_condition(given: object) -> str | None:
     if isinstance(given, str):
         return "name"
     if isinstance(given, dict):
-        return next((kind for kind in ("all", "any", "not") if kind in given), None)
-    return {"All": "all", "AnyOf": "any", "Not": "not"}.get(type(given).__name__)
+        return next((f"{kind} of" for kind in ("all", "any", "not") if kind in given), None)
+    return {"All": "all of", "AnyOf": "any of", "Not": "not of"}.get(type(given).__name__)
 
 
 Condition: TypeAlias = Annotated[
-    Annotated[str, Tag("name")] | Annotated[All, Tag("all")] | Annotated[AnyOf, Tag("any")] | Annotated[Not, Tag("not")],
+    Annotated[str, Tag("name")]
+    | Annotated[All, Tag("all of")]
+    | Annotated[AnyOf, Tag("any of")]
+    | Annotated[Not, Tag("not of")],
     Discriminator(
         _kind_of_condition,
         custom_error_type="condition",
