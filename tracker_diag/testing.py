@@ -17,6 +17,7 @@ from tracker_diag.rules.triage import Summary
 
 __all__ = ["ODD_NAMES", "CapturingBackend", "RuleCase", "check_backend", "check_rule", "load_cases", "series"]
 
+
 class CapturingBackend(Backend):
     """Keeps everything it is given."""
 

@@ -276,7 +276,7 @@ def test_calls_per_tool_tell_the_entropy_of_the_choice(calls, entropy):
         ("[a/kl]", "[]", "unknown.yaml:4: metrics.kl: Tuple should have at least 1 item"),
         ("kl: [a/kl]", "reward: [a/kl]\n  reward: [b]", "unknown.yaml:5: key 'reward' stands twice"),
         ("[a/kl]", "['{tool}/kl']", "kl: '{tool}/kl' names a member"),
-        ("metrics:", "metrics: [", "unknown.yaml:6: "),
+        ("metrics:", "metrics: [", "unknown.yaml:5: expected ',' or ']'"),
     ],
 )
 def test_a_file_with_a_fault_is_refused_by_name(tmp_path, old, new, message):

@@ -34,12 +34,20 @@ def test_cases_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("  firing: never\n- name: two", "  fireing: 1\n- name: two", ":4: 0.fireing: no such field; did you mean firing?"),
+        (
+            "  firing: never\n- name: two",
+            "  fireing: 1\n- name: two",
+            ":4: 0.fireing: no such field; did you mean firing?",
+        ),
         ("0.5x9", "0.5y9", ":3: 0.series: series: '0.5y9' given, expected a, axn or a+bxn"),
         ("{reward:", "{rewrd:", ":3: 0.series: metric: 'rewrd' given, expected one of reward, kl"),
         ("tool/p95", "tool/p96", ":7: 1.series: stat: 'p96' given, expected one of p50"),
         ('"0.5x9"', "0.5", ":3: 0.series.reward: Input should be a valid string"),
-        ("two\n  rule: NUM004", "two\n  rule: NUM005", ":6: 1.rule: 'NUM005' given, expected NUM004, as the file is nam"),
+        (
+            "two\n  rule: NUM004",
+            "two\n  rule: NUM005",
+            ":6: 1.rule: 'NUM005' given, expected NUM004, as the file is nam",
+        ),
         ("- name: one", "- name: one\n  name: two", ":2: key 'name' stands twice"),
         (GOOD, "", ":1: NoneType given, expected a list of cases, at least one"),
         (GOOD, "[]", ":1: list given, expected a list of cases, at least one"),
@@ -53,7 +61,7 @@ def test_what_is_wrong_is_told_with_file_and_line(tmp_path, old, new, message):
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(RuleError, match="NUM004.yaml:1: cannot be read: "):
+    with pytest.raises(RuleError, match=r"NUM004.yaml:1: cannot be read: "):
         load_cases(tmp_path / "NUM004.yaml", RULE)
 
 

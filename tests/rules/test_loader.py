@@ -41,14 +41,22 @@ def test_a_rule_is_read(tmp_path):
         ("severity: warn", "severity: warning", "rule.yaml:6: severity: Input should be 'info', 'warn' or 'error'"),
         ("severity: warn", "severity: warn\nseverity: info", "rule.yaml:7: key 'severity' stands twice"),
         ("below: 0.1}", "bellow: 0.1}", "rule.yaml:10: signals.low.bellow: no such field; did you mean below?"),
-        ("metric: reward}", "metric: rewrd}", "rule.yaml:10: signals.low.series: metric: 'rewrd' given, expected one of"),
+        (
+            "metric: reward}",
+            "metric: rewrd}",
+            "rule.yaml:10: signals.low.series: metric: 'rewrd' given, expected one of",
+        ),
         ("metric: reward}", "metric: rewrd}", "; did you mean reward?"),
         ("metric: reward}", "metrik: reward}", "rule.yaml:10: signals.low.series.metrik: no such field; did you mean "),
         ("threshold", "thresold", "rule.yaml:10: signals.low: kind: 'thresold' given, expected one of growth, thresh"),
         ("threshold", "thresold", "fired; did you mean threshold?"),
         ("kind: threshold, ", "", "rule.yaml:10: signals.low: kind: nothing given"),
         ("title: A title", "titel: A title", "rule.yaml:3: titel: no such field; did you mean title?"),
-        ("title: A title", "title: A title\nxyz: 1", "rule.yaml:4: xyz: no such field, expected one of id, name, title"),
+        (
+            "title: A title",
+            "title: A title\nxyz: 1",
+            "rule.yaml:4: xyz: no such field, expected one of id, name, title",
+        ),
         ("condition: low", "condition: {al: [low]}", "rule.yaml:11: condition: expected the name of a signal, or one"),
         ("condition: low", "condition: {all: [low], any: [low]}", "rule.yaml:11: condition.any: no such field"),
         ("condition: low", "condition: {all: [low, {al: [low]}]}", "rule.yaml:11: condition.all.1: expected the name"),
@@ -61,7 +69,11 @@ def test_a_rule_is_read(tmp_path):
         ("calibration: None.", "calibration: " + "[" * 2000, "rule.yaml:1: maximum recursion depth exceeded"),
         ("remedy: [Look.]", "remedy: [Look.", "rule.yaml:14: "),
         ("title: A title\n", "", "rule.yaml:1: title: Field required"),
-        (GOOD, "- a list\n", "rule.yaml:1: a list given, expected a rule with id, title, signals, condition and summary"),
+        (
+            GOOD,
+            "- a list\n",
+            "rule.yaml:1: a list given, expected a rule with id, title, signals, condition and summary",
+        ),
         (GOOD, "", "rule.yaml:1: nothing given, expected a rule"),
         ("rationale: It is bad.", "rationale: !!python/object/apply:os.getcwd []", "rule.yaml:8: "),
     ],
@@ -127,7 +139,7 @@ def test_a_clash_of_ids_names_both_files(own):
 
 
 def test_a_rule_of_the_catalogue_is_there_already():
-    with pytest.raises(RuleError, match="POL001 is given twice; `rules` stand beside .*; catalog=False takes those gi"):
+    with pytest.raises(RuleError, match=r"POL001 is given twice; `rules` stand beside .*; catalog=False takes those gi"):
         in_force([next(rule for rule in catalog() if rule.id == "POL001")])
 
 

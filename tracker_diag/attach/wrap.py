@@ -63,8 +63,8 @@ def wrap(
     backend, stand_in, known = _find(target, run_id)
     people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY, "").strip() else []
     monitor = Monitor(
-        (backend, *also, *people), rules=rules, catalog=catalog, window=window, settings=settings, clip=clip, ranks=ranks,
-        config=known if config is None else config, algorithm=algorithm,
+        (backend, *also, *people), rules=rules, catalog=catalog, window=window, settings=settings, clip=clip,
+        ranks=ranks, config=known if config is None else config, algorithm=algorithm,
     )  # fmt: skip
     return stand_in(monitor)
 

@@ -79,7 +79,7 @@ def rule_keys(keys: Iterable[str]) -> set[str]:
 def rules_in(view: str) -> set[str]:
     """The rules whose state a view shows; none if it is no view of ours."""
     with suppress(ValueError, LookupError, TypeError, zlib.error):
-        packed = json.loads(view)["state"].removeprefix("deflate;")
+        packed = str(json.loads(view)["state"]).removeprefix("deflate;")
         charts = json.loads(zlib.decompress(base64.b64decode(packed)))["compareRunCharts"]
         return rule_keys(key for chart in charts for key in chart.get("selectedMetricKeys", ()))
     return set()

@@ -82,14 +82,18 @@ class YamlFile:
         errors = wrong.errors()
         first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
         place, text = first["loc"], first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            known = tuple(fields(place))
-            text = "no such field" + nearest(str(place[-1]), known, otherwise=bool(known))
-        elif first["type"] == "union_tag_invalid":
-            tags, given = first["ctx"]["expected_tags"].replace("'", ""), first["ctx"]["tag"]
-            text = f"kind: {given!r} given, expected one of {tags}{nearest(given, tags.split(', '))}"
-        elif first["type"] == "union_tag_not_found":
-            text = f"{first['ctx']['discriminator']}: nothing given".replace("'", "")
+        about = first.get("ctx", {})
+        match first["type"]:
+            case "extra_forbidden":
+                known = fields(place)
+                text = "no such field" + nearest(str(place[-1]), known, otherwise=bool(known))
+            case "union_tag_invalid":
+                kinds, kind = about["expected_tags"].replace("'", ""), about["tag"]
+                text = f"kind: {kind!r} given, expected one of {kinds}{nearest(kind, kinds.split(', '))}"
+            case "union_tag_not_found":
+                text = "kind: nothing given"
+            case _:
+                pass
         if not place:  # of the whole: its first word is the field that it is about, if there is one
             place, field = (text.partition(" ")[0].rstrip(":"),), ""
         else:

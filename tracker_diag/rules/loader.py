@@ -20,8 +20,8 @@ ENVIRONMENT = "TRACKER_DIAG_RULES"
 Own: TypeAlias = Sequence[Rule] | str | Path
 """Rules of your own: as they are, or the folder or file that they stand in."""
 
-_BY_KEY: dict[str, type[Node]] = {"series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef} | {
-    "all of": All, "any of": AnyOf, "not of": Not
+_BY_KEY: dict[str, type[Node]] = {
+    "series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef, "all of": All, "any of": AnyOf, "not of": Not,
 }  # fmt: skip
 _BY_KIND: dict[str, type[Node]] = {node.model_fields["kind"].default: node for node in get_args(get_args(Signal)[0])}
 

@@ -1,9 +1,9 @@
 """What a rule file may say. Data only: nothing in it is ever evaluated as code."""
 
+import dataclasses
 import re
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -28,12 +28,12 @@ CATALOG = Path(__file__).resolve().parent / "catalog"
 """Folder of the rules that come with tracker_diag."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Origin:
     """Where a rule was read. It is no part of the rule: the same text from two files is the same rule."""
 
-    file: Path | None = field(default=None, compare=False)
-    line: int = field(default=1, compare=False)
+    file: Path | None = dataclasses.field(default=None, compare=False)
+    line: int = dataclasses.field(default=1, compare=False)
 
 
 class Rule(Node):
@@ -53,7 +53,7 @@ class Rule(Node):
     others lead to, and where a warning says that harm is done."""
     status: Literal["experimental", "stable", "deprecated"] = "experimental"
     severity: Severity = "warn"
-    """info: shown in the table only. warn: look today. error, for a stable rule: steps from here on are likely wasted."""
+    """info: shown in the table only. warn: look today. error, of a stable rule: what follows is likely wasted."""
     pairs: tuple[Pair, ...] = ()
     """The rule is held against each of these pairs on its own."""
     slices: tuple[SliceName, ...] = ("all",)
