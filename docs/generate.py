@@ -1,6 +1,9 @@
-"""Writes the generated pages: `python docs/generate.py`. A test holds them against what this would write."""
+"""Writes the generated pages, and the JSON Schema of a rule: `python docs/generate.py`.
 
-from collections.abc import Callable
+A test holds them against what this would write.
+"""
+
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -13,6 +16,7 @@ from tracker_diag.metrics.registry import HEALTH, OWN, TRAINING, Metric
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
+from tracker_diag.rules.new import SCHEMA, schema
 
 DOCS = Path(__file__).parent
 
@@ -58,6 +62,7 @@ def rules_page() -> str:
         "",
         "Made from `tracker_diag/rules/catalog` by `make docs`. `tracker-diag rules show <ID>` prints a page in the",
         "terminal. info: shown in the table only; warn: look today; error: steps from here on are likely wasted.",
+        "Rules of your own stand beside these: [own-rules.md](../own-rules.md).",
         "",
     ]
     for link in get_args(Link):
@@ -82,12 +87,8 @@ def rule_page(rule: Rule) -> str:
             "",
             f"**{rule.title}.** {rule.severity}, {rule.status}, link {rule.link.replace('_', ' ')}.",
             "",
-            " ".join(rule.description.split()),
-            "",
-            "## Why it is bad",
-            "",
-            " ".join(rule.rationale.split()),
-            "",
+            *_part("", [" ".join(rule.description.split())]),
+            *_part("Why it is bad", [" ".join(rule.rationale.split())]),
             "## Evidence",
             "",
             f"It reads {', '.join(f'`{name}`' for name in read) or 'every metric'}; {about}and must hold for",
@@ -95,21 +96,18 @@ def rule_page(rule: Rule) -> str:
             "",
             *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
             "",
-            "## What to do",
-            "",
-            *(f"{i}. {text}" for i, text in enumerate(rule.remedy, 1)),
-            "",
-            "## When it is wrong",
-            "",
-            *(f"- {text}" for text in rule.false_positives),
-            "",
-            "## Where the numbers come from",
-            "",
-            " ".join(rule.calibration.split()),
-            "",
-            *(["## References", "", *(f"- <{url}>" for url in rule.references), ""] if rule.references else []),
+            *_part("What to do", (f"{i}. {text}" for i, text in enumerate(rule.remedy, 1))),
+            *_part("When it is wrong", (f"- {text}" for text in rule.false_positives)),
+            *_part("Where the numbers come from", [" ".join(rule.calibration.split())]),
+            *_part("References", (f"- <{url}>" for url in rule.references)),
         ]
     )
+
+
+def _part(heading: str, lines: Iterable[str]) -> list[str]:
+    """Lines under a heading; neither, where there is nothing to say."""
+    said = [line for line in lines if line]
+    return [*([f"## {heading}", ""] if heading else []), *said, ""] if said else []
 
 
 def _signal(signal: BaseModel) -> str:
@@ -202,6 +200,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "integrations.md": integrations_page,
     "metrics.md": metrics_page,
     "rules/README.md": rules_page,
+    f"../tracker_diag/rules/{SCHEMA}": schema,
     **{f"rules/{rule.id}.md": partial(rule_page, rule) for rule in catalog()},
 }
 

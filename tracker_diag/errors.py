@@ -13,6 +13,8 @@ A few more subclasses of DiagError stand beside what raises them and are handled
 attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError in chat.
 """
 
+from collections.abc import Collection
+from difflib import get_close_matches
 from types import ModuleType
 
 
@@ -36,7 +38,7 @@ class UnknownName(DiagError, ValueError):
     """A pair, slice, rule or metric that does not exist; the message lists those that do."""
 
     def __init__(self, what: str, given: str, known: tuple[str, ...]) -> None:
-        super().__init__(f"{what}: {given!r} given, expected one of {', '.join(known)}")
+        super().__init__(f"{what}: {given!r} given, expected one of {', '.join(known)}{nearest(given, known)}")
 
 
 class RuleError(DiagError, ValueError):
@@ -53,6 +55,18 @@ class StateError(DiagError, ValueError):
 
 class MissingExtra(DiagError, ImportError):
     """An optional dependency that is not installed; the message names the extra to install."""
+
+
+def nearest(given: str, known: Collection[str], *, otherwise: bool = False) -> str:
+    """The end of a message about a misspelt name: "; did you mean reward?".
+
+    Args:
+        otherwise: say what there is if nothing is near; else nothing is said then.
+    """
+    near = get_close_matches(given, known, n=1)
+    if near and near[0] != given:
+        return f"; did you mean {near[0]}?"
+    return f", expected one of {', '.join(known)}" if otherwise else ""
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -30,8 +30,7 @@ from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Rule
+from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
@@ -53,7 +52,8 @@ class Monitor:
 
     Args:
         backends: where records and findings go.
-        rules: what to look for; the catalogue that comes with tracker_diag by default.
+        rules: your own, or their folder; they stand beside the catalogue and the folder that TRACKER_DIAG_RULES names.
+        catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
@@ -66,7 +66,8 @@ class Monitor:
         self,
         backends: Sequence[Backend] = (),
         *,
-        rules: Sequence[Rule] | None = None,
+        rules: Own = (),
+        catalog: bool = True,
         window: int = 8,
         settings: GrowthSettings | None = None,
         clip: tuple[float, float] = (0.2, 0.2),
@@ -85,7 +86,7 @@ class Monitor:
         self._settings = settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm = algorithm or algorithm_of(self.config)
-        self._engine = Engine(catalog() if rules is None else rules, self._settings, self.algorithm)
+        self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm)
         self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
             raise ValueError(f"window: {window} given, expected at least 1 step")

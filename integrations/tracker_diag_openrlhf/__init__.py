@@ -123,7 +123,7 @@ def _await_trainers(module: Any) -> None:
 
     with unless_changed("OpenRLHF", TESTED):
         # The monitor is only for failures of attach itself, which are told in the log.
-        after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(rules=()))
+        after(module.BasePPOTrainer, "__init__", ("self", "strategy"), made, Monitor(catalog=False))
 
 
 def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:

@@ -21,7 +21,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.hooks import after
 from tracker_diag.attach.kit import add_active, clip_range, plain, unless_changed
 from tracker_diag.errors import require
-from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.loader import in_force
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
@@ -171,9 +171,9 @@ def _monitor(args: Any, *, rollout: bool) -> Monitor:
     config = plain(vars(args))
     # Two monitors of one run: each rule is looked at by one of them.
     divided = getattr(args, "custom_rollout_log_function_path", None) == "tracker_diag_slime.log_rollout"
-    rules = [rule for rule in catalog() if (rule.link in ROLLOUT_LINKS) == rollout] if divided else None
+    rules = [rule for rule in in_force() if not divided or (rule.link in ROLLOUT_LINKS) == rollout]
     clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
-    monitor = Monitor(config=config, clip=clip, rules=rules)
+    monitor = Monitor(config=config, clip=clip, rules=rules, catalog=False)
     add_active(monitor)
     return monitor
 

@@ -20,4 +20,4 @@ def _begun(_: None, given: Mapping[str, Any]) -> None:
 with unless_changed("verl", TESTED):
     tracking = import_module("verl.utils.tracking")
     # The monitor is only for failures of attach itself, which are told in the log.
-    after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(rules=()))
+    after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))

@@ -146,7 +146,7 @@ def growing(rng, make_batch, steps=150):
 def test_a_run_tells_what_fires_at_warn_and_above_and_its_end(rng, make_batch, receive, severity, levels):
     there = receive()
     rule = POL001.model_copy(update={"severity": severity, "status": "stable"})
-    with Monitor([Notifier(there.url)], rules=[rule]) as monitor:
+    with Monitor([Notifier(there.url)], rules=[rule], catalog=False) as monitor:
         for step, batch in growing(rng, make_batch):
             monitor.observe(**batch)
             monitor.log({"reward": 0.5}, step)
@@ -163,7 +163,7 @@ def test_a_run_tells_what_fires_at_warn_and_above_and_its_end(rng, make_batch, r
 def test_training_does_not_wait_for_a_slow_receiver(rng, make_batch, receive):
     there = receive(delay=10.0)
     longest = 0.0
-    with Monitor([Notifier(there.url)], rules=[POL001]) as monitor:
+    with Monitor([Notifier(there.url)], rules=[POL001], catalog=False) as monitor:
         for step, batch in growing(rng, make_batch, 120):
             monitor.observe(**batch)
             before = time.monotonic()

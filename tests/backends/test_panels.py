@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import runpy
 import zlib
 from pathlib import Path
@@ -11,10 +12,11 @@ import typer
 from typer.testing import CliRunner
 
 from tracker_diag import wrap
-from tracker_diag.backends.mlflow_view import VIEW_TAG
+from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rules_in
 from tracker_diag.backends.panels import NAME
 from tracker_diag.backends.wandb_view import workspace
 from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.rules.new import write_new
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
 SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
@@ -118,14 +120,25 @@ def charts(tag):
     return json.loads(zlib.decompress(base64.b64decode(state)))
 
 
-def mlflow_run(rng, make_batch):
+def line_charts(tag):
+    """Keys of each line chart, by section."""
+    state = charts(tag)
+    named = {section["uuid"]: section["name"].partition(":")[0] for section in state["compareRunSections"]}
+    lines = {}
+    for chart in state["compareRunCharts"]:
+        if chart["type"] == "LINE":
+            lines.setdefault(named[chart["metricSectionId"]], []).append(chart["selectedMetricKeys"])
+    return lines
+
+
+def mlflow_run(rng, make_batch, reward=0.5, **options):
     import mlflow
 
     with mlflow.start_run() as active:
-        run = wrap(mlflow)
+        run = wrap(mlflow, **options)
         for step in range(3):
             run.diag.observe(**make_batch(rng))
-            run.log_metrics({"reward": 0.5}, step=step)
+            run.log_metrics({"reward": reward if step else math.nan}, step=step)
         run.diag.close()
     return active.info.experiment_id
 
@@ -159,18 +172,53 @@ def test_the_view_of_mlflow_has_all_sections_and_only_pairs_that_are_there(rng, 
 
     mlflow_run(rng, make_batch)
     tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
-    state = charts(tag)
-    named = {section["uuid"]: section["name"].partition(":")[0] for section in state["compareRunSections"]}
-    lines = {}
-    for chart in state["compareRunCharts"]:
-        if chart["type"] == "LINE":
-            lines.setdefault(named[chart["metricSectionId"]], []).append(chart["selectedMetricKeys"])
+    state, lines = charts(tag), line_charts(tag)
     assert list(lines) == SECTIONS
     assert ["diag/reference/text_only/p95", "diag/reference/post_tool/p95"] in lines["Tails"]
     assert {key.split("/")[1] for keys in lines["Shape"] for key in keys} == {"policy", "reference"}
-    assert any("diag/rule/POL001" in keys for keys in lines["Rules"])
+    assert lines["Rules"] == [["diag/rule/NUM004"]]
     assert {chart["step"] for chart in state["compareRunCharts"] if chart["type"] == "IMAGE"} == {2}
     assert len(tag) < 20_000  # MLflow takes no more
+
+
+@pytest.mark.slow
+def test_the_view_of_mlflow_shows_own_rules_and_keeps_those_of_other_runs(rng, make_batch, mlflow_store, tmp_path):
+    import mlflow
+
+    write_new("ACM001", tmp_path / "own")
+    mlflow_run(rng, make_batch, reward=0.05, rules=tmp_path / "own")
+    mlflow_run(rng, make_batch)
+    tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
+    assert line_charts(tag)["Rules"] == [["diag/rule/ACM001"], ["diag/rule/NUM004"]]
+    assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
+
+
+@pytest.mark.slow
+def test_a_run_without_tensors_has_a_view_of_its_rules(mlflow_store):
+    import mlflow
+
+    with mlflow.start_run():
+        watched = wrap(mlflow)
+        watched.log_metrics({"reward": math.nan}, step=0)
+        watched.diag.close()
+    assert line_charts(mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG])["Rules"] == [["diag/rule/NUM004"]]
+
+
+@pytest.mark.parametrize(
+    "view", ["", "{}", "[]", "x", '{"state": 1}', '{"state": "deflate;AAAA"}', '{"state": "e30="}']
+)
+def test_a_view_that_is_none_of_ours_shows_no_rules(view):
+    assert rules_in(view) == set()
+
+
+def test_rules_are_shown_by_family():
+    keys = {"diag/rule/POL001", "diag/rule/ACM002", "diag/rule/POL010", "diag/rule/AC001"}
+    view = chart_view(["policy"], None, keys)
+    assert line_charts(view)["Rules"] == [
+        ["diag/rule/AC001"], ["diag/rule/ACM002"], ["diag/rule/POL001", "diag/rule/POL010"],
+    ]  # fmt: skip
+    assert rules_in(view) == keys
+    assert "Rules" not in line_charts(chart_view(["policy"], None, ()))
 
 
 @pytest.mark.slow

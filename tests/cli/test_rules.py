@@ -1,7 +1,6 @@
 """`tracker-diag rules`, as a person with rules of one's own uses it."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,10 @@ from typer.testing import CliRunner
 
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import CATALOG
 
 ROOT = Path(__file__).parents[2]
+LEAST = "id: ACM001\ntitle: x\nsignals: {bad: {kind: non_finite}}\ncondition: bad\nsummary: x\n"
 
 
 def run(*arguments):
@@ -19,11 +20,10 @@ def run(*arguments):
 
 @pytest.fixture
 def own(tmp_path):
-    """A folder with one rule and its cases, as the README of one's own rules would have it."""
-    shutil.copy(ROOT / "tracker_diag/rules/catalog/NUM004.yaml", tmp_path / "NUM004.yaml")
-    (tmp_path / "tests").mkdir()
-    shutil.copy(ROOT / "tests/rules/NUM004.yaml", tmp_path / "tests/NUM004.yaml")
-    return tmp_path
+    """A folder with one rule and its cases, as `rules new` makes it."""
+    folder = tmp_path / "own"
+    assert run("new", "ACM001", folder).exit_code == 0
+    return folder
 
 
 def test_all_rules_are_listed():
@@ -44,28 +44,79 @@ def test_an_unknown_rule_is_told_in_one_line():
 
 
 def test_rules_of_ones_own_are_linted_and_tested(own):
-    assert run("lint", own).stdout == "1 rules, all of them sound: NUM004\n"
-    assert run("test", own).stdout == "1 rules do what their cases say\n"
+    assert run("lint", own).stdout == "1 rule, sound: ACM001\n"
+    assert run("test", own).stdout == "1 rule: as the cases say\n"
+    assert run("lint", CATALOG).stdout.startswith(f"{len(catalog())} rules, sound: ADV001, ")
+    assert run("test", CATALOG / "NUM004.yaml", "--cases", ROOT / "tests/rules").exit_code == 0
+
+
+def test_what_a_new_rule_is_made_of_is_told(tmp_path):
+    folder = tmp_path / "own"
+    assert run("new", "ACM001", folder).stdout == (
+        f"{folder}/ACM001.yaml\n{folder}/tests/ACM001.yaml\n{folder}/rule.schema.json\n"
+        f"Edit the first two. Then: tracker-diag rules lint {folder}; tracker-diag rules test {folder}\n"
+    )
+    again = run("new", "ACM001", folder)
+    assert again.exit_code == 2
+    assert again.stderr == f"tracker-diag: id: ACM001 stands in {folder}/ACM001.yaml:2; take another one\n"
+
+
+def test_own_rules_are_listed_and_shown_beside_the_catalogue(own, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    alone = run("list").stdout
+    assert "file" not in alone.splitlines()[0]
+    both = run("list", "--rules", own).stdout
+    assert f"{own}/ACM001.yaml" in both
+    assert len(both.splitlines()) == len(alone.splitlines()) + 1
+    assert run("show", "acm001").stderr.endswith("; your own are found with --rules FOLDER\n")
+    shown = run("show", "acm001", "--rules", own).stdout
+    assert [line.split()[0] for line in shown.splitlines()] == ["rule", "says", "severity", "reads", "explains", "file"]
+    monkeypatch.setenv("TRACKER_DIAG_RULES", str(own))
+    assert run("list").stdout == both
+    assert run("show", "ACM001").stdout == shown
+
+
+def test_a_run_is_diagnosed_with_own_rules(own, tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "reward": 0.5 if step < 30 else 0.05} for step in range(40)]
+    metrics.write_text("\n".join(map(json.dumps, rows)))
+
+    def diagnosed(*arguments):
+        result = CliRunner().invoke(app, ["diagnose", str(metrics), "--json", *map(str, arguments)])
+        assert result.exit_code == 0, result.stderr
+        found = json.loads(result.stdout)
+        return [finding["rule"] for finding in found["findings"]], len(found["blind"]) + len(found["healthy"])
+
+    assert diagnosed("--rules", own) == (["ACM001"], len(catalog()))
+    assert diagnosed("--rules", f"{own},ACM") == (["ACM001"], 0)
+    assert diagnosed("--rules", "NUM004") == ([], 1)
+    missing = CliRunner().invoke(app, ["diagnose", str(metrics), "--rules", str(tmp_path / "nope")])
+    assert (missing.exit_code, missing.stderr) == (
+        2,
+        f"tracker-diag: {tmp_path}/nope:1: no such folder or file, expected one with rules, one YAML file each\n",
+    )
 
 
 def test_a_case_that_fails_is_told_and_exits_with_1(own):
-    file = own / "tests/NUM004.yaml"
-    file.write_text("- {name: x, rule: NUM004, series: {reward: 1x9}, non_finite: {3: loss}, firing: 5}\n")
+    file = own / "tests/ACM001.yaml"
+    file.write_text("- {name: x, rule: ACM001, series: {reward: 1x2 0x9}, firing: 5}\n")
     result = run("test", own)
     assert result.exit_code == 1
-    assert result.stdout == "NUM004: x: firing: 3, expected 5\n"
+    assert result.stdout == "ACM001: x: firing: 3, expected 5\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id: NUM004\nid: NUM005\n", "NUM004.yaml:2: key 'id' stands twice"),
-        ("- 1\n", "NUM004.yaml:1: list given, expected a rule"),
-        ("id: nope\n", "NUM004.yaml:1: id: String should match pattern"),
+        ("id: ACM001\nid: ACM002\n", "ACM001.yaml:2: key 'id' stands twice"),
+        ("- 1\n", "ACM001.yaml:1: a list given, expected a rule"),
+        ("id: nope\n", "ACM001.yaml:1: id: String should match pattern"),
+        (f"{LEAST}inhibits: [POL099]", "ACM001.yaml:1: ACM001 speaks of POL099, which is no rule; did you mean POL0"),
+        (f"{LEAST}".replace("ACM", "POL"), "ACM001.yaml:1: id: POL001 stands in "),
     ],
 )
 def test_a_rule_that_cannot_be_used_is_told_with_file_and_line(own, text, message):
-    (own / "NUM004.yaml").write_text(text)
+    (own / "ACM001.yaml").write_text(text)
     result = run("lint", own)
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
@@ -73,8 +124,8 @@ def test_a_rule_that_cannot_be_used_is_told_with_file_and_line(own, text, messag
 
 
 def test_missing_cases_and_an_empty_folder_are_told(own, tmp_path):
-    (own / "tests/NUM004.yaml").unlink()
-    assert run("test", own).exit_code == 2
+    (own / "tests/ACM001.yaml").unlink()
+    assert "tests/ACM001.yaml:1: cannot be read: " in run("test", own).stderr
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no YAML file, expected one rule a file" in run("lint", empty).stderr
@@ -83,4 +134,5 @@ def test_missing_cases_and_an_empty_folder_are_told(own, tmp_path):
 def test_the_schema_is_that_of_a_rule():
     schema = json.loads(run("schema").stdout)
     assert schema["title"] == "Rule"
-    assert {"id", "signals", "condition", "remedy"} <= set(schema["required"])
+    assert schema["required"] == ["id", "title", "signals", "condition", "summary"]
+    assert schema["properties"]["for_steps"]["description"].startswith("Steps that the condition must hold")

@@ -270,13 +270,13 @@ def test_calls_per_tool_tell_the_entropy_of_the_choice(calls, entropy):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("kl:", "kli:", "unknown.yaml: metric: 'kli' given, expected one of reward, kl"),
-        ("read_at:", "read_in:", "unknown.yaml: read_in: Extra inputs are not permitted"),
-        ("scale: 2.0", "times: 2.0", "unknown.yaml: metrics.entropy.transform.times: Extra inputs"),
-        ("[a/kl]", "[]", "unknown.yaml: metrics.kl.keys: Tuple should have at least 1 item"),
-        ("kl: [a/kl]", "reward: [a/kl]\n  reward: [b]", "unknown.yaml: key 'reward' stands twice"),
+        ("kl:", "kli:", "unknown.yaml:1: metric: 'kli' given, expected one of reward, kl"),
+        ("read_at:", "read_in:", "unknown.yaml:2: read_in: no such field"),
+        ("scale: 2.0", "times: 2.0", "unknown.yaml:5: metrics.entropy.transform.times: no such field"),
+        ("[a/kl]", "[]", "unknown.yaml:4: metrics.kl: Tuple should have at least 1 item"),
+        ("kl: [a/kl]", "reward: [a/kl]\n  reward: [b]", "unknown.yaml:5: key 'reward' stands twice"),
         ("[a/kl]", "['{tool}/kl']", "kl: '{tool}/kl' names a member"),
-        ("metrics:", "metrics: [", "unknown.yaml: while parsing"),
+        ("metrics:", "metrics: [", "unknown.yaml:5: expected ',' or ']'"),
     ],
 )
 def test_a_file_with_a_fault_is_refused_by_name(tmp_path, old, new, message):

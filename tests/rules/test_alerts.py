@@ -6,6 +6,7 @@ import pytest
 from tracker_diag.rules.alerts import TITLE, Alerts
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.model import Origin, Rule
 
 RULES = {rule.id: rule for rule in catalog()}
 
@@ -24,6 +25,29 @@ def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     assert "First: Read ten of the tool results" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
     assert alerts.notices(11, [finding()]) == []
+
+
+def bare(file=None):
+    """A rule that says no more than it must."""
+    given = {
+        "id": "ACM001",
+        "title": "Reward is low",
+        "signals": {"bad": {"kind": "non_finite"}},
+        "condition": "bad",
+        "summary": "x",
+    }
+    return Rule.model_validate(given, context=Origin(file))
+
+
+def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_own_rules(tmp_path):
+    (notice,) = Alerts().notices(10, [replace(finding(), rule=bare(tmp_path / "my rules" / "ACM001.yaml"))])
+    assert notice.text.splitlines() == [
+        "p95 is 0.4.",
+        "reward-is-low (policy_update), onset at step 5, fired at 10.",
+        f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
+    ]
+    (notice,) = Alerts().notices(10, [replace(finding(), rule=bare())])
+    assert "More: " not in notice.text  # no command shows what was made in Python
 
 
 def test_what_fires_at_one_step_is_one_notice_headed_by_the_severest():

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tracker_diag.rules.cases import RuleCase, check_rule
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.nodes import names
-from tracker_diag.testing import RuleCase, check_rule
 
 HERE = Path(__file__).parent
 CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(file.read_text())]
@@ -32,6 +32,13 @@ def test_a_rule_file_is_named_after_its_rule_and_inhibits_rules_that_exist(rule)
     assert (HERE.parents[1] / f"tracker_diag/rules/catalog/{rule.id}.yaml").exists()
     assert set(rule.inhibits) <= RULES.keys()
     assert not set(rule.support) & set(names(rule.condition))
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
+def test_a_rule_of_the_catalogue_says_all_that_a_person_needs(rule):
+    said = yaml.safe_load(rule.file.read_text())
+    needed = {"name", "link", "status", "severity", "description", "rationale", "remedy", "false_positives"}
+    assert all(said.get(field) for field in (*needed, "calibration"))
 
 
 FAMILIES = {

@@ -1,8 +1,10 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Rule
+from tracker_diag.rules.model import Origin, Rule
 from tracker_diag.rules.nodes import names
 
 GOOD = next(rule for rule in catalog() if rule.id == "POL002").model_dump(by_alias=True, mode="json")
@@ -22,10 +24,13 @@ def test_a_rule_survives_the_way_out_and_back():
         ({"severty": "warn"}, "Extra inputs are not permitted"),
         ({"id": "pol2"}, "String should match pattern"),
         ({"name": "Not Kebab"}, "String should match pattern"),
-        ({"severity": "error"}, "an experimental rule is at most a warning"),
+        ({"severity": "error"}, "severity: error given, expected at most warn of an experimental rule"),
         ({"link": "poetry"}, "Input should be 'environment'"),
-        ({"false_positives": []}, "at least 1 item"),
-        ({"remedy": []}, "at least 1 item"),
+        ({"signals": {}}, "at least 1 item"),
+        ({"title": ""}, "at least 1 character"),
+        ({"summary": "{post_tool_tail_grows.value:.2q}"}, "value:.2q}: Unknown format code 'q'"),
+        ({"summary": "{post_tool_tail_grows.series:.2f}"}, "series:.2f}: Unknown format code 'f'"),
+        ({"condition": {"al": ["x"]}}, "expected the name of a signal, or one of all, any and not over such"),
         ({"description": "Finds things"}, "String should match pattern '^Detects "),
         ({"condition": "post_tool_tail_matters"}, "leave out"),
         ({"condition": {"all": ["nobody"]}}, "condition and support name unknown signals"),
@@ -70,6 +75,45 @@ def test_what_a_signal_may_not_say(signal, message):
     with pytest.raises(ValidationError) as error:
         changed(signals={"one": signal}, condition="one", support=[], summary="x")
     assert message in str(error.value)
+
+
+LEAST = {
+    "id": "ACM001",
+    "title": "Reward is low: why?",
+    "signals": {"low": {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.1}},
+    "condition": "low",
+    "summary": "reward is {low.value:.2f}",
+}
+
+
+def test_a_rule_needs_four_things_and_its_signals():
+    rule = Rule.model_validate(LEAST)
+    assert (rule.name, rule.link, rule.status, rule.severity) == (
+        "reward-is-low-why",
+        "policy_update",
+        "experimental",
+        "warn",
+    )
+    assert (rule.description, rule.rationale, rule.remedy, rule.false_positives) == ("", "", (), ())
+    for field in LEAST:
+        with pytest.raises(ValidationError, match=f"{field}\n  Field required"):
+            Rule.model_validate({name: value for name, value in LEAST.items() if name != field})
+
+
+def test_a_title_without_latin_letters_gives_no_name_and_the_id_stands_in():
+    assert Rule.model_validate(LEAST | {"title": "奖励过低"}).name == "acm001"
+    assert Rule.model_validate(LEAST | {"name": "mine"}).name == "mine"
+
+
+def test_where_a_rule_was_read_is_no_part_of_it():
+    made, read = Rule.model_validate(LEAST), Rule.model_validate(LEAST, context=Origin(Path("a.yaml"), 3))
+    assert made == read
+    assert made.model_dump() == read.model_dump()
+    assert (made.where, read.where) == ("Rule(id='ACM001') in Python", "a.yaml:3")
+    assert read.model_copy(update={"severity": "info"}).file == Path("a.yaml")
+    assert made.own
+    assert read.own
+    assert not next(iter(catalog())).own
 
 
 def test_the_names_of_a_nested_condition():

@@ -15,7 +15,7 @@ from tracker_diag.backends.notify import NOTIFY, Notifier
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
-from tracker_diag.rules.model import Rule
+from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.tensors.ranks import Ranks
 
@@ -41,7 +41,8 @@ FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "accelerate"
 class Settings(TypedDict, total=False):
     """What wrap hands on to `Monitor`; see there."""
 
-    rules: "Sequence[Rule] | None"
+    rules: "Own"
+    catalog: bool
     window: int
     settings: "GrowthSettings | None"
     clip: tuple[float, float]
@@ -94,7 +95,7 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
-        settings: `rules`, `window`, `settings`, `clip`, `ranks` and `algorithm`, see `Monitor`.
+        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks` and `algorithm`, see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
-from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view
+from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rule_keys, rules_in
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
@@ -69,6 +69,8 @@ class MlflowBackend(Backend):
         self._since_image, self._last_image = 0, -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
         self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
+        self._rules: set[str] = set()
+        """Series of rules' states that have come; the view shows them."""
         self._metrics: list[Any] = []
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
@@ -130,6 +132,10 @@ class MlflowBackend(Backend):
             for record in records
             if isinstance(record, Scalar)
         ]
+        rules = rule_keys(record.name for record in records)
+        if not rules <= self._rules:
+            self._rules |= rules
+            self._tasks.append(self._show)
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
@@ -218,6 +224,7 @@ class MlflowBackend(Backend):
             *(partial(self._write_table, table) for table in tables),
         ]
         if pictures and step != self._last_image:
+            self._last_image = step
             self._tasks.append(partial(self._draw, step, pictures))
         self.flush(last=True)
 
@@ -249,8 +256,14 @@ class MlflowBackend(Backend):
             given = {"key": f"{PREFIX}{pair}/tail", "step": step, "synchronous": True}
             image = pixels(tail_figure(shown, f"{pair} pair, step {step}"))
             parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
-        view = chart_view(list(pictures), step)
-        return [*parts, partial(self._client.set_experiment_tag, self._experiment, VIEW_TAG, view)]
+        return [*parts, self._show]
+
+    def _show(self) -> None:
+        """Write the view anew; it keeps the rules of other runs of the experiment."""
+        present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
+        image_step = self._last_image if self._last_image >= 0 else None
+        view = chart_view(list(self._pictures[1]), image_step, self._rules | rules_in(present))
+        self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
 
     def _parts(self, write: Callable[[Any], object]) -> list[Task]:
         """What `write` makes its client write, one request each; done here, it reads and writes nothing.
@@ -313,8 +326,9 @@ def _note(summary: Summary) -> str:
         )
     evidence = "\n".join(f"- {describe(reading)}" for reading in first.evidence)
     remedy = "\n".join(f"1. {text}" for text in first.rule.remedy)
+    what_to_do = f"What to do:\n\n{remedy}\n\n" if remedy else ""
     return (
         f"**Broke first: {first.rule.title}, on {first.slice}, from step {first.onset}** "
         f"({first.rule.id}, fired at step {first.fired})\n\n{first.summary}.\n\n{evidence}\n\n"
-        f"What to do:\n\n{remedy}\n\nThe whole report: Artifacts, diag/report.html."
+        f"{what_to_do}The whole report: Artifacts, diag/report.html."
     )

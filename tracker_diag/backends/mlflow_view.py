@@ -8,20 +8,23 @@ import json
 import re
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tracker_diag.backends.panels import NAME, PLOTS, RULES
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
-from tracker_diag.rules.loader import catalog
 
 VIEW_KEY = "tracker-diag"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
 
 RUNS = 50
 """Newest runs that are looked at for what there is to show."""
+
+RULE = f"{PREFIX}rule/"
+"""What the series of a rule's state begins with."""
 
 _PICTURES = "Distribution of |log-ratio|, step by step"
 
@@ -42,10 +45,13 @@ def save_view(client: Any, experiment: str) -> tuple[str, bool]:
     try:
         found = client.get_experiment_by_name(experiment) or client.get_experiment(experiment)
         runs = client.search_runs([found.experiment_id], order_by=["attributes.start_time DESC"], max_results=RUNS)
-        logged = {key.removeprefix(PREFIX).partition("/")[0] for run in runs for key in run.data.metrics}
+        keys = {key for run in runs for key in run.data.metrics}
+        logged = {key.removeprefix(PREFIX).partition("/")[0] for key in keys}
         steps = [step for run in runs if (step := _image_step(client, run.info.run_id)) is not None]
-        view = chart_view([pair for pair in PAIRS if pair in logged] or list(PAIRS), steps[0] if steps else None)
-        if _shown(view) == _shown(found.tags.get(VIEW_TAG, "{}")):
+        present = found.tags.get(VIEW_TAG, "{}")
+        rules = rule_keys(keys) | rules_in(present)
+        view = chart_view([pair for pair in PAIRS if pair in logged], steps[0] if steps else None, rules)
+        if _shown(view) == _shown(present):
             return found.experiment_id, False
         client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
     except MlflowException as error:
@@ -65,14 +71,34 @@ def _shown(view: str) -> tuple[object, object]:
     return parts.get("name"), parts.get("state")
 
 
-def chart_view(pairs: Sequence[str], image_step: int | None) -> str:
-    """Value of the experiment tag `VIEW_TAG`: charts of `pairs`, pictures opened at `image_step` if there are any."""
+def rule_keys(keys: Iterable[str]) -> set[str]:
+    """Those of `keys` that are the state of a rule."""
+    return {key for key in keys if key.startswith(RULE)}
+
+
+def rules_in(view: str) -> set[str]:
+    """The rules whose state a view shows; none if it is no view of ours."""
+    with suppress(ValueError, LookupError, TypeError, zlib.error):
+        packed = str(json.loads(view)["state"]).removeprefix("deflate;")
+        charts = json.loads(zlib.decompress(base64.b64decode(packed)))["compareRunCharts"]
+        return rule_keys(key for chart in charts for key in chart.get("selectedMetricKeys", ()))
+    return set()
+
+
+def chart_view(pairs: Sequence[str], image_step: int | None, rules: Collection[str]) -> str:
+    """Value of the experiment tag `VIEW_TAG`.
+
+    Args:
+        pairs: what there are charts of; all, if none is known yet.
+        image_step: where the pictures open, if there are any.
+        rules: series of rules' states; each family of rules is a chart.
+    """
     charts: list[dict[str, object]] = []
     sections: list[dict[str, object]] = []
     for plot in PLOTS:
         # A chart's own title is not shown, so each plot is a section of its own, with a chart for each pair.
         section = _section(f"{plot.section}: {plot.title}", sections)
-        for pair in pairs:
+        for pair in pairs or PAIRS:
             keys = plot.keys(pair)
             charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.of.scale))
         if plot.of.name == "p95" and image_step is not None:
@@ -80,11 +106,11 @@ def chart_view(pairs: Sequence[str], image_step: int | None) -> str:
             for pair in pairs:
                 key = f"{PREFIX}{pair}/tail"
                 charts.append(_chart("IMAGE", section, len(charts), key) | {"imageKeys": [key], "step": image_step})
-    section = _section(RULES, sections)
-    by_link: dict[str, list[str]] = {}
-    for rule in catalog():
-        by_link.setdefault(rule.link, []).append(f"{PREFIX}rule/{rule.id}")
-    for keys in by_link.values():  # those of links without a rule that ever was pending are empty, and hidden
+    families: dict[str, list[str]] = {}
+    for key in sorted(rules):
+        families.setdefault(key.rstrip("0123456789"), []).append(key)
+    section = _section(RULES, sections) if families else ""
+    for keys in families.values():
         charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, "linear"))
     state = {
         "compareRunCharts": charts,

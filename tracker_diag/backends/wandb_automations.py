@@ -10,6 +10,7 @@ from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.rules.alerts import advice
 from tracker_diag.rules.engine import STATE_VALUES
 from tracker_diag.rules.model import Rule
 
@@ -49,7 +50,7 @@ def automation(rule: Rule, project: Any, slack: Any) -> Any:
     """What W&B is to do when `rule` fires in a run of `project`; a `wandb.automations.NewAutomation`."""
     automations: Any = require("wandb.automations", "wandb")
     fires = automations.RunEvent.metric(f"{PREFIX}rule/{rule.id}") >= STATE_VALUES["firing"]
-    text = f"{rule.name} ({rule.link}). First: {rule.remedy[0]} More: tracker-diag rules show {rule.id}"
+    text = " ".join([f"{rule.name} ({rule.link}).", *advice(rule)])
     send = automations.SendNotification.from_integration
     tell = send(slack, title=f"{rule.id}: {rule.title}", text=text, level=rule.severity)
     return automations.OnRunMetric(scope=project, filter=fires) >> tell

@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
-from tracker_diag.cli.rules import rules_app
+from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.nodes import Algorithm
@@ -87,12 +87,14 @@ def replay(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit with 1 if a finding of this severity or worse fired.")
     ] = None,
+    rules: Which = None,
 ) -> None:
     """Diagnose logged per-token tensors, as if the run were live."""
+    from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.replay import replay as replay_table
 
     try:
-        summary = replay_table(tokens, metrics)
+        summary = replay_table(tokens, metrics, rules=chosen(rules), catalog=False)
     except DiagError as error:
         _refuse(str(error))
     _report(summary, as_json=as_json)
@@ -118,7 +120,7 @@ def diagnose(
     framework: Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
     since: Annotated[int | None, typer.Option(help="Look at steps from this one on.")] = None,
-    rules: Annotated[str | None, typer.Option(help="Ids or prefixes, with commas: POL,REW010. Or a folder.")] = None,
+    rules: Which = None,
     severity: Annotated[FailOn | None, typer.Option(help="Show findings of this severity and above.")] = None,
 ) -> None:
     """Diagnose a finished run from what it logged: what broke first, on which evidence, what to do."""
@@ -127,6 +129,7 @@ def diagnose(
     from tracker_diag.runs.sources.open import read_run
 
     try:
+        looked_for = chosen(rules)
         screen = Console(stderr=True)
         with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
             task = bar.add_task("reading", total=1.0)
@@ -134,7 +137,7 @@ def diagnose(
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
         known = cast("Algorithm | None", algorithm)
-        found = read_and_judge(run, rules=chosen(rules), framework=framework, algorithm=known, since=since)
+        found = read_and_judge(run, rules=looked_for, catalog=False, framework=framework, algorithm=known, since=since)
     except DiagError as error:
         _refuse(str(error))
     if not found.series and not found.summary.findings:

@@ -4,6 +4,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from tracker_diag.cli.rules import Which
 from tracker_diag.errors import DiagError, require
 
 panels_app = typer.Typer(help="Save our panels in your tracker, beside your own views.", no_args_is_help=True)
@@ -42,7 +43,7 @@ def panels_mlflow(
 
 def export_wandb(
     project: Project,
-    rules: Annotated[str | None, typer.Option(help="Ids or prefixes, with commas: POL,REW010. Or a folder.")] = None,
+    rules: Which = None,
 ) -> None:
     """Make W&B tell Slack when a rule fires: an automation for each rule at warn or above. Needs a paid plan of W&B's.
 

@@ -1,54 +1,66 @@
-"""`tracker-diag rules`: the catalogue on the command line, and the same checks for rules of one's own."""
+"""`tracker-diag rules`: the rules that are in force on the command line, and a start and checks for your own."""
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-import yaml
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from tracker_diag.errors import DiagError
-from tracker_diag.rules.loader import catalog, load_rules
+from tracker_diag.errors import DiagError, RuleError, UnknownName, nearest
+from tracker_diag.rules import new
+from tracker_diag.rules.cases import check_rule, load_cases
+from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
-from tracker_diag.testing import RuleCase, check_rule
+from tracker_diag.rules.nodes import Fired
 
-rules_app = typer.Typer(help="The catalogue of rules, and checks for your own.", no_args_is_help=True)
+rules_app = typer.Typer(help="The rules that runs are held against, and your own beside them.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="Folder with one rule a file, or one such file.")]
 
+HELP = "Ids or prefixes, with commas: POL,REW010. A folder adds your rules; TRACKER_DIAG_RULES does for every run."
+Which = Annotated[str | None, typer.Option("--rules", help=HELP)]
+
 
 @rules_app.command("list")
-def list_rules() -> None:
-    """All rules of the catalogue, by link of the training loop."""
+def list_rules(which: Which = None) -> None:
+    """All rules that a run is held against: the catalogue, and your own with the file that they stand in."""
+    try:
+        rules = chosen(which)
+    except DiagError as error:
+        _refuse(str(error))
+    own = any(rule.own for rule in rules)
     table = Table(box=None, header_style="dim")
-    for column in ("id", "name", "severity", "link"):
-        table.add_column(column, no_wrap=True)
-    for rule in catalog():
-        table.add_row(rule.id, rule.name, rule.severity, rule.link)
+    for column in ("id", "name", "severity", "link", *(["file"] if own else [])):
+        table.add_column(column, no_wrap=column != "file", overflow="fold")
+    for rule in rules:
+        table.add_row(rule.id, rule.name, rule.severity, rule.link, *([str(rule.file)] if rule.own else []))
     Console().print(table)
 
 
 @rules_app.command()
-def show(rule_id: Annotated[str, typer.Argument(help="For example POL001.")]) -> None:
+def show(rule_id: Annotated[str, typer.Argument(help="For example POL001.")], which: Which = None) -> None:
     """One rule: what it detects, why it harms, what to do, when it is wrong."""
-    rule = next((rule for rule in catalog() if rule.id == rule_id.upper()), None)
-    if rule is None:
-        _refuse(f"rule: {rule_id!r} given, expected one of {', '.join(rule.id for rule in catalog())}")
+    try:
+        rules = {rule.id: rule for rule in chosen(which)}
+    except DiagError as error:
+        _refuse(str(error))
+    if rule_id.upper() not in rules:
+        _refuse(f"{UnknownName('rule', rule_id, tuple(rules))}; your own are found with --rules FOLDER")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    for name, text in page(rule).items():
-        facts.add_row(name, text)
+    for name, text in page(rules[rule_id.upper()]).items():
+        facts.add_row(name, Text(text))
     Console().print(facts)
 
 
 def page(rule: Rule) -> dict[str, str]:
-    """What a person should know of `rule`, heading by heading."""
+    """What a person should know of `rule`, heading by heading; what it does not say is left out."""
     read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
-    return {
+    said = {
         "rule": f"{rule.id} {rule.name}",
         "says": rule.title,
         "severity": f"{rule.severity}, {rule.status}, link {rule.link}",
@@ -59,8 +71,25 @@ def page(rule: Rule) -> dict[str, str]:
         "false if": "\n".join(rule.false_positives),
         "numbers": rule.calibration.strip(),
         "explains": ", ".join(rule.inhibits) or "no other rule",
-        "see": "\n".join(rule.references) or "–",
+        "see": "\n".join(rule.references),
+        "file": str(rule.file) if rule.own else "",
     }
+    return {heading: text for heading, text in said.items() if text}
+
+
+@rules_app.command("new")
+def new_rule(
+    rule_id: Annotated[str, typer.Argument(metavar="ID", help="Two to four capitals and three digits: ACM001.")],
+    folder: Annotated[Path, typer.Argument(help="Where to; made if it is not there.")] = Path("rules"),
+) -> None:
+    """Write a small rule to start from, its cases, and the JSON Schema that your editor checks it by."""
+    try:
+        files = new.write_new(rule_id, folder)
+    except DiagError as error:
+        _refuse(str(error))
+    for file in files:
+        typer.echo(file)
+    typer.echo(f"Edit the first two. Then: tracker-diag rules lint {folder}; tracker-diag rules test {folder}")
 
 
 @rules_app.command()
@@ -68,9 +97,19 @@ def lint(folder: Folder) -> None:
     """Load every rule of a folder, and tell the file, the line and the field of what is wrong."""
     try:
         rules = load_rules(folder)
+        _require_known(rules)
     except DiagError as error:
         _refuse(str(error))
-    typer.echo(f"{len(rules)} rules, all of them sound: {', '.join(rule.id for rule in rules)}")
+    typer.echo(f"{_count(rules)}, sound: {', '.join(rule.id for rule in rules)}")
+
+
+def _require_known(rules: Sequence[Rule]) -> None:
+    """RuleError if one of `rules` has the id of another in force, or speaks of a rule that there is not."""
+    known = {rule.id for rule in in_force([rule for rule in rules if rule.own])}
+    for rule in rules:
+        for other in (*rule.inhibits, *(id for s in rule.signals.values() if isinstance(s, Fired) for id in s.rules)):
+            if other not in known:
+                raise RuleError(f"{rule.where}: {rule.id} speaks of {other}, which is no rule{nearest(other, known)}")
 
 
 @rules_app.command("test")
@@ -86,7 +125,7 @@ def hold_against_cases(
         rules = load_rules(folder)
         for rule in rules:
             file = (cases or (folder if folder.is_dir() else folder.parent) / "tests") / f"{rule.id}.yaml"
-            for case in _cases(file):
+            for case in load_cases(file, rule):
                 for text in check_rule(rule, case):
                     wrong += 1
                     typer.echo(f"{rule.id}: {case.name}: {text}")
@@ -94,20 +133,17 @@ def hold_against_cases(
         _refuse(str(error))
     if wrong:
         raise typer.Exit(1)
-    typer.echo(f"{len(rules)} rules do what their cases say")
+    typer.echo(f"{_count(rules)}: as the cases say")
 
 
 @rules_app.command()
 def schema() -> None:
-    """The JSON Schema of a rule file, for your editor."""
-    typer.echo(json.dumps(Rule.model_json_schema(), indent=1))
+    """The JSON Schema of a rule file, for your editor; `rules new` writes it beside your rules."""
+    typer.echo(new.schema(), nl=False)
 
 
-def _cases(file: Path) -> list[RuleCase]:
-    try:
-        return [RuleCase(**case) for case in yaml.safe_load(file.read_text(encoding="utf-8"))]
-    except (OSError, yaml.YAMLError, TypeError, ValidationError) as error:
-        _refuse(f"{file}: no list of cases that can be read: {error}")
+def _count(rules: Sequence[Rule]) -> str:
+    return f"{len(rules)} rule" + ("" if len(rules) == 1 else "s")
 
 
 def _refuse(message: str) -> NoReturn:

@@ -8,12 +8,12 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.families import derived
+from tracker_diag.metrics.yaml_files import YamlFile
 
 FOLDER = Path(__file__).parent / "aliases"
 GENERIC = "generic"
@@ -21,7 +21,7 @@ GENERIC = "generic"
 
 
 class AliasError(DiagError, ValueError):
-    """A file of aliases that cannot be used; the message starts with the file."""
+    """A file of aliases that cannot be used; the message starts with file and line."""
 
 
 class _Closed(BaseModel):
@@ -261,28 +261,10 @@ def load(file: Path) -> Aliases:
     """The aliases in `file`.
 
     Raises:
-        AliasError: "file: field: what is wrong", for whatever makes the file unusable.
+        AliasError: "file:line: field: what is wrong", for whatever makes the file unusable.
     """
-    text = file.read_text(encoding="utf-8")
+    found = YamlFile.read(file, AliasError)
     try:
-        _no_key_twice(yaml.compose(text, Loader=yaml.SafeLoader))
-        return Aliases.model_validate(yaml.safe_load(text))
+        return Aliases.model_validate(found.data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field_ = ".".join(str(part) for part in first["loc"])
-        raise AliasError(
-            f"{file}: {field_ + ': ' if field_ else ''}{first['msg'].removeprefix('Value error, ')}"
-        ) from error
-    except (yaml.YAMLError, UnknownName) as error:
-        raise AliasError(f"{file}: {error}") from error
-
-
-def _no_key_twice(node: yaml.Node | None) -> None:
-    """PyYAML keeps the last of two equal keys in silence; here the second is an error."""
-    if not isinstance(node, yaml.MappingNode):
-        return
-    keys = [key.value for key, _ in node.value]
-    for key, value in node.value:
-        if keys.count(key.value) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} stands twice", key.start_mark)
-        _no_key_twice(value)
+        raise AliasError(found.refused(error)) from error

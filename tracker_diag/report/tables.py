@@ -35,7 +35,7 @@ def findings_table(findings: Sequence[Finding]) -> Table:
             finding.state if finding.inhibited_by is None else f"{finding.state}, inhibited by {finding.inhibited_by}",
             finding.summary,
             "; ".join(describe(reading) for reading in finding.evidence),
-            finding.rule.remedy[0],
+            finding.rule.remedy[0] if finding.rule.remedy else "",
         )
         for finding in findings
     )

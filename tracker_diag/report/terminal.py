@@ -62,7 +62,8 @@ def _headline(first: Finding, line: str) -> list[RenderableType]:
     if line:
         facts.add_row("curve", line)
     facts.add_row("evidence", "\n".join(describe(reading) for reading in first.evidence))
-    facts.add_row("do", "\n".join(f"{i}. {text}" for i, text in enumerate(first.rule.remedy, 1)))
+    if first.rule.remedy:
+        facts.add_row("do", "\n".join(f"{i}. {text}" for i, text in enumerate(first.rule.remedy, 1)))
     return [facts]
 
 

@@ -1,11 +1,12 @@
 """Alerts: which changes of findings a person is told of, grouped by step, and not again too soon."""
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.model import Severity
+from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.triage import SEVERITIES
 
 TITLE = 63
@@ -80,11 +81,19 @@ def _fired(step: int, findings: Collection[Finding]) -> Notice:
     text = [
         f"{first.summary}.",
         f"{rule.name} ({rule.link}), onset at step {first.onset}, fired at {first.fired}.",
-        f"First: {rule.remedy[0]}",
-        f"More: tracker-diag rules show {rule.id}",
+        *advice(rule),
     ]
     text += [f"Also: {_heading(other)}. {other.summary}." for other in others]
     return Notice(step, rule.severity, _heading(first)[:TITLE], "\n".join(text))
+
+
+def advice(rule: Rule) -> list[str]:
+    """What to do first, if the rule says so, and the command that tells all of it; none shows a rule made in Python."""
+    first = [f"First: {rule.remedy[0]}"] if rule.remedy else []
+    if rule.own and rule.file is None:
+        return first
+    place = f" --rules {shlex.quote(str(rule.file))}" if rule.own else ""
+    return [*first, f"More: tracker-diag rules show {rule.id}{place}"]
 
 
 def _ended(step: int, findings: Sequence[Finding]) -> Notice:

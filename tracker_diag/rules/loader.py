@@ -1,28 +1,29 @@
-"""From YAML to `Rule`, with the file and line of whatever is wrong."""
+"""From YAML to `Rule`, with the file and line of whatever is wrong; and which rules a run is held against."""
 
-from collections.abc import Hashable
+import os
+import re
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, get_args
 
-import yaml
 from pydantic import ValidationError
 
 from tracker_diag.errors import RuleError, UnknownName
-from tracker_diag.rules.model import Rule
+from tracker_diag.metrics.yaml_files import Place, YamlFile
+from tracker_diag.rules.model import CATALOG, Origin, Rule
+from tracker_diag.rules.nodes import All, AnyOf, Node, Not, SeriesRef, Signal
 
+ENVIRONMENT = "TRACKER_DIAG_RULES"
+"""Folder whose rules every run is held against, beside the catalogue."""
 
-class _UniqueKeys(yaml.SafeLoader):
-    """The safe loader, but a key that stands twice is an error; PyYAML keeps the last in silence."""
+Own: TypeAlias = Sequence[Rule] | str | Path
+"""Rules of your own: as they are, or the folder or file that they stand in."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            key: Hashable = self.construct_object(key_node)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+_BY_KEY: dict[str, type[Node]] = {
+    "series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef, "all of": All, "any of": AnyOf, "not of": Not,
+}  # fmt: skip
+_BY_KIND: dict[str, type[Node]] = {node.model_fields["kind"].default: node for node in get_args(get_args(Signal)[0])}
 
 
 def load_rule(file: Path) -> Rule:
@@ -31,83 +32,90 @@ def load_rule(file: Path) -> Rule:
     Raises:
         RuleError: "file:line: field: what is wrong", for whatever makes the file unusable.
     """
+    found = YamlFile.read(file, RuleError)
+    if not isinstance(found.data, dict):
+        given = "nothing" if found.data is None else f"a {type(found.data).__name__}"
+        raise RuleError(f"{file}:1: {given} given, expected a rule with id, title, signals, condition and summary")
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RuleError(f"{file}:1: cannot be read: {error}") from error
-    try:
-        root = yaml.compose(text, Loader=_UniqueKeys)
-        data = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise RuleError(f"{file}:{line}: {error.problem}") from error
-    if not isinstance(data, dict):
-        raise RuleError(f"{file}:1: {type(data).__name__} given, expected a rule with id, name, signals, …")
-    try:
-        return Rule.model_validate(data)
+        return Rule.model_validate(found.data, context=Origin(file, found.line(("id",))))
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise RuleError(f"{file}:{_line(root, first['loc'])}: {field}: {first['msg']}") from error
+        raise RuleError(found.refused(error, _fields)) from error
+
+
+def _fields(place: Place) -> Collection[str]:
+    """The names that may stand where `place` is; a signal's kind comes before its fields, as pydantic tells it."""
+    parent = str(place[-2]) if len(place) > 1 else ""
+    node = Rule if len(place) == 1 else _BY_KIND.get(parent) or _BY_KEY.get(parent)
+    return [field.alias or name for name, field in node.model_fields.items()] if node else []
 
 
 @cache
 def catalog() -> tuple[Rule, ...]:
     """The rules that come with tracker_diag, by id."""
-    folder = Path(__file__).parent / "catalog"
-    return tuple(load_rule(file) for file in sorted(folder.glob("*.yaml")))
+    return tuple(load_rule(file) for file in sorted(CATALOG.glob("*.yaml")))
 
 
 def load_rules(folder: Path) -> tuple[Rule, ...]:
-    """The rules in the YAML files of `folder`, by id.
+    """The rules in the YAML files of `folder`, or in the one file that it is, by id.
 
     Raises:
         RuleError: a file that cannot be used, two rules of one id, or no rule at all.
     """
+    if not folder.exists():
+        raise RuleError(f"{folder}:1: no such folder or file, expected one with rules, one YAML file each")
     files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder.is_dir() else [folder]
-    rules: dict[str, Rule] = {}
-    for file in files:
-        rule = load_rule(file)
-        if rule.id in rules:
-            raise RuleError(f"{file}:1: id: {rule.id} stands in another file of this folder as well")
-        rules[rule.id] = rule
-    if not rules:
-        raise RuleError(f"{folder}:1: no YAML file, expected one rule a file")
-    return tuple(rules.values())
+    if not files:
+        raise RuleError(f"{folder}:1: no YAML file, expected one rule a file; `tracker-diag rules new` writes one")
+    return _unique([load_rule(file) for file in files])
+
+
+def in_force(own: Own = (), *, with_catalog: bool = True) -> tuple[Rule, ...]:
+    """What a run is held against: the catalogue, the rules that TRACKER_DIAG_RULES names, and `own`.
+
+    Args:
+        own: may be the folder that the variable names, too.
+        with_catalog: without it, `own` alone.
+
+    Raises:
+        RuleError: a file that cannot be used, or an id that stands twice; it names both places.
+    """
+    given = load_rules(Path(own)) if isinstance(own, str | Path) else tuple(own)
+    if not with_catalog:
+        return _unique(given)
+    folder = os.environ.get(ENVIRONMENT, "").strip()
+    everyones = load_rules(Path(folder)) if folder else ()
+    return _unique([*catalog(), *everyones, *(rule for rule in given if rule not in everyones)])
+
+
+def _unique(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    known: dict[str, Rule] = {}
+    for rule in rules:
+        if rule.id in known:
+            other = known[rule.id].where
+            if other != rule.where:
+                raise RuleError(f"{rule.where}: id: {rule.id} stands in {other} as well; give one of them another id")
+            raise RuleError(
+                f"{other}: id: {rule.id} is given twice; `rules` stand beside the catalogue, expected others than its "
+                "own; catalog=False takes those given alone"
+            )
+        known[rule.id] = rule
+    return tuple(rules)
 
 
 def chosen(which: str | None) -> tuple[Rule, ...]:
-    """The rules that `which` names: ids and prefixes with commas between, or a folder of one's own; all if None.
+    """The rules that `which` names, parts of it with commas between; all in force if None.
+
+    A folder or file adds its rules to those in force. An id or a prefix selects among them all: `my_rules/,ACM`.
 
     Raises:
+        RuleError: a folder that cannot be used.
         UnknownName: an id or prefix that no rule has.
     """
-    if which is None:
-        return catalog()
-    if Path(which).exists():
-        return load_rules(Path(which))
-    wanted = [part.strip() for part in which.split(",") if part.strip()]
+    parts = [part.strip() for part in (which or "").split(",") if part.strip()]
+    wanted = [part for part in parts if re.fullmatch(r"[A-Z]{1,4}\d{0,3}", part)]
+    own = [rule for part in parts if part not in wanted for rule in load_rules(Path(part))]
+    rules = in_force(own)
     for part in wanted:
-        if not any(rule.id.startswith(part) for rule in catalog()):
-            raise UnknownName("--rules", part, tuple(rule.id for rule in catalog()))
-    return tuple(rule for rule in catalog() if rule.id.startswith(tuple(wanted)))
-
-
-def _line(node: yaml.Node | None, path: tuple[int | str, ...]) -> int:
-    """The line of the deepest part of `path` that the document has."""
-    line = 1
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            match = [(key, value) for key, value in node.value if key.value == part]
-            if not match:
-                continue  # pydantic puts the tag of a union into the path
-            key, node = match[0]
-            line = _line_of(key)
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = _line_of(node)
-    return line
-
-
-def _line_of(node: Any) -> int:
-    return int(node.start_mark.line) + 1
+        if not any(rule.id.startswith(part) for rule in rules):
+            raise UnknownName("--rules", part, tuple(rule.id for rule in rules))
+    return tuple(rule for rule in rules if rule.id.startswith(tuple(wanted))) if wanted else rules

@@ -1,11 +1,13 @@
 """What a rule file may say. Data only: nothing in it is ever evaluated as code."""
 
+import dataclasses
 import re
 import string
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.nodes import Algorithm, Condition, Node, SeriesRef, Signal, SliceName, names
@@ -19,29 +21,52 @@ Link: TypeAlias = Literal[
 ]  # fmt: skip
 """The link of the training loop that a rule belongs to, in diagnostic order."""
 
-READING_FIELDS = frozenset({"value", "baseline", "ratio", "n", "series"})
+READING_FIELDS: dict[str, float | str] = {"value": 1.0, "baseline": 1.0, "ratio": 1.0, "n": 1, "series": ""}
+"""What a summary may show of a signal, each with one of its kind."""
+
+CATALOG = Path(__file__).resolve().parent / "catalog"
+"""Folder of the rules that come with tracker_diag."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a rule was read. It is no part of the rule: the same text from two files is the same rule."""
+
+    file: Path | None = dataclasses.field(default=None, compare=False)
+    line: int = dataclasses.field(default=1, compare=False)
 
 
 class Rule(Node):
-    """A pathology: the signals that tell it, and what a person should know and do about it."""
+    """A pathology: the signals that tell it, and what a person should know and do about it.
+
+    A rule of your own needs `id`, `title`, `signals` with a `condition` over them, and `summary`.
+    """
 
     id: str = Field(pattern=r"^[A-Z]{2,4}\d{3}$")
-    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
-    title: str = Field(max_length=44)
+    """Two to four capitals and three digits."""
+    name: str = Field(default="", pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+    """Words with hyphens between; made from the title if left out."""
+    title: str = Field(min_length=1, max_length=44)
     """Heading of the alert; W&B takes 64 characters with id and slice before it."""
-    link: Link
-    status: Literal["experimental", "stable", "deprecated"]
-    severity: Severity
+    link: Link = "policy_update"
+    """Decides among rules that broke at the same step, and groups them. policy_update if left out: it is what the
+    others lead to, and where a warning says that harm is done."""
+    status: Literal["experimental", "stable", "deprecated"] = "experimental"
+    severity: Severity = "warn"
+    """info: shown in the table only. warn: look today. error, of a stable rule: what follows is likely wasted."""
     pairs: tuple[Pair, ...] = ()
     """The rule is held against each of these pairs on its own."""
     slices: tuple[SliceName, ...] = ("all",)
     """And against each of these slices; they are what its findings are about."""
     algorithms: tuple[Algorithm, ...] = ()
     """The rule is for these alone; for all if none is named, or if the run's is not known."""
-    description: str = Field(pattern=r"^Detects ")
-    rationale: str
+    description: str = Field(default="", pattern=r"^Detects ")
+    rationale: str = ""
+    """Why it is bad."""
     signals: dict[str, Signal] = Field(min_length=1)
+    """What the rule looks at; each is a row of its evidence, under the name it is given here."""
     condition: Condition
+    """Over the names of signals: one of them, or `all`, `any` and `not`."""
     support: tuple[str, ...] = ()
     """Signals that are shown as evidence and decide nothing."""
     for_steps: int = Field(default=1, ge=1)
@@ -52,14 +77,44 @@ class Rule(Node):
     """Steps after an alert in which the rule is not alerted again on the same slice; its findings are kept."""
     summary: str
     """One sentence over the readings, `{signal.field}`, with `{slice}` and `{pair}`."""
-    remedy: tuple[str, ...] = Field(min_length=1)
+    remedy: tuple[str, ...] = ()
     """What to do, cheapest check first."""
-    false_positives: tuple[str, ...] = Field(min_length=1)
-    calibration: str
+    false_positives: tuple[str, ...] = ()
+    """When it fires and nothing is wrong."""
+    calibration: str = ""
     """Where the numbers come from."""
     references: tuple[str, ...] = ()
     inhibits: tuple[str, ...] = ()
     """Rules that are not alerted while this one fires on the same slice; `all` covers every slice."""
+
+    _origin: Origin = PrivateAttr(default_factory=Origin)
+
+    def model_post_init(self, context: object) -> None:
+        if isinstance(context, Origin):
+            self._origin = context
+
+    @property
+    def file(self) -> Path | None:
+        """Where the rule was read; None for one that was made in Python."""
+        return self._origin.file
+
+    @property
+    def where(self) -> str:
+        """File and line, for messages."""
+        return f"{self.file}:{self._origin.line}" if self.file else f"Rule(id={self.id!r}) in Python"
+
+    @property
+    def own(self) -> bool:
+        """Whether it is none of those that come with tracker_diag."""
+        return self.file is None or self.file.resolve().parent != CATALOG
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "name" in given or not isinstance(given.get("title"), str):
+            return given
+        words = "-".join(re.findall(r"[a-z0-9]+", given["title"].lower()))
+        return {**given, "name": words or str(given.get("id", "")).lower()}  # a title may have no such letters
 
     @field_validator("summary")
     @classmethod
@@ -75,13 +130,15 @@ class Rule(Node):
         if used != self.signals.keys():
             unknown, unused = sorted(used - self.signals.keys()), sorted(self.signals.keys() - used)
             raise ValueError(f"condition and support name unknown signals {unknown}, leave out {unused}")
-        for _, name, _, _ in string.Formatter().parse(self.summary):
+        for _, name, spec, _ in string.Formatter().parse(self.summary):
             signal, _, field = (name or "slice").partition(".")
             if field and (signal not in self.signals or field not in READING_FIELDS):
                 fields = ", ".join(sorted(READING_FIELDS))
                 raise ValueError(f"summary: {{{name}}}: expected a signal of this rule and one of {fields}")
+            if field:
+                _try_format(f"{name}:{spec}", READING_FIELDS[field], spec or "")
         if self.status == "experimental" and self.severity == "error":
-            raise ValueError("an experimental rule is at most a warning")
+            raise ValueError("severity: error given, expected at most warn of an experimental rule; see `status`")
         needs_pair = any(ref.stat and not ref.pair for ref in self.series())
         if needs_pair and not self.pairs:
             raise ValueError("pairs: nothing given, expected the pairs that the series without one are about")
@@ -94,3 +151,10 @@ class Rule(Node):
                 ref = getattr(signal, field, None)
                 if ref is not None:
                     yield ref
+
+
+def _try_format(field: str, value: float | str, spec: str) -> None:
+    try:
+        format(value, spec)
+    except ValueError as error:
+        raise ValueError(f"summary: {{{field}}}: {error}") from error

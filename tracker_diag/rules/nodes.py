@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
@@ -29,9 +29,12 @@ Limit: TypeAlias = float | dict[Algorithm | Literal["other"], float]
 
 
 class Node(BaseModel):
-    """Frozen, and closed to unknown fields, so that a typo is an error and not a blind rule."""
+    """Frozen, and closed to unknown fields, so that a typo is an error and not a blind rule.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    What stands below a field is its description in the JSON Schema, which an editor shows.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class SeriesRef(Node):
@@ -259,11 +262,30 @@ class AnyOf(Node):
 class Not(Node):
     """The opposite; what is unknown stays unknown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
     not_: "Condition" = Field(alias="not")
 
 
-Condition: TypeAlias = str | All | AnyOf | Not
+def _kind_of_condition(given: object) -> str | None:
+    """Which of the four a condition is, so that what is wrong with it is told of that one alone."""
+    if isinstance(given, str):
+        return "name"
+    if isinstance(given, dict):
+        return next((f"{kind} of" for kind in ("all", "any", "not") if kind in given), None)
+    return {"All": "all of", "AnyOf": "any of", "Not": "not of"}.get(type(given).__name__)
+
+
+Condition: TypeAlias = Annotated[
+    Annotated[str, Tag("name")]
+    | Annotated[All, Tag("all of")]
+    | Annotated[AnyOf, Tag("any of")]
+    | Annotated[Not, Tag("not of")],
+    Discriminator(
+        _kind_of_condition,
+        custom_error_type="condition",
+        custom_error_message="expected the name of a signal, or one of all, any and not over such",
+    ),
+]
 
 
 def names(condition: Condition) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.loader import Own, in_force
+from tracker_diag.rules.model import Severity
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import SEVERITIES, Summary
@@ -90,14 +90,18 @@ class Diagnosis:
 def diagnose(
     run: FinishedRun,
     *,
-    rules: Sequence[Rule] | None = None,
+    rules: Own = (),
+    catalog: bool = True,
     framework: str | None = None,
     algorithm: Algorithm | None = None,
     since: int | None = None,
 ) -> Diagnosis:
-    """Hold `rules`, the catalogue by default, against the metrics of a finished run, from step `since` on.
+    """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
+
+    `rules` and `catalog` are as in `Monitor`.
 
     Raises:
+        RuleError: a rule that cannot be used.
         UnknownName: there are no aliases for `framework`.
     """
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
@@ -106,7 +110,7 @@ def diagnose(
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row), framework)
     algorithm = algorithm or algorithm_of(run.config)
     settings = GrowthSettings(expected_steps=len(rows) or None)
-    engine = Engine(catalog() if rules is None else rules, settings, algorithm)
+    engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
     series: dict[str, dict[int, float]] = {}
     for step, row in rows.items():
         values = keys.values(row)

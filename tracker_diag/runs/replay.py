@@ -4,16 +4,17 @@ from pathlib import Path
 
 from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.monitor import Monitor
+from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.sources.jsonl import read_metrics
 from tracker_diag.runs.sources.prime_rl import read_exports
 from tracker_diag.runs.sources.tokens import read_tokens
 
 
-def replay(tokens: Path, metrics: Path | None = None) -> Summary:
+def replay(tokens: Path, metrics: Path | None = None, *, rules: Own = (), catalog: bool = True) -> Summary:
     """Diagnose the token table `tokens`, with the run's own `metrics` file where there is one.
 
-    A folder is taken for the token exports of prime-rl.
+    A folder is taken for the token exports of prime-rl. `rules` and `catalog` are as in `Monitor`.
 
     Raises:
         SourceError: what is wrong with which file.
@@ -21,7 +22,7 @@ def replay(tokens: Path, metrics: Path | None = None) -> Summary:
     own = read_metrics(metrics) if metrics else {}
     waiting = iter(own)
     upcoming = next(waiting, None)
-    with Monitor(source=str(tokens)) as monitor:
+    with Monitor(source=str(tokens), rules=rules, catalog=catalog) as monitor:
         for step, tensors in (read_exports if tokens.is_dir() else read_tokens)(tokens):
             while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
                 monitor.log(own[upcoming], upcoming)

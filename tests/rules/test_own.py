@@ -1,0 +1,125 @@
+"""A rule of one's own that says no more than it must goes every way that those of the catalogue go."""
+
+import io
+import runpy
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tracker_diag import Monitor, RuleError, wrap
+from tracker_diag.backends import mlflow, wandb_automations
+from tracker_diag.report.html import render_html
+from tracker_diag.report.tables import findings_table
+from tracker_diag.report.terminal import verdict
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.new import write_new
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.testing import CapturingBackend
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def own(tmp_path):
+    write_new("ACM001", tmp_path / "own")
+    return tmp_path / "own"
+
+
+def watched(**options):
+    """A run whose reward falls below the rule's limit, and what arrived of it."""
+    seen = CapturingBackend()
+    monitor = Monitor([seen], **options)
+    for step in range(6):
+        monitor.log({"reward": 0.5 if step < 3 else 0.05}, step)
+    monitor.close()
+    return seen
+
+
+def test_it_is_looked_for_beside_the_catalogue(own):
+    seen = watched(rules=own)
+    assert [finding.rule.id for finding in seen.summary.findings] == ["ACM001"]
+    assert len(seen.summary.blind) + len(seen.summary.healthy) == len(catalog())
+    assert seen.scalars(3)["diag/rule/ACM001"] == 2
+    (notice,) = seen.notices
+    assert notice.text.splitlines()[-1] == f"More: tracker-diag rules show ACM001 --rules {own}/ACM001.yaml"
+
+
+def test_it_can_be_looked_for_alone_and_so_can_nothing(own):
+    alone = watched(rules=str(own), catalog=False).summary
+    assert ([finding.rule.id for finding in alone.findings], alone.blind, alone.healthy) == (["ACM001"], {}, ())
+    nothing = watched(catalog=False).summary
+    assert (nothing.findings, nothing.blind, nothing.healthy) == ((), {}, ())
+
+
+def test_a_platform_names_it_for_every_run(own, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_RULES", str(own))
+    assert [finding.rule.id for finding in watched().summary.findings] == ["ACM001"]
+    run = wrap(lambda metrics, step: None)
+    assert "ACM001" in run.diag.close().blind
+    assert "ACM001" in diagnose(FinishedRun("x", {0: {"kl": 0.1}}, {}, {}, ())).summary.blind
+
+
+def test_what_cannot_be_used_is_told_at_set_up(own):
+    (own / "ACM001.yaml").write_text((own / "ACM001.yaml").read_text().replace("below", "bellow"))
+    for begin in (lambda: Monitor(rules=own), lambda: wrap(lambda metrics, step: None, rules=own)):
+        with pytest.raises(
+            RuleError, match=r"ACM001.yaml:7: signals.reward_low.bellow: no such field; did you mean be"
+        ):
+            begin()
+
+
+def test_what_it_does_not_say_leaves_no_empty_heading(own):
+    summary = watched(rules=own).summary
+    (finding,) = summary.findings
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(verdict(summary))
+    assert "broke first  Reward is low" in (text := console.export_text())
+    assert not any(line.startswith("│  do ") for line in text.splitlines())
+    page = render_html(summary, [findings_table(summary.findings)], {})
+    assert "ACM001 Reward is low" in page
+    assert "What to do" not in page
+    assert "false alarm" not in page
+    note = mlflow._note(summary)
+    assert note.startswith("**Broke first: Reward is low, on all, from step 3** (ACM001, fired at step 3)")
+    assert "What to do" not in note
+    assert finding.to_json()["remedy"] == []
+    assert findings_table([finding]).rows[0][-1] == ""
+    page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["rule_page"](finding.rule)
+    assert [line for line in page.splitlines() if line.startswith("#")] == ["# ACM001 reward-is-low", "## Evidence"]
+
+
+def test_an_automation_of_it_says_where_to_read_on(own, monkeypatch):
+    sent = []
+
+    class Automations:
+        class RunEvent:
+            @staticmethod
+            def metric(name):
+                return 0
+
+        class SendNotification:
+            @staticmethod
+            def from_integration(integration, **said):
+                sent.append(said)
+
+        class OnRunMetric:
+            def __init__(self, **of): ...
+
+            def __rshift__(self, tell): ...
+
+    monkeypatch.setattr(wandb_automations, "require", lambda *_: Automations)
+    wandb_automations.automation(watched(rules=own).summary.findings[0].rule, None, None)
+    assert sent[0]["text"] == (
+        f"reward-is-low (policy_update). More: tracker-diag rules show ACM001 --rules {own}/ACM001.yaml"
+    )
+
+
+def test_a_resumed_run_goes_on_with_it(own):
+    first, second = Monitor(rules=own), Monitor(rules=own)
+    for step in range(4):
+        first.log({"reward": 0.5 if step < 3 else 0.05}, step, last=True)
+    second.load_state_dict(first.state_dict())
+    (finding,) = second.summary().findings
+    assert (finding.rule.id, finding.onset, finding.state) == ("ACM001", 3, "firing")

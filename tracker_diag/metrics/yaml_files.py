@@ -1,0 +1,125 @@
+"""YAML as every data file here is read: no key stands twice, and whatever is wrong is told with file and line.
+
+It lies with the metrics because theirs and the rules' are the files, and rules may use metrics.
+"""
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+from pydantic import ValidationError
+
+from tracker_diag.errors import DiagError, nearest
+
+Place: TypeAlias = tuple[int | str, ...]
+"""Keys and positions from the top of the file down, as pydantic gives them."""
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """The safe loader, but a key that stands twice is an error; PyYAML keeps the last in silence. A date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # as PyYAML has it
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key is a list or a map", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+@dataclass(frozen=True)
+class YamlFile:
+    """A file that was read: its data, and where each part of it stands."""
+
+    file: Path
+    data: Any
+    root: yaml.Node | None
+
+    @classmethod
+    def read(cls, file: Path, error: type[DiagError]) -> "YamlFile":
+        """Read `file`.
+
+        Raises:
+            DiagError: of the kind `error`, "file:line: what is wrong".
+        """
+        try:
+            loader = _UniqueKeys(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as wrong:  # a control character is YAML's affair
+            raise error(f"{file}:1: cannot be read: {wrong}") from wrong
+        try:
+            root = loader.get_single_node()
+            return cls(file, None if root is None else loader.construct_document(root), root)
+        except yaml.MarkedYAMLError as wrong:
+            line = wrong.problem_mark.line + 1 if wrong.problem_mark else 1
+            raise error(f"{file}:{line}: {wrong.problem}") from wrong
+        except (ValueError, RecursionError) as wrong:  # 0b_, which is no number, or a thousand brackets
+            raise error(f"{file}:1: {wrong}") from wrong
+        finally:
+            loader.dispose()
+
+    def line(self, place: Place) -> int:
+        """The line of the deepest part of `place` that the file has."""
+        return self._found(place)[0]
+
+    def refused(self, wrong: ValidationError, fields: Callable[[Place], Collection[str]] = lambda _: ()) -> str:
+        """The message for data that is not as it should be: "file:line: field: what is wrong".
+
+        A misspelt field is told rather than the one that is missing for it.
+
+        Args:
+            fields: gives the names that may stand at a place, for a hint at the nearest.
+        """
+        errors = wrong.errors()
+        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+        place, text = first["loc"], first["msg"].removeprefix("Value error, ")
+        about = first.get("ctx", {})
+        match first["type"]:
+            case "extra_forbidden":
+                known = fields(place)
+                text = "no such field" + nearest(str(place[-1]), known, otherwise=bool(known))
+            case "union_tag_invalid":
+                kinds, kind = about["expected_tags"].replace("'", ""), about["tag"]
+                text = f"kind: {kind!r} given, expected one of {kinds}{nearest(kind, kinds.split(', '))}"
+            case "union_tag_not_found":
+                text = "kind: nothing given"
+            case _:
+                pass
+        if not place:  # of the whole: its first word is the field that it is about, if there is one
+            place, field = (text.partition(" ")[0].rstrip(":"),), ""
+        else:
+            path = [*self._found(place)[1], *place[-1:]] if first["type"] == "missing" else self._found(place)[1]
+            field = ".".join(map(str, path)) + ": "
+        return f"{self.file}:{self.line(place)}: {field}{text}"
+
+    def _found(self, place: Place) -> tuple[int, list[int | str]]:
+        """The line of `place`, and those parts of it that the file has; pydantic puts tags of unions into it."""
+        node, line = self.root, 1
+        found: list[int | str] = []
+        for part in place:
+            if isinstance(node, yaml.MappingNode):
+                match = [(key, value) for key, value in node.value if key.value == str(part)]
+                if not match:
+                    continue
+                key, node = match[0]
+                line = _line_of(key)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+                node = node.value[part]
+                line = _line_of(node)
+            else:
+                continue
+            found.append(part)
+        return line, found
+
+
+def _line_of(node: Any) -> int:
+    return int(node.start_mark.line) + 1
