@@ -445,7 +445,7 @@ def alerts_of(seen):
     return [(step, f.rule.id, f.pair, f.slice, f.state, f.onset, f.summary, f.evidence) for step, f in seen.findings]
 
 
-@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 129), mid_step=st.booleans())
 def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, cut, mid_step):
     """Saved at any step, also between two `log` calls of one, and restored through JSON."""

@@ -14,7 +14,7 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 
 
 @pytest.fixture
-def run_checks(tmp_path):
+def run_checks(tmp_path, migrated_mlflow):
     """Runs `<framework>/checks.py` with the framework's own modules; `stand_ins` are libraries it imports besides."""
 
     def run(framework, folders=(), stand_ins=(), plugins=""):
