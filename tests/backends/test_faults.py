@@ -26,9 +26,10 @@ from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 STEPS = 60
+
 
 @pytest.fixture
 def impatient(monkeypatch):

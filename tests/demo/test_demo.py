@@ -13,7 +13,7 @@ import wandb
 
 from tracker_diag.demo.leads import SIGNALS, leads
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 COMMAND = Path(sys.executable).with_name("tracker-diag")
 
