@@ -8,13 +8,18 @@ FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rll
 
 PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
-.PHONY: frameworks demo test check lint types fast docs evidence bench screenshots clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+
+.PHONY: frameworks demo test test-long check lint types fast docs evidence bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
 test: $(VENV)/.dev $(FRAMEWORKS)  ## everything, with real servers, a browser and training runs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	$(PYTEST)
+
+test-long: $(VENV)/.dev  ## the properties, with twenty times as many examples; for the night
+	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
 
 check: lint types fast  ## what every change must pass first
 
@@ -27,7 +32,7 @@ types: $(VENV)/.dev
 	$(BIN)/pyright
 
 fast: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -q
+	$(PYTEST) -m "not slow" -q
 
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py

@@ -1,21 +1,49 @@
 """What several tests share: synthetic batches whose tails are known, and real trackers on local files."""
 
+import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes is the machine's affair, and no property of the code.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
+settings.load_profile("default")
+
+
+LONGEST = ("test_rllib", "test_demo.py", "widening", "test_openrlhf", "test_growth.py", "test_same_rows.py")
+"""What takes longest begins first, or the other worker would wait for it in the end."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items):
+    """What workers are given: a slow test, or all that share a module's fixtures, or the fast tests of a file."""
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs.values()
+        alone = item.get_closest_marker("slow") and not any(one[-1].scope == "module" for one in fixtures)
+        if not (alone or item.get_closest_marker("xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    yield
+
+    def place(item):
+        first = next((place for place, name in enumerate(LONGEST) if name in item.nodeid), len(LONGEST))
+        return item.get_closest_marker("slow") is None, first
+
+    items.sort(key=place)  # otherwise in the order in which they were shuffled
 
 
 def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, width=24):
@@ -54,12 +82,50 @@ def make_batch():
     return batch
 
 
+@pytest.fixture(scope="session")
+def migrated_mlflow(request, tmp_path_factory):
+    """An MLflow database with all its tables and nothing in them, made once for all workers and what they start.
+
+    Each store that a test makes would otherwise run through all migrations of MLflow's history.
+    """
+    mlflow = pytest.importorskip("mlflow")
+    shared = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        shared = shared.parent
+    made = Path(os.environ.get("MIGRATED_MLFLOW", shared / "migrated-mlflow.db"))
+    with made.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            new = made.with_suffix(".new")
+            mlflow.MlflowClient(f"sqlite:///{new}").search_experiments()
+            with closing(sqlite3.connect(new)) as store:
+                store.execute("DELETE FROM experiments")  # its place is this one; whoever opens a copy makes its own
+                store.commit()
+                with closing(sqlite3.connect(made.with_suffix(".copy"))) as copy:
+                    store.backup(copy)
+            made.with_suffix(".copy").rename(made)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIGRATED_MLFLOW", str(made))
+        yield made
+
+
+@pytest.fixture(scope="session")
+def new_mlflow_store(migrated_mlflow):
+    """Makes a fresh MLflow store in a folder, which nothing uses yet; gives its URI."""
+
+    def make(folder):
+        shutil.copyfile(migrated_mlflow, folder / "mlflow.db")
+        return f"sqlite:///{folder / 'mlflow.db'}"
+
+    return make
+
+
 @pytest.fixture
-def mlflow_store(tmp_path, monkeypatch):
+def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
     """A real MLflow store on sqlite, used by the module as well; gives its URI."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    uri = new_mlflow_store(tmp_path)
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(uri)
     yield uri
@@ -102,15 +168,40 @@ def read_wandb():
     return read
 
 
-def a_free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+@contextlib.contextmanager
+def kept_port():
+    """A port on loopback that nobody else is given meanwhile: it is bound, and nothing listens there.
+
+    A server that is told of it may bind it all the same, as servers set SO_REUSEADDR, and as often as it likes.
+    """
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
 
 
 @pytest.fixture
 def free_port():
-    return a_free_port()
+    with kept_port() as port:
+        yield port
+
+
+def until_it_answers(server, address, log):
+    """Until `server`, a process, answers at `address`: two minutes, or as long as it lives."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and server.poll() is None:
+        try:
+            urllib.request.urlopen(address, timeout=60).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError(f"no server: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def answers():
+    return until_it_answers
 
 
 @pytest.fixture(scope="session")
@@ -119,23 +210,18 @@ def start_mlflow_server(tmp_path_factory):
     started = []
 
     def start(uri):
-        port = a_free_port()
+        port = ports.enter_context(kept_port())
         address = f"http://127.0.0.1:{port}"
         log = tmp_path_factory.mktemp("server") / "log"
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
         command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         with log.open("w") as out:
             started.append(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True))
-        for _ in range(120):
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=1).close()
-            except OSError:
-                time.sleep(1)
-            else:
-                return address
-        raise AssertionError(f"no MLflow server: {log.read_text()}")
+        until_it_answers(started[-1], f"{address}/health", log)
+        return address
 
-    yield start
-    for server in started:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
+    with contextlib.ExitStack() as ports:
+        yield start
+        for server in started:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(60)

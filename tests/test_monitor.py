@@ -446,34 +446,41 @@ def alerts_of(seen):
     return [(step, f.rule.id, f.pair, f.slice, f.state, f.onset, f.summary, f.evidence) for step, f in seen.findings]
 
 
-@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def run_until(monitor, steps, make_batch, start=0):
+    rng = np.random.default_rng(0)
+    for step in range(steps):
+        tensors = make_batch(rng, post=growing(step))
+        if step >= start:
+            monitor.observe(**tensors)
+            monitor.log({"reward": 0.5}, step)
+            monitor.log({"kl": math.nan if step == 60 else 0.1}, step)
+
+
+@pytest.fixture
+def unbroken(make_batch):
+    """A run of 130 steps, and what its backend saw."""
+    whole = CapturingBackend()
+    monitor = Monitor([whole])
+    run_until(monitor, 130, make_batch)
+    monitor.close()
+    return monitor, whole
+
+
+@settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 129), mid_step=st.booleans())
-def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, cut, mid_step):
+def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, cut, mid_step):
     """Saved at any step, also between two `log` calls of one, and restored through JSON."""
 
-    def run(monitor, steps, start=0):
-        rng = np.random.default_rng(0)
-        for step in range(steps):
-            tensors = make_batch(rng, post=growing(step))
-            if step >= start:
-                monitor.observe(**tensors)
-                monitor.log({"reward": 0.5}, step)
-                monitor.log({"kl": math.nan if step == 60 else 0.1}, step)
-
-    whole = CapturingBackend()
-    unbroken = Monitor([whole])
-    run(unbroken, 130)
-    unbroken.close()
-
+    unbroken, whole = unbroken
     first, second = CapturingBackend(), CapturingBackend()
     killed = Monitor([first])
-    run(killed, cut)
+    run_until(killed, cut, make_batch)
     if mid_step and killed._open:
         killed._evaluate_open()
     state = json.loads(json.dumps(killed.state_dict(), allow_nan=False))
     resumed = Monitor([second])
     resumed.load_state_dict(state)
-    run(resumed, 130, cut)
+    run_until(resumed, 130, make_batch, cut)
     resumed.close()
     atexit.unregister(killed.close)
     assert alerts_of(first) + alerts_of(second) == alerts_of(whole)

@@ -5,8 +5,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -52,7 +50,7 @@ def trackio_runs(request):
 
 
 @pytest.fixture
-def serve(tmp_path, free_port):
+def serve(tmp_path, free_port, answers):
     """Starts a server on loopback, told its port in place of `PORT`; it is stopped at the end."""
     started = []
 
@@ -62,19 +60,13 @@ def serve(tmp_path, free_port):
         with log.open("w") as out:
             words = [word.replace("PORT", str(free_port)) for word in command]
             started.append(subprocess.Popen(words, stdout=out, stderr=out, start_new_session=True))
-        for _ in range(240):
-            try:
-                urllib.request.urlopen(address, timeout=1).close()
-            except OSError:
-                time.sleep(0.5)
-            else:
-                return address
-        raise AssertionError(f"no server: {log.read_text()}")
+        answers(started[-1], address, log)
+        return address
 
     yield start
     for server in started:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(30)
+        server.wait(60)
 
 
 @pytest.fixture
@@ -85,5 +77,7 @@ def page():
     assert chromium, "chromium is not installed: apt-get install chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser.new_page(viewport={"width": 1600, "height": 1500})
+        shown = browser.new_page(viewport={"width": 1600, "height": 1500})
+        shown.set_default_timeout(60_000)
+        yield shown
         browser.close()

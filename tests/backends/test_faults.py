@@ -26,19 +26,16 @@ from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 STEPS = 60
-
-DELAY = 10.0
-"""Seconds by which a slow server's answer is late."""
 
 
 @pytest.fixture
 def impatient(monkeypatch):
     """MLflow's own client gives up at once, so that what follows is ours."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")
     monkeypatch.setattr(outbox, "RETRY", 0.05)
     monkeypatch.setattr(outbox, "RETRY_AT_MOST", 0.1)
     monkeypatch.setattr(outbox, "CLOSE_WITHIN", 120.0)
@@ -66,10 +63,10 @@ def assert_all_arrived(client, run_id, steps=STEPS):
     assert client.get_run(run_id).data.tags["diag.alert.rules"] in ("NUM004", "")
 
 
-def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals):
+def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals, new_mlflow_store):
     import mlflow
 
-    uri, address = f"sqlite:///{tmp_path / 'mlflow.db'}", f"http://127.0.0.1:{free_port}"
+    uri, address = new_mlflow_store(tmp_path), f"http://127.0.0.1:{free_port}"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
     command += ["--port", str(free_port), "--workers", "1", "--artifacts-destination", str(tmp_path / "artifacts")]
 
@@ -78,7 +75,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path
         )
         until = time.monotonic() + 180
-        while time.monotonic() < until:
+        while time.monotonic() < until and server.poll() is None:
             try:
                 mlflow.MlflowClient(address).search_experiments()
             except mlflow.MlflowException:
@@ -95,9 +92,8 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
         train(monitor, range(20))
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
-        before = time.monotonic()
         train(monitor, range(20, 40))
-        assert time.monotonic() - before < 10
+        assert any(journals.iterdir())  # training has gone on, and what it said waits
         server = start()
         train(monitor, range(40, STEPS))
         monitor.close()
@@ -110,7 +106,10 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
 
 
 class Proxy(ThreadingHTTPServer):
-    """Hands requests on to a real server; answers errors while it is `down`, and late as long as it is `slow`."""
+    """Hands requests on to a real server; answers errors while it is `down`, and late as long as it is `slow`.
+
+    A late answer comes when `let_go` is set, and no sooner: whoever goes on before that does not wait for it.
+    """
 
     down = False
     errors = 0
@@ -120,7 +119,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, target):
         super().__init__(("127.0.0.1", 0), Handler)
         self.target, self.address = target, f"http://127.0.0.1:{self.server_port}"
-        self.lock, self.steps = threading.Lock(), []
+        self.lock, self.steps, self.let_go = threading.Lock(), [], threading.Event()
 
     def answer(self, forward):
         with self.lock:
@@ -136,7 +135,7 @@ class Proxy(ThreadingHTTPServer):
         if slow:
             with self.lock:
                 self.late += 1
-            time.sleep(DELAY)
+            self.let_go.wait(240)
             with self.lock:
                 self.late -= 1
         return done
@@ -174,12 +173,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, start_mlflow_server):
+def server(tmp_path_factory, start_mlflow_server, new_mlflow_store):
     """Where a real server listens."""
     place = tmp_path_factory.mktemp("server")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)  # it keeps artifacts where it was started
-        return start_mlflow_server(f"sqlite:///{place / 'mlflow.db'}").removeprefix("http://")
+        return start_mlflow_server(new_mlflow_store(place)).removeprefix("http://")
 
 
 @pytest.fixture
@@ -188,6 +187,7 @@ def proxy(server):
     thread = threading.Thread(target=found.serve_forever)
     thread.start()
     yield found
+    found.let_go.set()
     found.shutdown()
     thread.join()
     found.server_close()
@@ -231,9 +231,9 @@ def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient
     wait_for(lambda: proxy.errors >= 6)
     proxy.slow, proxy.down = 3, False
     wait_for(lambda: proxy.late)
-    before = time.monotonic()
     train(monitor, range(40, STEPS))
-    assert time.monotonic() - before < DELAY  # twenty steps take less than one answer
+    assert proxy.late  # twenty steps take less than one answer
+    proxy.let_go.set()
     monitor.close()
 
     assert proxy.slow == 0
@@ -255,13 +255,13 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     proxy.slow = 10**6
     train(monitor, range(2))
     wait_for(lambda: proxy.late)
-    before = time.monotonic()
     train(monitor, range(2, STEPS))
     monitor.close()
-    assert time.monotonic() - before < 3 * DELAY  # a request for each step would take twenty times as long
+    assert proxy.late  # all that takes less than one answer
     assert any(journals.iterdir())
     assert any("tracker-diag flush" in told for told in monitor.failures)
     proxy.slow = 0
+    proxy.let_go.set()
 
     def flushed():  # left alone as long as our thread waits for its last answer
         CliRunner().invoke(app, ["flush"])

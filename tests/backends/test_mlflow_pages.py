@@ -44,17 +44,17 @@ def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_m
         page.get_by_text(title).wait_for(timeout=60_000)
     for pair in ("policy", "reference"):
         for name in ("text_only", "post_tool"):
-            page.get_by_text(f"watched (diag/{pair}/{name}/p95)").wait_for(timeout=30_000)
+            page.get_by_text(f"watched (diag/{pair}/{name}/p95)").wait_for(timeout=60_000)
     images = page.locator("img[src*='artifact'], img[src^='blob:']")
-    images.first.wait_for(timeout=30_000)
+    images.first.wait_for(timeout=60_000)
     assert images.count() >= 2
     assert page.get_by_text("No image logged at this step").count() == 0
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
-    page.get_by_text("Broke first: ").first.wait_for(timeout=30_000)
-    page.get_by_text("diag.alert.state").first.wait_for(timeout=30_000)
+    page.get_by_text("Broke first: ").first.wait_for(timeout=60_000)
+    page.get_by_text("diag.alert.state").first.wait_for(timeout=60_000)
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}/artifacts/diag/report.html")
     report = page.frame_locator("iframe")
-    report.get_by_text("Findings, earliest onset first").wait_for(timeout=30_000)
-    report.get_by_text("POL001 Weight tail grows after tool calls").wait_for(timeout=30_000)
+    report.get_by_text("Findings, earliest onset first").wait_for(timeout=60_000)
+    report.get_by_text("POL001 Weight tail grows after tool calls").wait_for(timeout=60_000)

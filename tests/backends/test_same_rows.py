@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf, -math.inf]) | st.integers(-5, 5)
 DATA = st.dictionaries(st.sampled_from(["loss", "reward", "train/kl", "eval_score"]), VALUES, min_size=1, max_size=3)
-few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=settings().max_examples // 12, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_your_rows_are_the_same_with_and_without_us(pattern, module, rng, make_b
     assert any("diag/policy/all/p95" in row for _, row in wrapped)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=1, max_size=8))
 def test_whatever_steps_you_give_or_leave_out(steps, rng, make_batch, trackio_runs):
     calls = [({"a": i}, {} if step is None else {"step": step}) for i, step in enumerate(steps)]

@@ -24,15 +24,15 @@ def test_curves_histograms_tables_and_alerts_are_on_the_pages(rng, make_batch, t
     page.goto(f"{address}/?project={trackio_runs.project}&metric_filter=diag/policy/(text_only|post_tool)/(p95|hist)$")
     for name in ("post_tool", "text_only"):
         page.get_by_text(f"{name}/p95", exact=True).wait_for(timeout=60_000)
-        page.get_by_text(f"diag/policy/{name}/hist", exact=True).first.wait_for(timeout=30_000)
-    page.get_by_text("POL001 post_tool: Weight tail grows after tool calls").first.wait_for(timeout=30_000)
+        page.get_by_text(f"diag/policy/{name}/hist", exact=True).first.wait_for(timeout=60_000)
+    page.get_by_text("POL001 post_tool: Weight tail grows after tool calls").first.wait_for(timeout=60_000)
     assert page.get_by_text("all/p95", exact=True).count() == 0
 
     page.goto(f"{address}/media?project={trackio_runs.project}")
     page.get_by_text("diag/findings").first.wait_for(timeout=60_000)
-    page.get_by_text("Read ten of the tool results").first.wait_for(timeout=30_000)
+    page.get_by_text("Read ten of the tool results").first.wait_for(timeout=60_000)
     slices = page.locator("table", has_text="ess_sequence").first
-    slices.wait_for(timeout=30_000)
+    slices.wait_for(timeout=60_000)
     shown = slices.locator("tr", has_text="post_tool").first.inner_text()
     assert f"{last['diag/policy/post_tool/p95']:.4f}"[:5] in shown, shown
 

@@ -7,7 +7,6 @@ import runpy
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -104,7 +103,7 @@ EVERYTHING = (
 FAULTS = {
     "500 to everything": {"status": dict.fromkeys(EVERYTHING, 500)},
     "tables of 150 ms": {"delays": {"ArtifactType": 0.15}},
-    "tables of 10 s": {"delays": {"ArtifactType": 10}},
+    "tables that hang": {"delays": {"ArtifactType": 240}},
     "no tables": {"status": {"ArtifactType": 400, "CreateArtifact": 400}},
     "no alerts": {"status": {"NotifyScriptableRunAlert": 500}},
     "malformed replies": {"malformed": {"ArtifactType", "CreateArtifact", "NotifyScriptableRunAlert"}},
@@ -122,14 +121,11 @@ def test_a_server_that_is_ill_is_no_matter_of_the_training_thread(fault, rng, ma
     run = wrap(start("wrapped"))
     for name, value in FAULTS[fault].items():
         setattr(stub, name, value)
-    in_log = 0.0
     for step, batch in enumerate(batches):
         run.diag.observe(**batch)
-        before = time.monotonic()
-        run.log({"reward": step}, step=step)
-        in_log += time.monotonic() - before
-        time.sleep(0.01)
-    assert in_log < 5
+        run.log({"reward": step}, step=step)  # it comes back, though what the server is asked hangs
+    if "hang" in fault:
+        stub.delays = {}
     run.diag.close()
     for name, value in FAULTS[fault].items():
         setattr(stub, name, type(value)())  # the client's own queue is to empty

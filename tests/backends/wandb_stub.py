@@ -20,8 +20,8 @@ HARMLESS = {"OrganizationCoreWeaveOrganizationID"}
 class Stub:
     """`with Stub() as stub:` it listens at `stub.url`.
 
-    Faults, by name of the operation, that of the file stream being `file_stream`: `delays` in seconds, `status` of
-    the reply, `malformed` for replies that fit no schema.
+    Faults, by name of the operation, that of the file stream being `file_stream`: `delays` in seconds, or until they
+    are taken away, `status` of the reply, `malformed` for replies that fit no schema.
     """
 
     def __init__(self):
@@ -44,7 +44,7 @@ class Stub:
         self._stopped.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(60)
 
     def sent(self, name):
         """Variables of all calls of the operation `name`."""
@@ -54,7 +54,7 @@ class Stub:
         """Rows of a run, as a server would have them."""
         return [json.loads(line) for _, line in sorted(self._lines.get(run, {}).items())]
 
-    def wait_for(self, name, count=1, seconds=30):
+    def wait_for(self, name, count=1, seconds=60):
         """Until `count` calls of the operation `name` have come."""
         until = time.monotonic() + seconds
         while len(self.sent(name)) < count:
@@ -68,7 +68,9 @@ class Stub:
             variables = body.get("variables") or {}
         with self._lock:
             self.operations.append((name, variables, time.monotonic()))
-        self._stopped.wait(self.delays.get(name, 0))
+        until = time.monotonic() + self.delays.get(name, 0)
+        while time.monotonic() < until and name in self.delays and not self._stopped.wait(0.01):
+            pass
         if name in self.status:
             return self.status[name], {"errors": [{"message": "out of order"}]}
         if name in self.malformed:

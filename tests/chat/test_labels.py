@@ -55,7 +55,7 @@ def conversations(draw, calls):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples * 2 // 5)
 @given(data=st.data())
 def test_labels_are_those_of_the_construction(families, made, family, data):
     pieces, tokenizer, chat, calls = families[family]

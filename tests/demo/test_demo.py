@@ -13,7 +13,7 @@ import wandb
 
 from tracker_diag.demo.leads import SIGNALS, leads
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 COMMAND = Path(sys.executable).with_name("tracker-diag")
 
@@ -123,24 +123,25 @@ def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
         assert rounded(replayed[part]) == rounded(live[part])
 
 
-@pytest.mark.parametrize("seconds", [0.2, 2.0, 7.0])
-def test_findings_survive_a_kill_at_any_step(seconds, tmp_path):
+@pytest.mark.parametrize("after", [1, 12, 40])
+def test_findings_survive_a_kill_at_any_step(after, tmp_path):
     """Whole lines up to the last step, and each rule that was firing then has its finding."""
     command = [COMMAND, "demo", "--steps", "300", "--out", tmp_path / "out"]
     with (tmp_path / "log").open("w") as log:
         started = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     metrics = tmp_path / "out" / "metrics.jsonl"
     try:
-        deadline = time.monotonic() + 90
-        while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(seconds)
+        deadline = time.monotonic() + 200
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < after:
+            assert started.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
     finally:
         os.killpg(started.pid, signal.SIGKILL)
         started.wait()
     steps = [row["step"] for row in lines(metrics)]
     assert steps == list(range(len(steps)))
-    assert steps
+    assert len(steps) >= after
     firing = {name for name, value in lines(metrics)[-1].items() if name.startswith("diag/rule/") and value == 2}
     findings = lines(tmp_path / "out" / "findings.jsonl")
     assert firing <= {f"diag/rule/{finding['rule']}" for finding in findings if finding["state"] == "firing"}

@@ -14,7 +14,7 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 
 
 @pytest.fixture
-def run_checks(tmp_path):
+def run_checks(tmp_path, migrated_mlflow):
     """Runs `<framework>/checks.py` with the framework's own modules; `stand_ins` are libraries it imports besides."""
 
     def run(framework, folders=(), stand_ins=(), plugins=""):
@@ -26,7 +26,19 @@ def run_checks(tmp_path):
         installed.mkdir()
         (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: checks\nVersion: 0\n")
         (installed / "entry_points.txt").write_text(plugins)
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "stand_ins", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "ignore",
+            "-p",
+            "stand_ins",
+            "-p",
+            "no:cacheprovider",
+            "--timeout=900",
+        ]
         done = subprocess.run(
             [*command, str(Path(__file__).parent / framework / "checks.py")],
             env=os.environ

@@ -1,6 +1,6 @@
 import math
 import shutil
-import time
+import sys
 from pathlib import Path
 
 import pytest
@@ -299,16 +299,19 @@ def test_files_are_data_of_the_package(tmp_path):
     assert len(list(copied.glob("*.yaml"))) == len(aliases.frameworks()) + 1
 
 
-def test_a_row_of_200_keys_costs_microseconds():
+def test_a_row_of_200_keys_costs_a_few_calls_a_key():
+    """And no pattern is matched again: what a key stands for is found once."""
     keys = [*row("verl")[1], *(f"mine/{i}/thing" for i in range(160))]
     logged = dict.fromkeys(keys, 1.0)
     made = key_map(keys)
-    best = math.inf
-    for _ in range(20):
-        start = time.perf_counter()
+    made.values(logged)
+    calls = []
+    sys.setprofile(lambda frame, event, called: calls.append(event) if event in ("call", "c_call") else None)
+    try:
         made.values(logged)
-        best = min(best, time.perf_counter() - start)
-    assert best < 200e-6  # about 15 µs on an idle core
+    finally:
+        sys.setprofile(None)
+    assert len(keys) <= len(calls) <= 3 * len(keys)
 
 
 def test_the_map_of_the_same_keys_is_made_once():

@@ -15,6 +15,8 @@ from tracker_diag.tensors.ranks import AllReduce, ThroughStore
 from tracker_diag.testing import CapturingBackend
 
 STEPS, SEQUENCES, WIDTH = 12, 16, 40
+LAST = 12
+"""The last step of a rank that is then killed."""
 TOOLS = (("search", "python"), ("python", "browser", "search"))
 
 
@@ -36,7 +38,7 @@ def batch(step, rank):
 
 def all_reduce(rank, world, port, folder):
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
     monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
@@ -55,7 +57,7 @@ def all_reduce(rank, world, port, folder):
 def out_of_step(rank, world, port, folder):
     """Rank 1 leaves out one step; the trainer's own collective of every step is to go on."""
     dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
     monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
@@ -73,18 +75,32 @@ def out_of_step(rank, world, port, folder):
 
 
 def through_store(rank, world, port, folder):
-    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=20), wait_for_workers=False)
-    (folder / f"{rank}.ready").touch()
-    while len(list(folder.glob("*.ready"))) < world:  # or the first would miss those that are slow to start
-        time.sleep(0.01)
-    monitor = Monitor([CapturingBackend()], ranks=ThroughStore(store, rank, world, f"host-{rank}"), window=STEPS)
+    """In step with the others, as in training; once it has told of step 12, rank 1 waits to be killed."""
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)
+    ranks = ThroughStore(store, rank, world, f"host-{rank}")
+    monitor = Monitor([CapturingBackend()], ranks=ranks, window=STEPS)
     for step in range(40):
         monitor.observe(**batch(step, rank))
         monitor.log({"reward": 0.5}, step)
-        (folder / f"{rank}.at").write_text(str(step))
-        time.sleep(0.05)
+        until(lambda: not ranks._thread._calls)  # what this step has to tell is told
+        (folder / f"{rank}.{step}").touch()
+        if (step, rank) == (LAST, 1):
+            (folder / "1.waits").touch()
+            time.sleep(600)
+        living = [other for other in range(world) if other != 1 or step <= LAST]
+        until(lambda: all((folder / f"{other}.{step}").exists() for other in living))  # noqa: B023  # called at once
+        if step == LAST:
+            until((folder / "killed").exists)
     monitor.close()
     (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+
+
+def until(holds):
+    """Until `holds()`, within three minutes."""
+    end = time.monotonic() + 180
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def report(monitor):

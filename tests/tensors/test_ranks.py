@@ -39,8 +39,16 @@ def start(mode, rank, world, port, folder):
 
 def finish(processes):
     for process in processes:
-        _, error = process.communicate(timeout=120)
+        _, error = process.communicate(timeout=240)
         assert process.returncode == 0, error
+
+
+def until(holds):
+    """Until `holds()`, within two minutes: that is how long an interpreter with torch may take to start."""
+    end = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def observed(step, rank, names, first_group):
@@ -101,10 +109,11 @@ def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collect
 @pytest.mark.slow
 def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, free_port):
     ranks = [start("through_store", rank, 3, free_port, tmp_path) for rank in range(3)]
-    while not (tmp_path / "1.at").exists() or int((tmp_path / "1.at").read_text() or 0) < 12:
-        time.sleep(0.02)
+    until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))
     ranks[1].send_signal(signal.SIGKILL)
-    ranks[1].communicate()
+    _, error = ranks[1].communicate()
+    assert ranks[1].returncode == -signal.SIGKILL, error
+    (tmp_path / "killed").touch()
     finish([ranks[0], ranks[2]])
     report = json.loads((tmp_path / "0.json").read_text())
     (finding, *_) = [finding for finding in report["findings"] if finding["rule"] == "RES007"]
@@ -118,8 +127,7 @@ def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, fre
 
 
 def settle(ranks):
-    while ranks._thread._calls:
-        time.sleep(0.01)
+    until(lambda: not ranks._thread._calls)
     assert not ranks.errors()
 
 
@@ -243,8 +251,7 @@ def test_a_store_that_fails_costs_rank_0_nothing_of_its_own():
     for step in range(3):
         merged = broken.merge(step, observed(step, 0, names, 0), names)
         assert merged.observed["policy"].tokens.n.sum() == tokens_of(step)
-    while broken._thread._calls:
-        time.sleep(0.01)
+    until(lambda: not broken._thread._calls)
     assert [str(error) for error in broken.errors()] == ["the store is gone"] * 3
 
 

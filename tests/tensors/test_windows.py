@@ -184,7 +184,7 @@ def test_a_dimension_is_sliced_by_its_names():
     assert "tool:other" not in found
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @given(st.integers(0, 25), st.integers(1, 25))
 def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
     rng = np.random.default_rng(7)

@@ -1,5 +1,4 @@
 import threading
-import time
 
 from tracker_diag.tensors.worker import LIMIT, Writer
 
@@ -14,7 +13,7 @@ def test_calls_run_in_order_and_errors_are_kept():
         writer.put(lambda i=i: done.append(i))
         if i % 10 == 0:
             writer.put(fail)
-    writer.close(10)
+    writer.close(60)
     assert done == list(range(50))
     assert [str(error) for error in writer.errors()] == ["down"] * 5
     assert writer.errors() == []
@@ -23,13 +22,11 @@ def test_calls_run_in_order_and_errors_are_kept():
 def test_a_slow_tracker_costs_droppable_calls_only_and_nobody_waits():
     writer, gate, done = Writer("test"), threading.Event(), []
     writer.put(gate.wait)
-    before = time.monotonic()
     for i in range(LIMIT + 100):
         writer.put(lambda i=i: done.append(i), droppable=True)
     writer.put(lambda: done.append("finding"))
-    assert time.monotonic() - before < 5
-    gate.set()
-    writer.close(10)
+    gate.set()  # whoever had waited until now would be waiting still
+    writer.close(60)
     assert done[-1] == "finding"
     assert len(done) == LIMIT  # the first call waits in the queue too
     (error,) = writer.errors()

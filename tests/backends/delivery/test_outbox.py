@@ -1,5 +1,4 @@
 import json
-import math
 import subprocess
 import sys
 import threading
@@ -123,7 +122,14 @@ def test_histograms_are_dropped_oldest_first_and_counted(journals):
 
 
 class Hourly(Tracker):
-    pace = 3600.0
+    def __init__(self):
+        super().__init__()
+        self.asked = threading.Event()
+
+    @property
+    def pace(self):
+        self.asked.set()  # now the thread that delivers begins to wait
+        return 3600.0
 
 
 def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_and_at_the_end(journals):
@@ -132,8 +138,9 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
     half = HISTOGRAM_STEPS // 2
     for step in range(half):
         outbox.log(step, picture(step), 0.0)
-    time.sleep(0.1)
-    assert tracker.steps == []
+    assert tracker.asked.wait(60)
+    with outbox._wake:  # free while that thread waits
+        assert tracker.steps == []
     outbox.log(half, picture(half), 0.0)
     until(lambda: len(tracker.steps) > half)
     outbox.log(half + 1, records(half + 1), 0.0)
@@ -298,9 +305,7 @@ def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
     outbox = Outbox(tracker)
     tracker.ready.clear()
     outbox.log(0, records(0), 0.0)
-    before = time.monotonic()
-    outbox.close(NOTHING, ())
-    assert time.monotonic() - before < 30
+    outbox.close(NOTHING, ())  # and it comes back, though the tracker does not
     (error,) = outbox.errors()
     assert "tracker-diag flush" in str(error)
     tracker.ready.set()
@@ -340,9 +345,7 @@ def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatc
     outbox = Outbox(tracker)
     for step in range(40):
         outbox.log(step, records(step), 0.0)
-    end = time.monotonic() + 100  # doubled each time, the pauses would come to centuries
-    while len(tracker.steps) < 40 and time.monotonic() < end:
-        time.sleep(0.01)
+    until(lambda: len(tracker.steps) == 40)  # doubled each time, the pauses would come to centuries
     assert tracker.steps == list(range(40))
     outbox.close(NOTHING, ())
 
@@ -353,12 +356,19 @@ def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journ
     tracker, down = Collector(), [True]
     tracker.fails = while_it_is(down)
     outbox = Outbox(tracker)
-    began = time.monotonic()
+    wait_for, pauses = outbox._wake.wait_for, []
+
+    def noted(holds, timeout=None):
+        if timeout:
+            pauses.append((timeout, tracker.requests, holds))
+        return wait_for(holds, timeout)
+
+    monkeypatch.setattr(outbox._wake, "wait_for", noted)
     for step in range(100):  # that it takes new steps in is no progress
         outbox.log(step, records(step), 0.0)
-        time.sleep(0.01)
-    asked = tracker.requests
-    assert asked <= 2 + math.log2((time.monotonic() - began) / 0.01)
+        until(lambda: len(pauses) > step // 20)  # noqa: B023  # it is called here
+        assert not pauses[-1][2]()  # and they cut no pause short
+    assert [(seconds, requests) for seconds, requests, _ in pauses[:5]] == [(0.01 * 2**i, i + 1) for i in range(5)]
     down.clear()
     outbox.close(NOTHING, ())
     assert tracker.steps == list(range(100))

@@ -205,8 +205,8 @@ def test_a_skyrl_that_has_changed_is_told_and_training_goes_on(watched, rng, cap
     assert "log" not in vars(tracker)
 
 
-def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(tmp_path, rng, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(tmp_path, rng, monkeypatch, new_mlflow_store):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", new_mlflow_store(tmp_path))
     monkeypatch.chdir(tmp_path)
     trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend="mlflow", config=SkyRLTrainConfig()))
     run = mlflow.active_run().info.run_id

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -35,8 +34,8 @@ def outcome(process, folder, rank=0):
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory):
-    """What came out of a scenario, which runs when it is first asked for."""
+def result(tmp_path_factory, migrated_mlflow):
+    """What came out of a scenario, which runs when it is first asked for; tests of one go to one worker."""
     known = {}
 
     def get(scenario):
@@ -58,6 +57,7 @@ def is_sound(run):
     assert not broken, run["failures"]
 
 
+@pytest.mark.xdist_group("trl widening")
 def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
     run = result("widening")["widens"]
     is_sound(run)
@@ -78,6 +78,7 @@ def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
     assert told["status"] == "FINISHED"  # the trainer's own doing
 
 
+@pytest.mark.xdist_group("trl widening")
 def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
     run = result("widening")["stays"]
     is_sound(run)
@@ -85,6 +86,7 @@ def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
     assert len(run["mlflow"]["metrics"]["diag/policy/post_tool/p95"]) > 60  # and it has been looked at
 
 
+@pytest.mark.xdist_group("trl user_rows")
 def test_the_trainers_own_rows_are_the_same_with_and_without(result):
     plain, ours = (result("user_rows")[name] for name in ("plain", "with_us"))
     is_sound(ours)
@@ -103,6 +105,7 @@ def test_the_trainers_own_rows_are_the_same_with_and_without(result):
     assert [key for key in after if key.startswith("diag/reference/post_tool/")]
 
 
+@pytest.mark.xdist_group("trl settings")
 def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_one(result):
     run = result("settings")["defaults"]
     is_sound(run)
@@ -115,6 +118,7 @@ def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_
     assert not about_ratios & set(run["healthy"])
 
 
+@pytest.mark.xdist_group("trl settings")
 @pytest.mark.parametrize("name", ["no_tools", "accumulated", "spread", "sequence", "peft", "evaluated"])
 def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     run = result("settings")[name]
@@ -128,12 +132,14 @@ def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     assert (counts(run, "policy")["post_tool"] > 0) == (name != "no_tools")
 
 
+@pytest.mark.xdist_group("trl settings")
 def test_the_algorithm_is_told_by_the_level_of_the_ratio(result):
     runs = result("settings")
     assert runs["sequence"]["algorithm"] == "gspo"
     assert runs["peft"]["algorithm"] == "grpo"
 
 
+@pytest.mark.xdist_group("trl settings")
 def test_completions_that_are_masked_are_counted(result):
     run = result("settings")["truncated"]
     is_sound(run)
@@ -141,6 +147,7 @@ def test_completions_that_are_masked_are_counted(result):
     assert rows == 2 * run["health"]["masked_sequences"] > 0  # each generation is trained on twice
 
 
+@pytest.mark.xdist_group("trl settings")
 def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
     run = result("settings")["changed"]
     is_sound(run)
@@ -152,6 +159,7 @@ def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
     assert run["metrics"]["4"]["loss"] == run["own"][3]["loss"]
 
 
+@pytest.mark.xdist_group("trl rollout")
 @pytest.mark.parametrize("name", ["old_kept", "on_policy"])
 def test_the_samplers_ratio_of_a_rollout_function(result, name):
     run = result("rollout")[name]
@@ -165,6 +173,7 @@ def test_the_samplers_ratio_of_a_rollout_function(result, name):
         assert 0.03 < tail < 0.05
 
 
+@pytest.mark.xdist_group("trl resumed")
 def test_a_resumed_run_goes_on_with_its_baseline(result):
     first, second, without = (result("resumed")[name] for name in ("first", "second", "without"))
     assert first["failures"] == second["failures"] == without["failures"] == []
@@ -183,6 +192,7 @@ def test_a_resumed_run_goes_on_with_its_baseline(result):
     assert not any("begin anew" in one for one in second["said"])
 
 
+@pytest.mark.xdist_group("trl others")
 def test_other_trainers_are_seen_by_what_they_log(result):
     runs = result("others")
     assert {name: run["algorithm"] for name, run in runs.items()} == {
@@ -216,7 +226,7 @@ def test_a_trainer_that_trains_again_has_a_second_run(tmp_path):
     assert not any(count for health in run["health"] for count in health.values())
 
 
-def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path):
+def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, migrated_mlflow):
     (release,) = (path for path in VERSIONS if path.name == "1.9.0")
     run = outcome(start("ppo", tmp_path, path=[release]), tmp_path)
     is_sound(run)
@@ -228,11 +238,8 @@ def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path):
     assert "diag/findings.json" in run["mlflow"]["artifacts"]
 
 
-def test_several_processes_are_counted_together(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def test_several_processes_are_counted_together(tmp_path, free_port):
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
     both = [start("ranks", tmp_path, RANK=str(rank), LOCAL_RANK=str(rank), **world) for rank in (0, 1)]
     first, second = (outcome(process, tmp_path, rank) for rank, process in enumerate(both))
     for run in (first, second):

@@ -264,8 +264,8 @@ def test_the_trainer_v1_itself_is_seen(tracking, rng, monkeypatch):
     assert counts(tracking, "reference")["all"] == found["all"]
 
 
-def test_findings_and_series_reach_the_mlflow_run_that_verl_started(tmp_path, rng, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+def test_findings_and_series_reach_the_mlflow_run_that_verl_started(tmp_path, rng, monkeypatch, new_mlflow_store):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", new_mlflow_store(tmp_path))
     monkeypatch.chdir(tmp_path)
     tracking = Tracking("agent", "run", default_backend=["mlflow"], config=CONFIG)
     run = mlflow.active_run().info.run_id

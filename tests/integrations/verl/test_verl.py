@@ -7,6 +7,7 @@ PLUGINS = "[verl.plugins]\ntracker_diag = tracker_diag_verl.plugin\n"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_in_verls_own_modules(run_checks):
     """The plugin is found by verl's own discovery, through an entry point as the package has one."""
     run_checks("verl", plugins=PLUGINS)

@@ -25,7 +25,7 @@ NAMES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(NAMES, st.lists(st.lists(st.none() | st.floats(), min_size=4, max_size=4), min_size=1, max_size=8))
 def test_any_table_comes_back(tmp_path_factory, names, table):
     file = tmp_path_factory.mktemp("c") / "p.csv"

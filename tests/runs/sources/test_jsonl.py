@@ -69,7 +69,7 @@ def same(left, right):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None)
 @given(ROWS, st.randoms())
 def test_any_rows_come_back(tmp_path_factory, rows, random):
     lines = [json.dumps({"step": step, **row}) for step, row in rows.items()]

@@ -24,7 +24,7 @@ ROWS = [
 ]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @given(st.integers(1, 40), st.randoms())
 def test_row_groups_of_any_size_and_tokens_in_any_order_within_a_step(tmp_path_factory, group, random):
     file = tmp_path_factory.mktemp("t") / "tokens.parquet"

@@ -192,7 +192,7 @@ def read_online(name, address, tmp_path):
         "WANDB_CACHE_DIR": str(tmp_path), "WANDB_ERROR_REPORTING": "false", "no_proxy": "127.0.0.1",
     }  # fmt: skip
     command = [sys.executable, "-c", code]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True).stdout
+    out = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=True).stdout
     return out.strip()
 
 
