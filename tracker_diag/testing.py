@@ -4,11 +4,10 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import get_args
 
 import numpy as np
 
-from tracker_diag.backends.base import Backend, Capability
+from tracker_diag.backends.base import Backend
 from tracker_diag.metrics.reasons import no_series
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.rules.alerts import Notice
@@ -62,14 +61,15 @@ ODD_NAMES = ("diag/policy/tool:search/p95", "diag/policy/tool:a b.c-d_e/p95", "d
 """Names with everything in them that a slice's name may hold."""
 
 
-def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]]) -> list[str]:
+def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]] | None = None) -> list[str]:
     """What `backend` does other than the contract of `Backend` asks, one sentence each; empty if it keeps it all.
 
     Writes ten steps of everything there is, some of it twice as after a lost answer, and closes the backend.
 
     Args:
         backend: made for this, on a run of its own.
-        scalars: gives, once the backend is closed, what has arrived under a name, by step.
+        scalars: gives, once the backend is closed, what has arrived under a name, by step; None for a backend that
+            takes no numbers.
     """
     finding = _finding()
     wrong = [*_declared(backend), *(found for step in range(0, 20, 2) for found in _written(backend, step, finding))]
@@ -77,7 +77,7 @@ def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]
     table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
     summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": (no_series("eval_score"),)}, ("NUM001",))
     wrong += _raised("close", partial(backend.close, summary, (table,)))
-    if "scalars" in backend.capabilities:
+    if scalars is not None:
         for name in ("diag/policy/all/p95", *ODD_NAMES):
             expected = {step: step / 10 if name.endswith("all/p95") else 1.0 for step in range(0, 20, 2)}
             found = dict(scalars(name))
@@ -91,8 +91,6 @@ def _declared(backend: Backend) -> list[str]:
     wrong = []
     if not backend.name or backend.name == Backend.name:
         wrong.append(f"name: {backend.name!r}, expected one of its own")
-    if unknown := set(backend.capabilities) - set(get_args(Capability)):
-        wrong.append(f"capabilities: {sorted(unknown)} are none")
     wrong += _raised("address", lambda: json.dumps(dict(backend.address)))
     if backend.temporary(ConnectionError("down")) not in (True, False):
         wrong.append("temporary: expected True or False")

@@ -67,8 +67,6 @@ def test_tensorboard(tmp_path):
 class Forgetful(Backend):
     """A backend with a fault of each kind."""
 
-    capabilities = frozenset({"scalars"})
-
     def log(self, step, records, at):
         if step == 4:
             raise TypeError("an int is no step")

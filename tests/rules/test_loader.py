@@ -50,6 +50,7 @@ def test_a_rule_is_read(tmp_path):
         ("metric: reward}", "metrik: reward}", "rule.yaml:10: signals.low.series.metrik: no such field; did you mean "),
         ("threshold", "thresold", "rule.yaml:10: signals.low: kind: 'thresold' given, expected one of growth, thresh"),
         ("threshold", "thresold", "fired; did you mean threshold?"),
+        ("id: ZZZ001", "id: ZZZ001\nformat: 2", "rule.yaml:2: format: 2 given, expected 1; the rule was written for"),
         ("kind: threshold, ", "", "rule.yaml:10: signals.low: kind: nothing given"),
         ("title: A title", "titel: A title", "rule.yaml:3: titel: no such field; did you mean title?"),
         (

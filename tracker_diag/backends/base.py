@@ -3,15 +3,12 @@
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, TypeAlias
 
 from tracker_diag.errors import DiagError
 from tracker_diag.records import Record, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
-
-Capability: TypeAlias = Literal["scalars", "histograms", "tables", "images", "alerts", "panels"]
 
 
 class Refused(DiagError):
@@ -29,8 +26,6 @@ class Backend:
     name = "backend"
     local = False
     """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
-    capabilities: frozenset[Capability] = frozenset()
-    """What arrives there of what is written."""
     sent = 0
     """Requests that went well, for a backend that collects: after a failure, whether there was progress since."""
     pace = 0.0

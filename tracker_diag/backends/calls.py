@@ -11,7 +11,6 @@ class CallBackend(Backend):
 
     name = "calls"
     local = True
-    capabilities = frozenset({"scalars"})
 
     def __init__(self, call: Callable[[Mapping[str, float], int], object]) -> None:
         self._call = call

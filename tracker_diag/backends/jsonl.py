@@ -20,7 +20,6 @@ class JsonlBackend(Backend):
 
     name = "jsonl"
     local = True
-    capabilities = frozenset({"scalars"})
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)

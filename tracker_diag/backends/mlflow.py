@@ -59,7 +59,6 @@ class MlflowBackend(Backend):
 
     name = "mlflow"
     pace = 1.0
-    capabilities = frozenset({"scalars", "tables", "images", "panels"})
 
     def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
         self._mlflow: Any = require("mlflow", "mlflow")

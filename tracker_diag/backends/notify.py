@@ -51,7 +51,6 @@ class Notifier(Backend):
     """
 
     name = "notify"
-    capabilities = frozenset({"alerts"})
 
     def __init__(self, urls: str | Sequence[str] | None = None, *, run: str | None = None) -> None:
         given = os.environ.get(NOTIFY, "") if urls is None else urls

@@ -36,7 +36,6 @@ class TensorBoardBackend(Backend):
     """Writes into `folder`/diag, for the writer that logs into `folder`; the writer itself is left alone."""
 
     name = "tensorboard"
-    capabilities = frozenset({"scalars", "histograms", "tables", "panels"})
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = str(folder)

@@ -23,7 +23,6 @@ class TrackioBackend(Backend):
 
     name = "trackio"
     local = True
-    capabilities = frozenset({"scalars", "histograms", "tables", "alerts"})
 
     def __init__(self, run: Any) -> None:
         self._trackio: Any = require("trackio", "trackio")

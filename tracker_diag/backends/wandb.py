@@ -30,7 +30,6 @@ class WandbBackend(Backend):
     """Writes into `run`, a `wandb.Run` that is underway, and never finishes it."""
 
     name = "wandb"
-    capabilities = frozenset({"scalars", "histograms", "tables", "alerts"})
 
     def __init__(self, run: Any) -> None:
         self._wandb: Any = require("wandb", "wandb")

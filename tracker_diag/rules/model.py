@@ -42,6 +42,8 @@ class Rule(Node):
     A rule of your own needs `id`, `title`, `signals` with a `condition` over them, and `summary`.
     """
 
+    format: Literal[1] = 1
+    """Version of this form; a file of another one is refused."""
     id: str = Field(pattern=r"^[A-Z]{2,4}\d{3}$")
     """Two to four capitals and three digits."""
     name: str = Field(default="", pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -115,6 +117,13 @@ class Rule(Node):
             return given
         words = "-".join(re.findall(r"[a-z0-9]+", given["title"].lower()))
         return {**given, "name": words or str(given.get("id", "")).lower()}  # a title may have no such letters
+
+    @field_validator("format", mode="before")
+    @classmethod
+    def _of_this_version(cls, version: object) -> object:
+        if version != 1:
+            raise ValueError(f"{version!r} given, expected 1; the rule was written for another version of tracker_diag")
+        return version
 
     @field_validator("summary")
     @classmethod

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.backends.delivery import journal as module
-from tracker_diag.backends.delivery.journal import Journal, JournalInUse
+from tracker_diag.backends.delivery.deliver import deliver
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
 
 
 def lines(journal):
@@ -36,7 +37,7 @@ def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(pa
     journal.close(keep=True)
 
     again = Journal(path, {"backend": "another"})
-    assert again.about == {"backend": "x"}
+    assert again.about == {"version": 1, "backend": "x"}
     assert [line["i"] for line in lines(again)] == [1, 2, 3, 4]
     again.delivered()
     assert not again.undelivered
@@ -53,6 +54,18 @@ def test_a_torn_line_costs_itself_alone(path):
     journal = Journal(path, {})
     journal.append({"i": 2})
     assert lines(journal) == [{"i": 0}, {}, {"i": 2}]
+
+
+def test_a_journal_of_another_version_is_left_alone_and_told(path, monkeypatch):
+    Journal(path, {"backend": "jsonl"}).close(keep=True)
+    before = path.read_bytes()
+    monkeypatch.setattr(module, "VERSION", 2)
+    with pytest.raises(JournalVersion, match=r"run\.jsonl: a journal of version 1 given, expected 2; deliver it with"):
+        Journal(path, {})
+    ((told, outcome, well),) = deliver(path.parent, 1.0)
+    assert (told, well) == (path, False)
+    assert outcome.startswith(f"left alone: {path}: a journal of version 1")
+    assert path.read_bytes() == before
 
 
 def test_a_journal_that_is_open_is_told(path):

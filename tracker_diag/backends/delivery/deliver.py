@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from pathlib import Path
 
-from tracker_diag.backends.delivery.journal import Journal, JournalInUse
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
 from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.backends.discovery import backend_class
 
@@ -21,6 +21,9 @@ def deliver(folder: Path, seconds: float) -> Generator[tuple[Path, str, bool]]:
             journal = Journal(path, {})
         except JournalInUse:
             yield path, "left alone: its process is alive and delivers it itself", True
+            continue
+        except JournalVersion as error:
+            yield path, f"left alone: {error}", False
             continue
         yield path, *_deliver(journal, seconds)
 

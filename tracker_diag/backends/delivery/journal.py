@@ -18,6 +18,9 @@ try:
 except ImportError:  # no such locks on Windows: there, a journal in use is not told from one that is left
     fcntl = None  # type: ignore[assignment]
 
+VERSION = 1
+"""Of the format; it stands in the first line."""
+
 CHUNK = 1 << 20
 """Bytes read at once; no line is longer."""
 
@@ -31,6 +34,10 @@ class JournalInUse(DiagError):
     """The journal is open elsewhere: its process is alive, and delivers it itself."""
 
 
+class JournalVersion(DiagError):
+    """The journal was written by another version of tracker_diag; it is left as it is."""
+
+
 class Journal:
     """Opens the journal at `path`, made if need be; what an earlier process left in it comes first.
 
@@ -39,6 +46,7 @@ class Journal:
 
     Raises:
         JournalInUse: another process, or this one, has it open.
+        JournalVersion: an earlier process left it in another format.
         OSError: the folder cannot be written to.
     """
 
@@ -58,11 +66,15 @@ class Journal:
         self._findings = path.with_suffix(".findings.jsonl")
         self._size = os.fstat(self._fd).st_size
         if self._size == 0:
-            self.append(about)
+            self.append({"version": VERSION, **about})
         first = os.pread(self._fd, CHUNK, 0)
         self._start = first.index(b"\n") + 1 if b"\n" in first else len(first)
         with contextlib.suppress(ValueError):
             self.about: Mapping[str, Any] = json.loads(first[: self._start])
+            if (version := self.about.get("version")) != VERSION:
+                self.close(keep=True)
+                do = "deliver it with the tracker_diag that wrote it, or delete it"
+                raise JournalVersion(f"{path}: a journal of version {version} given, expected {VERSION}; {do}")
         if os.pread(self._fd, 1, self._size - 1) != b"\n":  # the disk was full, or the machine went down
             self._write(b"\n")
         sent = os.pread(self._marks, _WIDTH, 0)

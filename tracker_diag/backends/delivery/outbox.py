@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.backends.base import Backend, Refused
-from tracker_diag.backends.delivery.journal import Journal, JournalInUse
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
@@ -52,7 +52,6 @@ class Outbox(Backend):
 
     def __init__(self, inner: Backend, journal: Journal | None = None) -> None:
         self.name, self.inner = inner.name, inner
-        self.capabilities = inner.capabilities
         self._journal = journal
         self._memory: deque[dict[str, Any]] = deque()
         """What the disk did not take; it comes after all that is in the journal."""
@@ -359,10 +358,10 @@ class Outbox(Backend):
 
 
 def _journal_for(backend: Backend) -> Journal:
-    """The journal of `backend`; under another name where a process that is alive has the first."""
+    """The journal of `backend`; under another name where the first is in use, or of another version."""
     about = {"backend": backend.name, "address": dict(backend.address)}
     run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
     for number in count():
-        with contextlib.suppress(JournalInUse):
+        with contextlib.suppress(JournalInUse, JournalVersion):
             return Journal(folder() / f"{backend.name}-{run}{f'-{number}' if number else ''}.jsonl", about)
     raise AssertionError
