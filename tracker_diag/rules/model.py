@@ -42,8 +42,6 @@ class Rule(Node):
     A rule of your own needs `id`, `title`, `signals` with a `condition` over them, and `summary`.
     """
 
-    format: Literal[1] = 1
-    """Version of this form; a file of another one is refused."""
     id: str = Field(pattern=r"^[A-Z]{2,4}\d{3}$")
     """Two to four capitals and three digits."""
     name: str = Field(default="", pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
@@ -88,6 +86,8 @@ class Rule(Node):
     references: tuple[str, ...] = ()
     inhibits: tuple[str, ...] = ()
     """Rules that are not alerted while this one fires on the same slice; `all` covers every slice."""
+    format: Literal[1] = 1
+    """Version of this form; a file of another one is refused."""
 
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
