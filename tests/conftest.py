@@ -26,12 +26,20 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.load_profile("default")
 
 
-LONGEST = ("test_rllib", "test_demo.py", "test_trl.py", "test_openrlhf", "test_growth.py", "test_same_rows.py")
+LONGEST = (
+    "test_rllib",
+    "test_demo.py",
+    "test_trl.py",
+    "a_run_of_the_evidence",
+    "test_openrlhf",
+    "test_growth.py",
+    "test_same_rows.py",
+)
 """What takes longest begins first, or the other worker would wait for it in the end."""
 
 ALONE = re.compile(
     r"/test_(examples|mlflow|same_rows|simulated|wandb_server)\.py"
-    r"|/test_demo\.py::test_findings_survive"
+    r"|/test_docs\.py::test_a_run_of_the_evidence|/test_demo\.py::test_findings_survive"
     r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
     r"|/test_trl\.py::test_(a_trainer_that_trains|an_environment|ppo|several|the_private)"
 )
@@ -104,7 +112,8 @@ def migrated_mlflow(request, tmp_path_factory):
 
     Each store that a test makes would otherwise run through all migrations of MLflow's history.
     """
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     shared = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         shared = shared.parent
@@ -139,7 +148,8 @@ def new_mlflow_store(migrated_mlflow):
 @pytest.fixture
 def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
     """A real MLflow store on sqlite, used by the module as well; gives its URI."""
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     monkeypatch.chdir(tmp_path)
     uri = new_mlflow_store(tmp_path)
     before = mlflow.get_tracking_uri()
