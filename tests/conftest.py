@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,20 +26,43 @@ settings.register_profile("long", settings.get_profile("default"), max_examples=
 settings.load_profile("default")
 
 
-LONGEST = ("test_rllib", "test_demo.py", "widening", "test_openrlhf", "test_growth.py", "test_same_rows.py")
+LONGEST = (
+    "test_rllib",
+    "test_demo.py",
+    "test_trl.py",
+    "a_run_of_the_evidence",
+    "test_openrlhf",
+    "test_growth.py",
+    "test_same_rows.py",
+)
 """What takes longest begins first, or the other worker would wait for it in the end."""
 
+ALONE = re.compile(
+    r"/test_(examples|mlflow|same_rows|simulated|wandb_server)\.py"
+    r"|/test_docs\.py::test_a_run_of_the_evidence|/test_demo\.py::test_findings_survive"
+    r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
+    r"|/test_trl\.py::test_(a_trainer_that_trains|an_environment|ppo|several|the_private)"
+)
+"""Long tests that share nothing with the rest of their file; any worker may have them."""
 
-@pytest.hookimpl(wrapper=True)
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """To each worker whole files, as what a module's fixtures make is made once; and tests that are `ALONE`.
+
+    By their names: xdist's groups by mark do nothing with this pytest.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if ALONE.search(nodeid) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """What workers are given: a slow test, or all that share a module's fixtures, or the fast tests of a file."""
-    for item in items:
-        fixtures = item._fixtureinfo.name2fixturedefs.values()
-        alone = item.get_closest_marker("slow") and not any(one[-1].scope == "module" for one in fixtures)
-        if not (alone or item.get_closest_marker("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    yield
-
     def place(item):
         first = next((place for place, name in enumerate(LONGEST) if name in item.nodeid), len(LONGEST))
         return item.get_closest_marker("slow") is None, first
@@ -88,7 +112,8 @@ def migrated_mlflow(request, tmp_path_factory):
 
     Each store that a test makes would otherwise run through all migrations of MLflow's history.
     """
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     shared = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         shared = shared.parent
@@ -123,7 +148,8 @@ def new_mlflow_store(migrated_mlflow):
 @pytest.fixture
 def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
     """A real MLflow store on sqlite, used by the module as well; gives its URI."""
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow
+
     monkeypatch.chdir(tmp_path)
     uri = new_mlflow_store(tmp_path)
     before = mlflow.get_tracking_uri()
@@ -187,8 +213,8 @@ def free_port():
 
 
 def until_it_answers(server, address, log):
-    """Until `server`, a process, answers at `address`: two minutes, or as long as it lives."""
-    deadline = time.monotonic() + 120
+    """Until `server`, a process, answers at `address`: four minutes, or as long as it lives."""
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and server.poll() is None:
         try:
             urllib.request.urlopen(address, timeout=60).close()
@@ -209,6 +235,9 @@ def start_mlflow_server(tmp_path_factory):
     """Starts an MLflow server over a store's URI, on loopback; all are stopped at the end."""
     started = []
 
+    # Without the processes for its background jobs, each of which takes as long to start as the server.
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+
     def start(uri):
         port = ports.enter_context(kept_port())
         address = f"http://127.0.0.1:{port}"
@@ -216,7 +245,7 @@ def start_mlflow_server(tmp_path_factory):
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
         command += ["--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
         with log.open("w") as out:
-            started.append(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True))
+            started.append(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True, env=environment))
         until_it_answers(started[-1], f"{address}/health", log)
         return address
 

@@ -70,11 +70,18 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
     command += ["--port", str(free_port), "--workers", "1", "--artifacts-destination", str(tmp_path / "artifacts")]
 
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+
     def start():
         server = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, cwd=tmp_path
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=tmp_path,
+            env=environment,
         )
-        until = time.monotonic() + 180
+        until = time.monotonic() + 240
         while time.monotonic() < until and server.poll() is None:
             try:
                 mlflow.MlflowClient(address).search_experiments()

@@ -87,7 +87,8 @@ def conversation(made, pieces, tokenizer, n=0):
 
 
 def test_rows_packed_and_torch(families, made):
-    torch = pytest.importorskip("torch")
+    import torch
+
     pieces, tokenizer, chat, _ = families["chatml"]
     rows = [conversation(made, pieces, tokenizer, n) for n in (1, 22, 333)]
     width = max(len(row[0]) for row in rows) + 2

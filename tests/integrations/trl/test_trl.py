@@ -35,7 +35,7 @@ def outcome(process, folder, rank=0):
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory, migrated_mlflow):
-    """What came out of a scenario, which runs when it is first asked for; tests of one go to one worker."""
+    """What came out of a scenario, which runs when it is first asked for."""
     known = {}
 
     def get(scenario):
@@ -57,7 +57,6 @@ def is_sound(run):
     assert not broken, run["failures"]
 
 
-@pytest.mark.xdist_group("trl widening")
 def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
     run = result("widening")["widens"]
     is_sound(run)
@@ -78,7 +77,6 @@ def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
     assert told["status"] == "FINISHED"  # the trainer's own doing
 
 
-@pytest.mark.xdist_group("trl widening")
 def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
     run = result("widening")["stays"]
     is_sound(run)
@@ -86,7 +84,6 @@ def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
     assert len(run["mlflow"]["metrics"]["diag/policy/post_tool/p95"]) > 60  # and it has been looked at
 
 
-@pytest.mark.xdist_group("trl user_rows")
 def test_the_trainers_own_rows_are_the_same_with_and_without(result):
     plain, ours = (result("user_rows")[name] for name in ("plain", "with_us"))
     is_sound(ours)
@@ -105,7 +102,6 @@ def test_the_trainers_own_rows_are_the_same_with_and_without(result):
     assert [key for key in after if key.startswith("diag/reference/post_tool/")]
 
 
-@pytest.mark.xdist_group("trl settings")
 def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_one(result):
     run = result("settings")["defaults"]
     is_sound(run)
@@ -118,7 +114,6 @@ def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_
     assert not about_ratios & set(run["healthy"])
 
 
-@pytest.mark.xdist_group("trl settings")
 @pytest.mark.parametrize("name", ["no_tools", "accumulated", "spread", "sequence", "peft", "evaluated"])
 def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     run = result("settings")[name]
@@ -132,14 +127,12 @@ def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     assert (counts(run, "policy")["post_tool"] > 0) == (name != "no_tools")
 
 
-@pytest.mark.xdist_group("trl settings")
 def test_the_algorithm_is_told_by_the_level_of_the_ratio(result):
     runs = result("settings")
     assert runs["sequence"]["algorithm"] == "gspo"
     assert runs["peft"]["algorithm"] == "grpo"
 
 
-@pytest.mark.xdist_group("trl settings")
 def test_completions_that_are_masked_are_counted(result):
     run = result("settings")["truncated"]
     is_sound(run)
@@ -147,7 +140,6 @@ def test_completions_that_are_masked_are_counted(result):
     assert rows == 2 * run["health"]["masked_sequences"] > 0  # each generation is trained on twice
 
 
-@pytest.mark.xdist_group("trl settings")
 def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
     run = result("settings")["changed"]
     is_sound(run)
@@ -159,7 +151,6 @@ def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
     assert run["metrics"]["4"]["loss"] == run["own"][3]["loss"]
 
 
-@pytest.mark.xdist_group("trl rollout")
 @pytest.mark.parametrize("name", ["old_kept", "on_policy"])
 def test_the_samplers_ratio_of_a_rollout_function(result, name):
     run = result("rollout")[name]
@@ -173,7 +164,6 @@ def test_the_samplers_ratio_of_a_rollout_function(result, name):
         assert 0.03 < tail < 0.05
 
 
-@pytest.mark.xdist_group("trl resumed")
 def test_a_resumed_run_goes_on_with_its_baseline(result):
     first, second, without = (result("resumed")[name] for name in ("first", "second", "without"))
     assert first["failures"] == second["failures"] == without["failures"] == []
@@ -192,7 +182,6 @@ def test_a_resumed_run_goes_on_with_its_baseline(result):
     assert not any("begin anew" in one for one in second["said"])
 
 
-@pytest.mark.xdist_group("trl others")
 def test_other_trainers_are_seen_by_what_they_log(result):
     runs = result("others")
     assert {name: run["algorithm"] for name, run in runs.items()} == {

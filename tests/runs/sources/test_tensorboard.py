@@ -7,8 +7,6 @@ import pytest
 from tracker_diag import SourceError
 from tracker_diag.runs.sources.tensorboard import read_tensorboard
 
-pytest.importorskip("tensorboard")
-
 
 @pytest.fixture
 def write(tmp_path):
