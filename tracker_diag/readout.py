@@ -54,7 +54,8 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     unseen: dict[Pair, Reason] = {
         pair: reason(Why.NOT_OBSERVED, new=new, old=old) for pair, (new, old) in PAIRS.items() if pair not in windows
     }
-    return unseen | {pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal}
+    unseen.update({pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal})
+    return unseen
 
 
 def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:

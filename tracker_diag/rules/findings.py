@@ -38,8 +38,9 @@ class Reading:
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Reading":
         """The reading that `state_dict` was taken of."""
-        unknown = state["unknown"] and Reason.of_state(state["unknown"])
-        return cls(**{**state, "unknown": unknown, "keys": tuple(state["keys"])})
+        unknown = Reason.of_state(state["unknown"]) if state["unknown"] else None
+        kept: dict[str, Any] = {**state, "unknown": unknown, "keys": tuple(state["keys"])}
+        return cls(**kept)
 
 
 @dataclass(frozen=True, repr=False)
