@@ -204,10 +204,9 @@ def told():
     messages = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
-    ours = logging.getLogger("tracker_diag")
-    ours.addHandler(handler)
+    tracker_diag_areal._log.addHandler(handler)
     yield messages
-    ours.removeHandler(handler)
+    tracker_diag_areal._log.removeHandler(handler)
 
 
 def test_a_single_controller_is_told_as_no_signal(monkeypatch, told):
