@@ -8,7 +8,6 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from tracker_diag import DiagError, UnknownName, wrap
-from tracker_diag.attach import active
 from tracker_diag.backends import discovery
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.discovery import GROUP, active_backends, backend_class, backend_of
@@ -67,7 +66,6 @@ def test_by_name():
 def test_nothing_of_this_process_is_theirs_or_ours():
     assert [backend_of(target) for target in (None, 3, "wandb", object(), sys, Backend)] == [None] * 6
     assert active_backends() == []
-    assert active.active_backends is active_backends
 
 
 def test_a_backend_of_another_package_is_asked_after_ours(installed, tmp_path):
