@@ -131,10 +131,6 @@ class MlflowBackend(Backend):
             for record in records
             if isinstance(record, Scalar)
         ]
-        rules = rule_keys(record.name for record in records)
-        if not rules <= self._rules:
-            self._rules |= rules
-            self._tasks.append(self._show)
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
@@ -145,6 +141,10 @@ class MlflowBackend(Backend):
                 self._last_image = step
                 self._tasks.append(partial(self._draw, step, pictures))
             self._since_image += 1
+        rules = rule_keys(record.name for record in records)
+        if not rules <= self._rules:
+            self._rules |= rules
+            self._tasks.append(self._show)
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
         self._tags |= _tags(findings)
