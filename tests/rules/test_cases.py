@@ -41,7 +41,7 @@ def test_cases_are_read(tmp_path):
         ),
         ("0.5x9", "0.5y9", ":3: 0.series: series: '0.5y9' given, expected a, axn or a+bxn"),
         ("{reward:", "{rewrd:", ":3: 0.series: metric: 'rewrd' given, expected one of reward, kl"),
-        ("tool/p95", "tool/p96", ":7: 1.series: stat: 'p96' given, expected one of p50"),
+        ("tool/p95", "tool/p96", ":7: 1.series: stat: 'p96' given, expected one of count, p50"),
         ('"0.5x9"', "0.5", ":3: 0.series.reward: Input should be a valid string"),
         (
             "two\n  rule: NUM004",
