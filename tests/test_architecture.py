@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -32,6 +33,7 @@ OPTIONAL = {
 AT_HOME = {"demo": OPTIONAL, "report/figures.py": {"matplotlib"}}
 
 
+@cache
 def imports(file: Path) -> list[tuple[str, bool]]:
     """Modules that `file` imports, and whether it does so at module level."""
     tree = ast.parse(file.read_text())

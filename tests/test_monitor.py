@@ -466,6 +466,7 @@ def unbroken(make_batch):
     return monitor, whole
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 129), mid_step=st.booleans())
 def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, cut, mid_step):
@@ -510,6 +511,7 @@ def test_damaged_arrays_are_told(rng, make_batch):
         Monitor().load_state_dict(state)
 
 
+@pytest.mark.slow
 def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     """The tools change at step 90 and the tail doubles; told of it, the diagnostics take it for normal."""
 
@@ -613,6 +615,7 @@ def test_what_was_observed_and_not_logged_yet_is_saved(rng, make_batch):
     assert seen.scalars(5) == unbroken.scalars(5)
 
 
+@pytest.mark.slow
 def test_a_new_baseline_is_of_the_new_regime_alone(rng, make_batch):
     """Taken while the window still holds the old one, so that a later doubling would hide in it."""
     monitor = Monitor()

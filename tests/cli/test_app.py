@@ -91,6 +91,7 @@ def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
     assert [(f["rule"], f["fired"]) for f in found["findings"]] == [("NUM004", 5)]
 
 
+@pytest.mark.slow
 def test_fail_on(table):
     file = table()
     assert run("replay", file, "--json", "--fail-on", "warn").exit_code == 1

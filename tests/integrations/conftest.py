@@ -13,6 +13,14 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 """For W&B as frameworks start it, which looks at these once in a process; and small tensors need one thread."""
 
 
+TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_lightning.py"}
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Without the slow tests, modules of which all are slow: to import their trainers alone takes ten seconds."""
+    return True if config.option.markexpr == "not slow" and collection_path.name in TRAINING else None
+
+
 @pytest.fixture
 def run_checks(tmp_path, migrated_mlflow):
     """Runs `<framework>/checks.py` with the framework's own modules; `stand_ins` are libraries it imports besides."""

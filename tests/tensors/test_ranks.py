@@ -174,6 +174,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
     assert run(last=False, cut=2) == expected
 
 
+@pytest.mark.slow
 def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     """In one process: a rank that is late, ahead, or has another set of slices."""
     store = dist.HashStore()

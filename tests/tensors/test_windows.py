@@ -55,6 +55,7 @@ def test_the_groups_are_whole_sequences_in_turn():
         assert found.sum() == given["model_mask"][rows].sum()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 30))
 def test_the_window_is_the_merge_of_the_last_steps(steps, length):

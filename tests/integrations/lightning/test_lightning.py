@@ -17,6 +17,7 @@ import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, of torch
 ]
@@ -79,7 +80,6 @@ def fit_in_mlflow(tmp_path, store, module, steps):
     return *findings(logger.run_id), callback
 
 
-@pytest.mark.slow
 def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_store, make_batch):
     found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, grow_from=70), 150)
     (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
@@ -90,7 +90,6 @@ def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_
     assert run.data.metrics["reward"] == 0.5
 
 
-@pytest.mark.slow
 def test_a_calm_run_is_ok(tmp_path, mlflow_store, make_batch):
     found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch), 150)
     assert [finding for finding in found if finding["severity"] != "info"] == []
@@ -98,7 +97,6 @@ def test_a_calm_run_is_ok(tmp_path, mlflow_store, make_batch):
     assert callback.monitor.config["rate"] == 0.01
 
 
-@pytest.mark.slow
 def test_a_loss_that_becomes_nan_is_found_in_mlflow(tmp_path, mlflow_store):
     found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(nan_from=12), 20)
     (nan,) = [finding for finding in found if finding["rule"] == "NUM004"]
@@ -176,7 +174,6 @@ def test_batches_between_two_rows_add_up(tmp_path, make_batch):
         assert found["diag/policy/text_only/count"] + found["diag/policy/post_tool/count"] == 4 * tokens
 
 
-@pytest.mark.slow
 def test_an_exception_in_training_closes_the_diagnostics_before_the_run_is_failed(tmp_path, mlflow_store):
     class Breaks(Agent):
         def training_step(self, batch, batch_idx):

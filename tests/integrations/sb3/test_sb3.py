@@ -21,6 +21,8 @@ from tracker_diag_sb3.callback import clip_of, settings, tensors
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"n_steps": 64, "batch_size": 64, "n_epochs": 4, "device": "cpu"}
 
 UNCLIPPED = {
@@ -75,7 +77,6 @@ def in_mlflow(model, steps):
     return told, mlflow.get_run(run.info.run_id).data
 
 
-@pytest.mark.slow
 def test_a_healthy_ppo_raises_nothing(mlflow_store):
     told, data = in_mlflow(ppo(), 12_800)
     assert [finding for finding in told["findings"] if finding["severity"] != "info"] == []
@@ -86,7 +87,6 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
     assert {"POL010", "POL011", "CRI002", "NUM004"} <= set(told["healthy"])
 
 
-@pytest.mark.slow
 def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_zero(mlflow_store):
     told, data = in_mlflow(ppo(2, **UNCLIPPED), 6_400)
     fired = {finding["rule"]: finding for finding in told["findings"] if finding["fired"] is not None}

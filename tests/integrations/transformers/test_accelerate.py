@@ -14,6 +14,8 @@ from tracker_diag_transformers import attach
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def fresh():
@@ -39,7 +41,6 @@ def loop(accelerator, monitor, make_batch, rng, *, steps, grow_from=None):
     accelerator.end_training()
 
 
-@pytest.mark.slow
 def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(tmp_path, mlflow_store, make_batch, rng):
     accelerator = Accelerator(cpu=True, log_with=["mlflow", "tensorboard"], project_dir=tmp_path)
     settings = {"learning_rate": 0.01, "algorithm": "grpo"}

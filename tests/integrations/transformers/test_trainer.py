@@ -14,6 +14,8 @@ from tracker_diag.testing import CapturingBackend
 
 transformers.utils.logging.set_verbosity_error()
 
+pytestmark = pytest.mark.slow
+
 
 class Breaks(TrainerCallback):
     """Puts NaN into a weight after some steps, as a bad kernel would."""
@@ -46,7 +48,6 @@ def make(folder, *, steps=12, callbacks=(), **changes):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_what_breaks_is_found_in_the_run_that_the_trainer_starts_and_ends(tmp_path, mlflow_store):
     trainer = make(tmp_path, callbacks=[Breaks(6)], report_to="mlflow", run_name="plain")
