@@ -8,7 +8,7 @@ FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rll
 
 PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: frameworks demo test test-long check lint types fast docs evidence bench screenshots clean
 
