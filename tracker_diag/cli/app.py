@@ -4,7 +4,7 @@ import json
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn, cast, get_args
+from typing import Annotated, cast, get_args
 
 import typer
 from rich.console import Console
@@ -12,8 +12,9 @@ from rich.progress import Progress
 
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
-from tracker_diag.errors import DiagError, UnknownName
+from tracker_diag.errors import UnknownName
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import SEVERITIES, Summary
@@ -70,11 +71,11 @@ def demo(
         from tracker_diag.demo.grpo import ARMS
         from tracker_diag.demo.run import run_demo
     except ImportError as error:
-        _refuse(f'{error.name} is not installed: pip install "tracker-diag[demo]"')
+        refuse(f'{error.name} is not installed: pip install "tracker-diag[demo]"')
     if arm not in ARMS:
-        _refuse(f"--arm: {arm!r} given, expected one of {', '.join(ARMS)}")
+        refuse(f"--arm: {arm!r} given, expected one of {', '.join(ARMS)}")
     if out.exists() and not out.is_dir():
-        _refuse(f"--out: {out} is a file, expected a folder")
+        refuse(f"--out: {out} is a file, expected a folder")
     console.print(f"[bold]{arm}[/], seed {seed}: {ARMS[arm].says}")
     run_demo(arm, seed, steps, out, console)
 
@@ -93,10 +94,8 @@ def replay(
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.replay import replay as replay_table
 
-    try:
+    with refusing():
         summary = replay_table(tokens, metrics, rules=chosen(rules), catalog=False)
-    except DiagError as error:
-        _refuse(str(error))
     _report(summary, as_json=as_json)
     _exit_on(summary, fail_on)
 
@@ -128,7 +127,7 @@ def diagnose(
     from tracker_diag.runs.diagnose import diagnose as read_and_judge
     from tracker_diag.runs.sources.open import read_run
 
-    try:
+    with refusing():
         looked_for = chosen(rules)
         screen = Console(stderr=True)
         with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
@@ -138,11 +137,9 @@ def diagnose(
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
         known = cast("Algorithm | None", algorithm)
         found = read_and_judge(run, rules=looked_for, catalog=False, framework=framework, algorithm=known, since=since)
-    except DiagError as error:
-        _refuse(str(error))
     if not found.series and not found.summary.findings:
         keys = ", ".join(found.keys.unmapped[:5]) or "none"
-        _refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
+        refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
     shown = found.at_least(severity.value) if severity else found
     if html:
         from tracker_diag.runs.page import run_page
@@ -169,7 +166,7 @@ def flush(
 
     place = folder or default()
     if not place.is_dir():
-        _refuse(f"{place}: no such folder, expected one with journals")
+        refuse(f"{place}: no such folder, expected one with journals")
     whole = True
     for path, outcome, well in deliver(place, seconds):
         typer.echo(f"{path.name}: {outcome}")
@@ -188,8 +185,3 @@ def _report(summary: Summary, *, as_json: bool) -> None:
         typer.echo(json.dumps(summary.to_json(), indent=1))
     else:
         Console().print(verdict(summary))
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(f"tracker-diag: {' '.join(message.split())}", err=True)
-    raise typer.Exit(2)

@@ -1,11 +1,12 @@
 """`tracker-diag panels`: our panels in your tracker, by one command; and rules as automations of W&B's."""
 
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which
-from tracker_diag.errors import DiagError, require
+from tracker_diag.errors import require
 
 panels_app = typer.Typer(help="Save our panels in your tracker, beside your own views.", no_args_is_help=True)
 
@@ -17,10 +18,8 @@ def panels_wandb(project: Project) -> None:
     """A saved view in a W&B project. Once saved it is left alone, unless it is of an older version."""
     from tracker_diag.backends.wandb_view import save_view
 
-    try:
+    with refusing():
         url, written = save_view(*_parts(project))
-    except DiagError as error:
-        _refuse(str(error))
     typer.echo(f"{'saved' if written else 'there already'}: {url}")
 
 
@@ -32,11 +31,9 @@ def panels_mlflow(
     """A saved view in an MLflow experiment; a run that was wrapped makes it by itself."""
     from tracker_diag.backends.mlflow_view import save_view, view_path
 
-    try:
+    with refusing():
         client = require("mlflow", "mlflow").MlflowClient(uri)
         experiment_id, written = save_view(client, experiment)
-    except DiagError as error:
-        _refuse(str(error))
     server = client.tracking_uri if client.tracking_uri.startswith("http") else "<address of the MLflow server>"
     typer.echo(f"{'saved' if written else 'there already'}: {server.rstrip('/')}{view_path(experiment_id)}")
 
@@ -52,20 +49,13 @@ def export_wandb(
     from tracker_diag.backends.wandb_automations import export
     from tracker_diag.rules.loader import chosen
 
-    try:
+    with refusing():
         done = export(*_parts(project), [rule for rule in chosen(rules) if rule.severity != "info"])
-    except DiagError as error:
-        _refuse(str(error))
     typer.echo(f"{len(done)} automations are in {project}: {', '.join(done)}")
 
 
 def _parts(project: str) -> tuple[str, str]:
     entity, _, name = project.partition("/")
     if not entity or not name or "/" in name:
-        _refuse(f"{project!r} given, expected ENTITY/PROJECT")
+        refuse(f"{project!r} given, expected ENTITY/PROJECT")
     return entity, name
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(f"tracker-diag: {' '.join(message.split())}", err=True)
-    raise typer.Exit(2)

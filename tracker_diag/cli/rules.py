@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.errors import DiagError, RuleError, UnknownName, nearest
+from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.errors import RuleError, UnknownName, nearest
 from tracker_diag.rules import new
 from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.loader import chosen, in_force, load_rules
@@ -27,10 +28,8 @@ Which = Annotated[str | None, typer.Option("--rules", help=HELP)]
 @rules_app.command("list")
 def list_rules(which: Which = None) -> None:
     """All rules that a run is held against: the catalogue, and your own with the file that they stand in."""
-    try:
+    with refusing():
         rules = chosen(which)
-    except DiagError as error:
-        _refuse(str(error))
     own = any(rule.own for rule in rules)
     table = Table(box=None, header_style="dim")
     for column in ("id", "name", "severity", "link", *(["file"] if own else [])):
@@ -43,12 +42,10 @@ def list_rules(which: Which = None) -> None:
 @rules_app.command()
 def show(rule_id: Annotated[str, typer.Argument(help="For example POL001.")], which: Which = None) -> None:
     """One rule: what it detects, why it harms, what to do, when it is wrong."""
-    try:
+    with refusing():
         rules = {rule.id: rule for rule in chosen(which)}
-    except DiagError as error:
-        _refuse(str(error))
     if rule_id.upper() not in rules:
-        _refuse(f"{UnknownName('rule', rule_id, tuple(rules))}; your own are found with --rules FOLDER")
+        refuse(f"{UnknownName('rule', rule_id, tuple(rules))}; your own are found with --rules FOLDER")
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
@@ -83,10 +80,8 @@ def new_rule(
     folder: Annotated[Path, typer.Argument(help="Where to; made if it is not there.")] = Path("rules"),
 ) -> None:
     """Write a small rule to start from, its cases, and the JSON Schema that your editor checks it by."""
-    try:
+    with refusing():
         files = new.write_new(rule_id, folder)
-    except DiagError as error:
-        _refuse(str(error))
     for file in files:
         typer.echo(file)
     typer.echo(f"Edit the first two. Then: tracker-diag rules lint {folder}; tracker-diag rules test {folder}")
@@ -95,11 +90,9 @@ def new_rule(
 @rules_app.command()
 def lint(folder: Folder) -> None:
     """Load every rule of a folder, and tell the file, the line and the field of what is wrong."""
-    try:
+    with refusing():
         rules = load_rules(folder)
         _require_known(rules)
-    except DiagError as error:
-        _refuse(str(error))
     typer.echo(f"{_count(rules)}, sound: {', '.join(rule.id for rule in rules)}")
 
 
@@ -121,7 +114,7 @@ def hold_against_cases(
 ) -> None:
     """Hold rules of your own against their cases, as the catalogue's are held against theirs."""
     wrong = 0
-    try:
+    with refusing():
         rules = load_rules(folder)
         for rule in rules:
             file = (cases or (folder if folder.is_dir() else folder.parent) / "tests") / f"{rule.id}.yaml"
@@ -129,8 +122,6 @@ def hold_against_cases(
                 for text in check_rule(rule, case):
                     wrong += 1
                     typer.echo(f"{rule.id}: {case.name}: {text}")
-    except DiagError as error:
-        _refuse(str(error))
     if wrong:
         raise typer.Exit(1)
     typer.echo(f"{_count(rules)}: as the cases say")
@@ -144,8 +135,3 @@ def schema() -> None:
 
 def _count(rules: Sequence[Rule]) -> str:
     return f"{len(rules)} rule" + ("" if len(rules) == 1 else "s")
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(f"tracker-diag: {' '.join(message.split())}", err=True)
-    raise typer.Exit(2)
