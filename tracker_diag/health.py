@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from tracker_diag.errors import DiagError, StepError
@@ -38,6 +38,11 @@ class Health:
                 message = f"{kind}: {type(error).__name__}: {error}"
                 self.failures.append(message)
                 _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
+
+    def tell(self, texts: Iterable[str]) -> None:
+        """Say what a person should know of, and no counter counts."""
+        for text in texts:
+            _log.warning("%s", text)
 
     @contextmanager
     def guard(self, kind: str) -> Generator[None, None, None]:

@@ -39,6 +39,7 @@ from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import Progress, Step, add_observation, numbers, on_host, packed, unpacked
+from tracker_diag.tensors.suspicions import suspicions
 from tracker_diag.tensors.windows import Observation, PairWindow
 
 if TYPE_CHECKING:
@@ -149,9 +150,10 @@ class Monitor:
             self._progress.observations += 1
             self._asked, self._seconds = True, seconds
             batch = TokenBatch.of(check=self._state.strict, **tensors)
+            labels = label(batch, self._names)
             if self._state.strict:
                 batch.require_finite()
-            labels = label(batch, self._names)
+                self._state.tell(suspicions(tensors, labels))
             for pair in batch.pairs:
                 add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._progress.observations))
             self._state.strict = False

@@ -98,9 +98,9 @@ BAD = {
         {"logprobs": np.ones((2, 3), np.int64)},
         "logprobs: dtype int64 given, expected floats; token ids are not log-probabilities",
     ),
-    "a list": (
-        {"logprobs": [[0.1]]},
-        "logprobs: list given, expected a numpy array or a torch tensor",
+    "a text": (
+        {"logprobs": "0.1"},
+        "logprobs: str given, expected a numpy array, a torch tensor or a list of numbers; np.asarray(logprobs) may do",
     ),
     "one log-prob alone": (
         {"old_logprobs": None},
@@ -137,7 +137,6 @@ def test_bad_input_is_told_with_field_given_and_expected(case):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (None, "sequence_ids: nothing for packed logprobs of shape (3,) given, expected integers of shape (3,)"),
         (np.zeros(2, int), "sequence_ids: int64 of shape (2,) given, expected integers of shape (3,)"),
         (np.zeros(3), "sequence_ids: float64 of shape (3,) given, expected integers of shape (3,)"),
         (

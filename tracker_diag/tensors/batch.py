@@ -11,12 +11,13 @@ import numpy.typing as npt
 from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace, on_device
+from tracker_diag.tensors.given import unified
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Tensor: TypeAlias = Any
-"""A numpy array or a torch tensor, as a caller gives it."""
+"""A numpy array or a torch tensor, as a caller gives it; or one of the forms that `unified` makes these of."""
 
 LOGPROBS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs")
 MASKS = ("response_mask", "model_mask", "after_tool")
@@ -30,7 +31,11 @@ UNNAMED = tuple(str(code) for code in range(15))
 
 
 class Tensors(TypedDict, total=False):
-    """What a trainer knows of the tokens of a batch: numpy arrays or torch tensors, (B, T) padded or (N,) packed."""
+    """What a trainer knows of the tokens of a batch: numpy arrays or torch tensors, (B, T) padded or (N,) packed.
+
+    Taken as well: lists of numbers; sequences of several lengths as a list of lists, arrays or tensors, or as a jagged
+    tensor; one sequence alone, (T,) without `sequence_ids`; arrays of other libraries, such as jax, in host memory.
+    """
 
     logprobs: Tensor
     """Natural log-probabilities of the sampled tokens under the current policy. Float16, bfloat16, float32 or
@@ -45,7 +50,8 @@ class Tensors(TypedDict, total=False):
     """Bool or 0/1: model and tool tokens. Without it every token from a sequence's first model token on is taken
     for response. At least one of the two masks is needed."""
     model_mask: Tensor
-    """Bool or 0/1: tokens that the policy sampled. Without it every response token is one."""
+    """Bool or 0/1: tokens that the policy sampled. Without it `response_mask` is taken for it, with its gaps as tool
+    output: so it is where a trainer has a loss mask alone."""
     after_tool: Tensor
     """Bool or 0/1: tokens that follow a tool result, if you know better than the masks do; otherwise a gap in
     `model_mask` counts as one."""
@@ -115,7 +121,7 @@ class TokenBatch:
         """
         if unknown := sorted(given.keys() - Tensors.__annotations__.keys()):
             raise BatchError(unknown[0], "no such argument", f"one of {', '.join(Tensors.__annotations__)}")
-        values: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        values = unified(given, (*LOGPROBS, *MASKS, APPLIED), tuple(LABELS))
         about = {name: values.pop(name) for name in LABELS if name in values}
         tool_names, sequence_ids = values.pop("tool_names", None), values.pop("sequence_ids", None)
         _same_device({**values, "sequence_ids": sequence_ids})
@@ -131,7 +137,7 @@ class TokenBatch:
         if model is None:
             if response is None:
                 raise BatchError("model_mask", "no mask", "model_mask or response_mask, True on sampled tokens")
-            model = response
+            model, response = response, None  # what most trainers call the loss mask: its gaps are what tools said
         width = shape[1] if len(shape) == 2 else None
         if response is None:
             response = model | (running_count(model, ids, width) > 0)

@@ -51,8 +51,8 @@ def _ragged(value: Any) -> bool:
 
 
 def _numbers(value: Sequence[Any]) -> bool:
-    """Whether a list is no list of names, which stay as they are."""
-    return not any(one is None or isinstance(one, str) for one in value)
+    """Whether a list holds no names, which stay as they are."""
+    return all(_numbers(one) if isinstance(one, list | tuple) else not isinstance(one, str | None) for one in value)
 
 
 def _parts(name: str, value: Any) -> list[Array]:
