@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,10 @@ def test_the_names_of_a_nested_condition():
     rule = next(rule for rule in catalog() if rule.id == "POL001")
     assert next(names(rule.condition)) == "post_tool_tail_matters"
     assert "text_only_tail_rises" in set(names(rule.condition))
+
+
+@pytest.mark.parametrize("by_alias", [True, False])
+@pytest.mark.parametrize("rule", catalog(), ids=lambda rule: rule.id)
+def test_a_rule_survives_being_written_as_json(rule, by_alias):
+    """As the journal writes it, and as pydantic does by default."""
+    assert Rule.model_validate(json.loads(json.dumps(rule.model_dump(mode="json", by_alias=by_alias)))) == rule

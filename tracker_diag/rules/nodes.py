@@ -271,7 +271,7 @@ def _kind_of_condition(given: object) -> str | None:
     if isinstance(given, str):
         return "name"
     if isinstance(given, dict):
-        return next((f"{kind} of" for kind in ("all", "any", "not") if kind in given), None)
+        return next((f"{kind} of" for kind in ("all", "any", "not") if kind in given or f"{kind}_" in given), None)
     return {"All": "all of", "AnyOf": "any of", "Not": "not of"}.get(type(given).__name__)
 
 

@@ -86,7 +86,7 @@ class Outbox(Backend):
 
     def finding(self, step: int, finding: Finding) -> None:
         if self._hears("finding", "standing"):
-            rule = finding.rule.model_dump(mode="json")
+            rule = finding.rule.model_dump(mode="json", by_alias=True)
             self._put({"finding": finding.state_dict(), "rule": rule, "step": step}, keep=True)
 
     def alert(self, step: int, notice: Notice) -> None:
