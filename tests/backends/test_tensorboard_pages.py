@@ -29,7 +29,7 @@ def test_both_slices_stand_in_one_chart_and_the_findings_in_words(tmp_path, rng,
     page.goto(f"{address}/#custom_scalars")
     for pair in ("policy", "reference"):
         page.get_by_text(f"diag/{pair}", exact=True).first.wait_for(timeout=60_000)
-    page.get_by_text("tail: p95 of |log-ratio|, in nats").first.wait_for(timeout=60_000)
+    page.get_by_text("p95 of |log-ratio| by slice").first.wait_for(timeout=60_000)
     page.get_by_text("Matches (2)").first.click()
     for name in ("post_tool", "text_only"):
         page.get_by_text(f"watched/diag/{name}").first.wait_for(timeout=60_000)
