@@ -99,7 +99,7 @@ def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, ma
     layout = Layout.FromString(found.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0])
     assert [section.title for section in layout.category] == ["diag/policy", "diag/reference"]
     assert [list(chart.multiline.tag) for chart in layout.category[0].chart] == [
-        ["^diag/policy/p95$"], ["^diag/policy/ess$"], ["^diag/policy/ess_sequence$"]
+        ["^diag/policy/p95$"], ["^diag/policy/p99$"], ["^diag/policy/ess$"], ["^diag/policy/ess_sequence$"]
     ]  # fmt: skip
 
 
