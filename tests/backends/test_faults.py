@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from tracker_diag import Monitor
 from tracker_diag.backends.delivery import outbox
+from tracker_diag.backends.delivery.journal import VERSION
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.cli.app import app
@@ -345,10 +346,13 @@ def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow
     monitor = a_monitor(client, client.create_run("0").info.run_id)
     train(monitor, range(3))
     (journals / "mlflow-gone.jsonl").write_text(
-        json.dumps({"backend": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
+        json.dumps({"version": VERSION, "backend": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
         + json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}) + "\n"
     )  # fmt: skip
-    (journals / "other-1.jsonl").write_text('{"backend": "other", "address": {}}\n{"event": "x", "step": 1, "n": 1}\n')
+    (journals / "other-1.jsonl").write_text(
+        json.dumps({"version": VERSION, "backend": "other", "address": {}}) + "\n"
+        + json.dumps({"event": "x", "step": 1, "n": 1}) + "\n"
+    )  # fmt: skip
     (journals / "torn.jsonl").write_text("{")
     done = CliRunner().invoke(app, ["flush"])
     assert done.exit_code == 2
