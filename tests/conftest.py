@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from contextlib import closing
@@ -25,6 +26,10 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile("default")
 
+
+# Trackio looks once, when it is imported: one folder for all tests, a project for each.
+STORE = tempfile.TemporaryDirectory(prefix="trackio-", ignore_cleanup_errors=True)
+os.environ["TRACKIO_DIR"] = STORE.name
 
 LONGEST = (
     "test_rllib",
@@ -169,17 +174,46 @@ def wandb_offline(tmp_path, monkeypatch, read_wandb):
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
 
     class Runs:
-        def start(self, name="run"):
+        def start(self, name="run", reinit="create_new"):
             folder = tmp_path / name
             folder.mkdir()
             settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
-            return wandb.init(project="test", dir=folder, settings=settings, reinit="create_new")
+            return wandb.init(project="test", dir=folder, settings=settings, reinit=reinit)
 
         def records(self, name="run"):
             (file,) = (tmp_path / name).glob("wandb/offline-run-*/run-*.wandb")
             return read_wandb(file)
 
     return Runs()
+
+
+@pytest.fixture
+def trackio_runs(request):
+    """Starts real local runs of Trackio in a project of the test's own; reads rows back from its store."""
+    import orjson
+    import trackio
+
+    class Runs:
+        project = "".join(c if c.isalnum() else "-" for c in request.node.name)
+
+        def start(self, name="run", **options):
+            return trackio.init(project=self.project, name=name, auto_log_cpu=False, auto_log_gpu=False, **options)
+
+        def known(self):
+            return Path(f"{STORE.name}/{self.project}.db").exists()
+
+        def select(self, query, *given):
+            with closing(sqlite3.connect(f"file:{STORE.name}/{self.project}.db?mode=ro", uri=True)) as store:
+                return store.execute(query, given).fetchall()
+
+        def rows(self, name="run"):
+            """Step and values of each row, in the order in which they were written; run it once finished."""
+            found = self.select("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id", name)
+            return [(step, orjson.loads(metrics)) for step, metrics in found]
+
+    yield Runs()
+    if trackio.context_vars.current_run.get():
+        trackio.finish()
 
 
 @pytest.fixture(scope="session")

@@ -177,12 +177,12 @@ def test_k3_of_the_reference_pair_is_the_kl_from_the_policy(rng):
     monitor = Monitor([seen])
     mask = np.ones((64, 200), bool)
     monitor.observe(logprobs=new[tokens], ref_logprobs=ref[tokens], model_mask=mask)
-    monitor.log({}, 0, last=True)
+    monitor.log({}, 0)
     kl = float(np.sum(np.exp(new) * (new - ref)))
     assert seen.scalars(0)["diag/reference/all/k3"] == pytest.approx(kl, rel=0.1)
     other = rng.choice(50, size=(64, 200), p=np.exp(ref))
     monitor.observe(logprobs=new[other], old_logprobs=ref[other], model_mask=mask)
-    monitor.log({}, 1, last=True)
+    monitor.log({}, 1)
     kl = float(np.sum(np.exp(ref) * (ref - new)))
     assert seen.scalars(1)["diag/policy/all/k3"] == pytest.approx(kl, rel=0.1)
 
@@ -230,7 +230,7 @@ def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng,
     with caplog.at_level(logging.WARNING, "tracker_diag"):
         for _ in range(3):
             monitor.observe(**good | changed)
-    monitor.log({}, 0, last=True)
+    monitor.log({}, 0)
     if case == "nan":
         assert monitor.health == Counter(nonfinite_tokens=3 * 1280)
     else:
@@ -270,7 +270,7 @@ def test_metrics_on_an_axis_of_their_own_cost_no_tensors(rng, make_batch):
     assert monitor.health["late_steps"] == 1
 
 
-def test_several_logs_of_one_step_are_one_evaluation(rng, make_batch):
+def test_several_logs_of_one_step_add_up(rng, make_batch):
     seen = CapturingBackend()
     monitor = Monitor([seen])
     for step in range(3):
@@ -278,20 +278,142 @@ def test_several_logs_of_one_step_are_one_evaluation(rng, make_batch):
         monitor.log({"reward": 1.0}, step)
         monitor.observe(**make_batch(rng))
         monitor.log({"kl": step / 10}, step)
-    monitor.close()
+    assert monitor.close().steps == 3
     assert seen.own == {step: {"reward": 1.0, "kl": step / 10} for step in range(3)}
     assert seen.scalars(0)["diag/policy/text_only/count"] == 2 * (64 * 22 - 32 * 4 - 32 * 12)
 
 
-def test_the_last_step_is_evaluated_at_the_end(rng, make_batch):
+def test_a_step_is_evaluated_in_the_very_call_that_logs_it(rng, make_batch):
+    """So that nothing is lost with a process that is killed right after."""
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    monitor.observe(**make_batch(rng))
+    monitor.log({"reward": 1.0}, 7)
+    assert "diag/policy/text_only/p95" in seen.scalars(7)
+    monitor.log({"loss": math.nan}, 7)
+    assert [(f.rule.id, f.fired) for f in monitor.summary().findings] == [("NUM004", 7)]
+    monitor.log({"loss": math.nan, "kl": math.nan}, 7)
+    assert [notice.step for notice in seen.notices] == [7]
+    assert [(f.rule.id, f.state) for _, f in seen.findings] == [("NUM004", "firing")]
+
+
+def test_tensors_that_came_after_the_last_log_are_evaluated_at_the_end(rng, make_batch):
     monitor = Monitor()
-    monitor.observe(**make_batch(rng))
     monitor.log({"reward": 1.0}, 0)
-    monitor.log({"loss": math.nan}, 0)
-    assert fired(monitor) == []
     monitor.observe(**make_batch(rng))
-    assert [(f.rule.id, f.fired) for f in monitor.close().findings] == [("NUM004", 0)]
-    assert monitor.summary().steps == 2
+    assert monitor.close().steps == 2
+    assert monitor.slices_table().rows
+
+
+def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
+    """The same evidence, findings and alerts at the same steps, whichever way the metrics of a step arrive."""
+
+    def run(log):
+        own, seen = np.random.default_rng(1), CapturingBackend()
+        monitor = Monitor([seen])
+        for step in range(130):
+            monitor.observe(**make_batch(own, post=growing(step)))
+            metrics = {"reward": 0.5, "kl": math.nan if step == 60 else 0.1, "entropy": 1.0, "grad_norm": 0.3}
+            log(monitor, metrics, step)
+        monitor.close()
+        found = [(step, f.rule.id, f.slice, f.state, f.onset) for step, f in seen.findings]
+        return found, seen.notices, {step: seen.scalars(step) for step in range(130)}
+
+    def singly(monitor, metrics, step):
+        for name, value in metrics.items():
+            monitor.log({name: value}, step)
+
+    def before(monitor, metrics, step):
+        """The last metric's call comes without any of ours being new."""
+        monitor.log(metrics, step)
+        monitor.log({}, step)
+
+    whole = run(lambda monitor, metrics, step: monitor.log(metrics, step))
+    assert [finding[1] for finding in whole[0]].count("POL001") >= 1
+    for way in (singly, before):
+        assert run(way) == whole
+
+
+def test_tensors_may_say_their_step(rng, make_batch):
+    """Then they need no `log` to be evaluated, and what is logged without a step is of theirs."""
+    batches = [make_batch(rng) for _ in range(6)]
+    seen, expected = CapturingBackend(), CapturingBackend()
+    with Monitor([seen]) as monitor, Monitor([expected]) as plain:
+        for step, tensors in enumerate(batches):
+            for rows in (slice(0, 20), slice(20, 64)):
+                monitor.observe(**{name: value[rows] for name, value in tensors.items()}, step=10 * step)
+            if step % 2:
+                monitor.log({"reward": 0.5})
+            plain.observe(**tensors)
+            plain.log({"reward": 0.5} if step % 2 else {}, 10 * step)
+    assert seen.own == expected.own
+    for step in range(0, 60, 10):
+        assert seen.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)
+
+
+@pytest.mark.parametrize("step", [3, 3.0, np.int32(3), np.float32(3), torch.tensor(3)])
+def test_a_step_of_any_type(step):
+    seen = CapturingBackend()
+    Monitor([seen]).log({"reward": 1.0}, step)
+    assert list(seen.own) == [3]
+
+
+@pytest.mark.parametrize("step", [3.5, "3", math.nan])
+def test_a_step_that_is_none_is_told_and_counted(step):
+    monitor = Monitor()
+    monitor.log({"reward": 1.0}, step)
+    (told,) = monitor.failures
+    assert told == (
+        f"internal_errors: TypeError: step: {step!r} given, expected a whole number; "
+        "pass the number of the optimiser's step"
+    )
+
+
+def test_observations_without_a_log_are_told_once(rng, make_batch, caplog):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for _ in range(12):
+        monitor.observe(**make_batch(rng))
+    (told,) = (record.message for record in caplog.records)
+    assert told.startswith("5 batches were observed, and no metrics were heard since.")
+    assert "run.diag.log(metrics, step)" in told
+    assert [event for _, event in seen.events] == [told]
+
+
+def test_micro_batches_are_no_silence(rng, make_batch, caplog):
+    monitor = Monitor()
+    for step in range(3):
+        for _ in range(4):
+            monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 1.0}, step)
+    for _ in range(19):
+        monitor.observe(**make_batch(rng))
+    assert not caplog.records
+    monitor.observe(**make_batch(rng))
+    assert caplog.records[0].message.startswith("20 batches were observed")
+
+
+def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    for step in range(120):
+        if step < 3:
+            monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 1.0}, step)
+        monitor.log({"kl": 1.0}, step)
+    ((step, told),) = seen.events
+    assert step == 52
+    assert told.startswith("50 steps were logged without tensors since step 2: ")
+    assert [record.message for record in caplog.records] == [told]
+
+
+def test_tensors_of_every_tenth_step_are_no_silence(rng, make_batch, caplog):
+    monitor = Monitor()
+    for step in range(150):
+        if step % 30 == 0:
+            monitor.observe(**make_batch(rng))
+        monitor.log({"reward": 1.0}, step)
+    assert not caplog.records
 
 
 def test_without_a_step_the_next_one_is_meant(rng, make_batch):
@@ -312,7 +434,7 @@ def test_metrics_of_any_library_and_things_that_are_no_numbers():
     monitor.log(
         {"a": 1, "b": np.float32(2), "c": torch.tensor(3.0), "d": np.array(4), "e": True, "f": "text", "g": [1],
          "h": np.array([1.0]), "i": None, "j": 10**400, "k": -(10**400)},
-        np.int64(0), last=True,
+        np.int64(0),
     )  # fmt: skip
     assert seen.own[0] == {"a": 1, "b": 2, "c": 3, "d": 4, "j": math.inf, "k": -math.inf}
     assert json.loads(json.dumps(monitor.summary().to_json()))["run"]["last_step"] == 0
@@ -381,7 +503,7 @@ def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatc
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
     monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
-    monitor.log({}, 0, last=True)
+    monitor.log({}, 0)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
 
@@ -403,7 +525,7 @@ def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_ba
     monitor.rebaseline("too late")
     for step in range(1, 4):
         monitor.observe(**make_batch(rng))
-        monitor.log({"reward": 0.5}, step, last=True)
+        monitor.log({"reward": 0.5}, step)
     assert monitor.close() is first
     assert monitor.summary().steps == 1
     assert list(seen.records) == [0]
@@ -446,14 +568,24 @@ def alerts_of(seen):
     return [(step, f.rule.id, f.pair, f.slice, f.state, f.onset, f.summary, f.evidence) for step, f in seen.findings]
 
 
-def run_until(monitor, steps, make_batch, start=0):
+def run_until(monitor, calls, make_batch, start=0):
+    """Five calls a step, from the one numbered `start` to before `calls`."""
     rng = np.random.default_rng(0)
-    for step in range(steps):
+    for step in range(130):
         tensors = make_batch(rng, post=growing(step))
-        if step >= start:
-            monitor.observe(**tensors)
-            monitor.log({"reward": 0.5}, step)
-            monitor.log({"kl": math.nan if step == 60 else 0.1}, step)
+        later = {name: value[48:] for name, value in tensors.items()}
+        tensors = {name: value[:48] for name, value in tensors.items()}
+        for at, call in enumerate(
+            (
+                lambda: monitor.observe(**tensors),  # noqa: B023  # called at once
+                lambda: monitor.log({"reward": 0.5}, step),  # noqa: B023
+                lambda: monitor.observe(**later),  # noqa: B023
+                lambda: monitor.log({"kl": math.nan if step == 60 else 0.1}, step),  # noqa: B023
+                lambda: monitor.log({"entropy": 1.0}, step),  # noqa: B023
+            )
+        ):
+            if start <= step * 5 + at < calls:
+                call()
 
 
 @pytest.fixture
@@ -461,27 +593,25 @@ def unbroken(make_batch):
     """A run of 130 steps, and what its backend saw."""
     whole = CapturingBackend()
     monitor = Monitor([whole])
-    run_until(monitor, 130, make_batch)
+    run_until(monitor, 650, make_batch)
     monitor.close()
     return monitor, whole
 
 
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cut=st.integers(0, 129), mid_step=st.booleans())
-def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, cut, mid_step):
-    """Saved at any step, also between two `log` calls of one, and restored through JSON."""
+@given(cut=st.integers(0, 649))
+def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, cut):
+    """Saved between any two calls, and restored through JSON."""
 
     unbroken, whole = unbroken
     first, second = CapturingBackend(), CapturingBackend()
     killed = Monitor([first])
     run_until(killed, cut, make_batch)
-    if mid_step and killed._open:
-        killed._evaluate_open()
     state = json.loads(json.dumps(killed.state_dict(), allow_nan=False))
     resumed = Monitor([second])
     resumed.load_state_dict(state)
-    run_until(resumed, 130, make_batch, cut)
+    run_until(resumed, 650, make_batch, cut)
     resumed.close()
     atexit.unregister(killed.close)
     assert alerts_of(first) + alerts_of(second) == alerts_of(whole)
@@ -493,8 +623,8 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 1; leave it out, and the diagnostics begin anew"),
-        ({"version": 1}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 2; leave it out, and the diagnostics begin anew"),
+        ({"version": 2}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

@@ -9,9 +9,9 @@ in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 
 import atexit
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
-from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.health import Health
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.series import CONTEXT, PAIRS, Pair, Rank, StatKey
+from tracker_diag.metrics.series import CONTEXT, PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
@@ -35,17 +35,17 @@ from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.tails import Estimate
-from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.batch import Tensors
+from tracker_diag.tensors.intake import Intake
 from tracker_diag.tensors.ranks import Ranks
-from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.step import Progress, Step, add_observation, numbers, on_host, packed, unpacked
-from tracker_diag.tensors.suspicions import suspicions
+from tracker_diag.tensors.step import Progress, Step, numbers, step_of
+from tracker_diag.tensors.suspicions import Silence
 from tracker_diag.tensors.windows import Observation, PairWindow
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class Monitor:
@@ -78,12 +78,12 @@ class Monitor:
         source: str = "live",
     ) -> None:
         self._state = Health()
-        self.health, self.failures, self.guard = self._state.counts, self._state.failures, self._state.guard
+        self.health, self.failures = self._state.counts, self._state.failures
+        self.guard, self.record = self._state.guard, self._state.record
         self._out = FanOut(self._state)
         self._alerts = Alerts()
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
-        self._names = Names()
         self._settings = settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm = algorithm or algorithm_of(self.config)
@@ -93,23 +93,18 @@ class Monitor:
             raise ValueError(f"window: {window} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        self._clip, self._ranks = clip, ranks
+        self._clip = clip
         self._window_steps = window
         self._keys = key_map(())
         self._windows: dict[Pair, PairWindow] = {}
-        self._incoming: dict[Pair, Observation] = {}
-        """Tensors that came since the last `log`; they belong to the step of the next one."""
-        self._waiting: dict[Pair, Observation] = {}
-        """The same, of all ranks, if their step could not be begun."""
-        self._asked = False
+        self._intake = Intake(self._state, ranks)
+        self._silence = Silence()
         self._rebaseline: list[str] = []
-        self._seconds: float | None = None
-        self._time_ratio: float | None = None
-        self._missing: Mapping[Rank, int] | None = None
         self._open: Step | None = None
         self._progress = Progress()
         self._source = source
         self._summary: Summary | None = None
+        self._at_close = ExitStack()
         for backend in backends:
             self.add(backend)
         atexit.register(self.close)
@@ -125,19 +120,28 @@ class Monitor:
     @property
     def step(self) -> int | None:
         """The step that is underway; None before the first `log`."""
-        return self._open.step if self._open else self._progress.last
+        return self._progress.last
 
     @property
     def observed(self) -> bool:
         """Whether tensors have come since the last `log`."""
-        return bool(self._incoming or self._waiting)
+        return bool(self._intake)
 
-    def observe(self, *, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
-        """Take in the per-token tensors of a batch; they belong to the step of the next `log`.
+    @property
+    def tensors_say_step(self) -> bool:
+        """Whether `observe` is given steps: what is logged without one is then of theirs."""
+        return self._intake.says_step
 
-        Several calls before a `log`, for micro-batches say, add up. See `Tensors` for shapes,
-        units and dtypes. `seconds` is this rank's own time for the step, without what it waited for others; where
-        ranks come together, a straggler is told by it. Tensors on a device stay there, and from the second call
+    def at_close(self, call: Callable[[], object]) -> None:
+        """Have `call` called at the end, as what lets go of the tracker; the last one first."""
+        self._at_close.callback(call)
+
+    def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
+        """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
+
+        Several calls before a `log`, for micro-batches say, add up, and so do several of one `step`. See `Tensors` for
+        shapes, units and dtypes. `seconds` is this rank's own time for the step, without what it waited for others;
+        where ranks come together, a straggler is told by it. Tensors on a device stay there, and from the second call
         on nothing waits for it.
 
         Raises:
@@ -147,42 +151,32 @@ class Monitor:
         if self._over():
             return
         with self.guard("rejected_batches"):
-            self._progress.observations += 1
-            self._asked, self._seconds = True, seconds
-            batch = TokenBatch.of(check=self._state.strict, **tensors)
-            labels = label(batch, self._names)
-            if self._state.strict:
-                batch.require_finite()
-                self._state.tell(suspicions(tensors, labels))
-            for pair in batch.pairs:
-                add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._progress.observations))
+            at = None if step is None else step_of(step)
+            if self._intake.step is not None and self._intake.step != at:
+                self._take({}, self._intake.step)
+            self._intake.observe(tensors, at, seconds)
             self._state.strict = False
+            self._say(self._silence.observed(at))
 
-    def log(self, metrics: Mapping[str, object], step: int | None = None, *, last: bool = False) -> None:
+    def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        Several calls of one step add up. A step is evaluated when the next one begins, at `close`, or at
-        once with `last=True`. Without `step` the next one is meant, and it is evaluated at once. What is
-        not a number is ignored; a step that goes backwards is counted in `diag/health/late_steps`, its
-        metrics are left out and its tensors wait for the next step.
+        The step is evaluated here and now. Several calls of one step add up: each is evaluated for what is new in it,
+        and of a metric that comes twice the first value counts. Without `step` that of the tensors is meant, if they
+        came with one, else the next one. What is not a number is ignored; a step that goes backwards is counted in
+        `diag/health/late_steps`, its metrics are left out and its tensors wait for the next step.
         """
         if self._over():
             return
         with self.guard("internal_errors"):
-            own = numbers(metrics)
-            if step is None:
-                last, step = True, 0 if self.step is None else self.step + 1
-            step = index(step)
-            self._gather(step)
-            if self._open is None or step != self._open.step:
-                self._begin(step)
-            if self._open:
-                self._open.metrics.update(own)
-                self._open.time_ratio, self._open.missing = self._time_ratio, self._missing
-                self._open.take(self._waiting)
-                self._waiting = {}
-                if last:
-                    self._evaluate_open()
+            own, of_tensors = numbers(metrics), self._intake.step
+            upcoming = 0 if self.step is None else self.step + 1
+            at = step_of(step) if step is not None else upcoming if of_tensors is None else of_tensors
+            if of_tensors is not None and of_tensors != at:
+                self._take({}, of_tensors)
+            warning = self._silence.logged(at, self._progress.last_with_tensors)
+            self._take(own, at)
+            self._say(warning)
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
@@ -192,8 +186,7 @@ class Monitor:
             if self._summary is not None:
                 return self._summary
             with self.guard("internal_errors"):
-                self._evaluate_open()
-                if self._asked or self.observed:  # but no `log` came any more
+                if self._intake.asked or self.observed:  # but no `log` came any more
                     self.log({})
                 self._record_baselines(self._progress.last or 0)
             self._summary = self._result()
@@ -201,9 +194,9 @@ class Monitor:
         with self.guard("internal_errors"):
             tables = (self.slices_table(),)
         self._out.close(self._summary, tables)
-        if self._ranks:
-            with self.guard("rank_errors"):
-                self._ranks.close()
+        self._intake.close()
+        with self.guard("internal_errors"):
+            self._at_close.close()
         atexit.unregister(self.close)
         return self._summary
 
@@ -223,13 +216,11 @@ class Monitor:
         with self._state.turn:
             return {
                 "version": STATE_VERSION,
-                "names": [self._shown.state_dict(), self._names.state_dict()],
                 "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
                 "engine": self._engine.state_dict(),
                 "alerts": self._alerts.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
-                "incoming": [packed(self._incoming), packed(self._waiting)],
-                "asked": self._asked,
+                "intake": self._intake.state_dict(),
                 "strict": self._state.strict,
                 "health": dict(self.health),
                 "failures": list(self.failures),
@@ -252,17 +243,11 @@ class Monitor:
             for pair, window in windows.items():
                 window.load_state_dict(state["windows"][pair])
             self._windows = windows
-            shown, local = (Names.of_state(part) for part in state["names"])
-            self._incoming, self._waiting = (unpacked(part) for part in state["incoming"])
-            if self._ranks:
-                self._ranks.names, self._names = shown, local
-            else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
-                self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
-                self._names = shown
-            self._asked, self._state.strict = state["asked"], state["strict"]
-            self._engine.load_state_dict(state["engine"])
-            self._alerts.load_state_dict(state["alerts"])
+            self._intake.load_state_dict(state["intake"])
+            self._state.strict = state["strict"]
             self._open = Step.of_state(state["open"]) if state["open"] else None
+            self._engine.load_state_dict(state["engine"], self._observed(self._open) if self._open else None)
+            self._alerts.load_state_dict(state["alerts"])
             self.health.clear()
             self.health.update(state["health"])
             self.failures[:] = state["failures"]
@@ -288,7 +273,7 @@ class Monitor:
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
         with self._state.turn:
-            return readout.slices_table(self._windows, self._shown)
+            return readout.slices_table(self._windows, self._intake.names)
 
     def _result(self) -> Summary:
         return Summary.of(self._engine, self._source, self._progress.steps, self._progress.first, self._progress.last)
@@ -303,18 +288,23 @@ class Monitor:
         self._state.record("after_close", ended)
         return True
 
-    def _begin(self, step: int) -> None:
-        """Evaluate the step that is underway and open `step`; StepError if it lies before that."""
+    def _take(self, own: Mapping[str, float], at: int) -> None:
+        """Evaluate what has come, as a part of step `at`."""
+        with self.guard("internal_errors"):
+            gathered = self._intake.gather(at)
+            if self._open is None or at != self._open.step:
+                self._open = self._begun(at, gathered)
+            self._evaluate(self._open, own)
+
+    def _begun(self, step: int, gathered: Mapping[Pair, Observation]) -> Step:
+        """A new step; StepError if it lies before the last one."""
         # The axis is that of the tensors: metrics alone, on an axis of their own, do not push it on.
-        limit = self._progress.last_with_tensors if self._waiting else self.step
-        if self._waiting and self._open and self._open.has_tensors:
-            limit = self._open.step
+        limit = self._progress.last_with_tensors if gathered else self.step
         if limit is not None and step <= limit:
             raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
-        with self.guard("internal_errors"):
-            self._evaluate_open()
-        self._open = Step(step)
+        self._progress.begun(step)
         self._record_baselines(step)
+        return Step(step)
 
     def _record_baselines(self, step: int) -> None:
         """Take the new baselines that were asked for, and say so."""
@@ -327,65 +317,40 @@ class Monitor:
         self.events += [(step, event) for event in events]
         self._out.events(step, events, ended, self._alerts.notices(step, ended))
 
-    def _evaluate_open(self) -> None:
-        """Put the step that is underway through windows, statistics and rules, and tell the backends."""
-        if self._open is None:
-            return
-        done, self._open = self._open, None
-        step, own = done.step, done.metrics
-        self._progress.evaluated(step)
-        records: list[Record] = []
+    def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
+        """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
+        observed, records = self._intake.taken(), list[Record]()
         changed: list[Finding] = []
         with self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
-            observed = done.observed()
-            if observed:
-                self._progress.last_with_tensors = step
             for pair, one in observed.items():
                 if pair not in self._windows:
                     self._windows[pair] = self._window(pair)
-                self._windows[pair].push(one)
-            statistics = readout.statistics(self._windows, observed, self._shown, self._wanted)
-            changed = self._engine.evaluate(self._observed(done, statistics, observed))
+                if pair in step.pairs:
+                    self._windows[pair].amend(one)
+                else:
+                    self._windows[pair].push(one)
+                self._progress.last_with_tensors = step.step
+            statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
+            step.pairs.update(observed)
+            step.add(*self._read(own, statistics, observed), checked=bool(own or observed))
+            changed = self._engine.evaluate(self._observed(step))
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
         records += readout.states(self._engine, self.health)
-        if done.time_ratio is not None:
-            records.append(Scalar("diag/health/rank_time_ratio", done.time_ratio))
-        self._out.step(step, own, records, changed, self._alerts.notices(step, changed))
-
-    @property
-    def _shown(self) -> Names:
-        """The names that the windows' rows go by."""
-        return self._ranks.names if self._ranks else self._names
-
-    def _gather(self, step: int) -> None:
-        """Move what was observed on to `_waiting`, that of all ranks where there are several.
-
-        Every rank comes here with its first `log` after an `observe`, whatever else it logs.
-        """
-        asked, self._asked = self._asked, False
-        observed, self._incoming = self._incoming, {}
-        if self._ranks is not None and asked:
-            with self.guard("rank_errors"):
-                merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
-                observed, self._missing = merged.observed, merged.missing
-                self.health["lost_rank_steps"] += merged.lost
-                self._time_ratio = merged.time_ratio
-            for error in self._ranks.errors():
-                self._state.record("rank_errors", error)
-        for pair, one in observed.items():
-            add_observation(self._waiting, pair, one)
+        if self._intake.time_ratio is not None:
+            records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
+        self._out.step(step.step, own, step.unsent(records), changed, self._alerts.notices(step.step, changed))
 
     def _window(self, pair: Pair) -> PairWindow:
         short = self._settings.short
         return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
 
-    def _observed(
-        self, done: Step, statistics: Mapping[StatKey, Estimate], pending: Mapping[Pair, Observation]
-    ) -> Observed:
-        """What the rules see: the statistics, and the trainer's metrics under their canonical names."""
-        own, (series, bad) = done.metrics, readout.finite(statistics)
-        if done.time_ratio is not None:
-            series["rank_time_ratio"] = Scalar("rank_time_ratio", done.time_ratio)
+    def _read(
+        self, own: Mapping[str, float], statistics: Mapping[StatKey, Estimate], observed: Mapping[Pair, Observation]
+    ) -> tuple[dict[SeriesKey, Scalar], list[str]]:
+        """The series that rules read, the trainer's metrics under their canonical names, and what is not finite."""
+        series, bad = readout.finite(statistics)
+        if self._intake.time_ratio is not None:
+            series["rank_time_ratio"] = Scalar("rank_time_ratio", self._intake.time_ratio)
         if not self._keys.covers(own):
             self._keys = key_map([*self._keys.mapped, *self._keys.unmapped, *own])
         for name, value in self._keys.values(own).items():
@@ -393,9 +358,26 @@ class Monitor:
         broken = [key for key, value in own.items() if not math.isfinite(value)]
         bad += broken
         self.health["nonfinite_metrics"] += len(broken)
-        for pair, observed in pending.items():
-            self.health["nonfinite_tokens"] += int(observed.nonfinite.sum())
-            bad += [StatKey(pair, CONTEXT[i], "nonfinite") for i in np.flatnonzero(observed.nonfinite)]
-        absent, lacking = readout.absent(self._windows), readout.lacking(self._windows)
-        checked = bool(own or pending)
-        return Observed(done.step, series, tuple(bad), absent, lacking, checked, done.missing, self.config)
+        for pair, one in observed.items():
+            self.health["nonfinite_tokens"] += int(one.nonfinite.sum())
+            bad += [StatKey(pair, CONTEXT[i], "nonfinite") for i in np.flatnonzero(one.nonfinite)]
+        return series, bad
+
+    def _observed(self, step: Step) -> Observed:
+        """What the rules see of `step` so far."""
+        return Observed(
+            step.step,
+            step.series,
+            tuple(step.non_finite),
+            readout.absent(self._windows),
+            readout.lacking(self._windows),
+            step.checked,
+            self._intake.missing,
+            self.config,
+        )
+
+    def _say(self, warning: str | None) -> None:
+        """Say it to whoever reads the log or the tracker."""
+        if warning:
+            self._state.tell([warning])
+            self._out.events(self.step or 0, [warning], (), ())

@@ -35,10 +35,10 @@ class CapturingBackend(Backend):
         self.tables: tuple[Table, ...] = ()
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.own[step] = dict(metrics)
+        self.own.setdefault(step, {}).update(metrics)
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self.records[step] = list(records)
+        self.records.setdefault(step, []).extend(records)
 
     def finding(self, step: int, finding: Finding) -> None:
         self.findings.append((step, finding))
@@ -53,7 +53,7 @@ class CapturingBackend(Backend):
         self.summary, self.tables = summary, tuple(tables)
 
     def scalars(self, step: int) -> dict[str, float]:
-        """The scalars of `step`, by name."""
+        """The scalars of `step`, by name; of those that came twice the last."""
         return {record.name: record.value for record in self.records[step] if isinstance(record, Scalar)}
 
 

@@ -61,7 +61,7 @@ class DiagnosticsLogger:
         """Metrics of `step`; those with a step of their own are the GPU monitor's, and stay out."""
         if step_metric is None:
             named = {f"{prefix}/{name}" if prefix else name: value for name, value in metrics.items()}
-            self._monitor.log(named, step, last=step_finished)
+            self._monitor.log(named, step)
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         with self._monitor.guard("integration_errors"):

@@ -142,7 +142,7 @@ def _hear(tracker: Any, monitor: Monitor) -> None:
         # A resumed run logs its history again, from a thread.
         if isinstance(values, Mapping) and get_ident() == own:
             metrics = {name.rsplit("@", 1)[0]: value for name, value in values.items() if isinstance(name, str)}
-            monitor.log(metrics, step, last=True)
+            monitor.log(metrics, step)
         return log(values, step, **kwargs)
 
     def finished() -> Any:

@@ -162,7 +162,7 @@ def log_rollout(
         }
         if rewards:
             metrics["rollout/raw_reward"] = sum(rewards) / len(rewards)
-        monitor.log(metrics, rollout_id, last=True)
+        monitor.log(metrics, rollout_id)
     return False
 
 

@@ -155,7 +155,7 @@ def test_a_batch_before_its_update_has_two_pairs_and_no_policy(rng):
         applied_weights=np.minimum(np.exp(mask * 0.1), 1.05),
         model_mask=mask,
     )
-    monitor.log({}, 0, last=True)
+    monitor.log({}, 0)
     table = monitor.slices_table()
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     found = {row["pair"]: row for row in rows if row["slice"] == "all"}

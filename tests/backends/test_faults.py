@@ -309,7 +309,7 @@ for number in range(times):
         while True:
             if step == at:
                 kill.start()
-            monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step, last=True)
+            monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step)
             out.write(f"{step}\\n")
             out.flush()
             step += 1

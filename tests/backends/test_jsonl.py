@@ -15,7 +15,7 @@ def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5, "loss": float("nan") if step == 2 else 0.1}, step)
         # Readable at once: nothing waits for the end of the run.
-        assert len(lines(tmp_path / "new/folder/metrics.jsonl")) == step
+        assert len(lines(tmp_path / "new/folder/metrics.jsonl")) == step + 1
     monitor.close()
     rows = lines(tmp_path / "new/folder/metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3]

@@ -117,7 +117,7 @@ def test_an_automation_of_it_says_where_to_read_on(own, monkeypatch):
 def test_a_resumed_run_goes_on_with_it(own):
     first, second = Monitor(rules=own), Monitor(rules=own)
     for step in range(4):
-        first.log({"reward": 0.5 if step < 3 else 0.05}, step, last=True)
+        first.log({"reward": 0.5 if step < 3 else 0.05}, step)
     second.load_state_dict(first.state_dict())
     (finding,) = second.summary().findings
     assert (finding.rule.id, finding.onset, finding.state) == ("ACM001", 3, "firing")

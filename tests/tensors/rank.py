@@ -46,7 +46,7 @@ def all_reduce(rank, world, port, folder):
         if (step, rank) == (6, 1):
             given["logprobs"] = given["logprobs"][:, :5]  # rejected here, and the other rank must not wait for ever
         monitor.observe(**given, seconds=1.0 if rank == 0 else 10.0)
-        monitor.log({"reward": 0.5}, step, last=rank == 0 and step % 3 == 0)
+        monitor.log({"reward": 0.5}, step)
         if rank == 0:
             monitor.log({"eval/score": 0.5}, step + 1)  # a row of its own, that the other rank does not have
     monitor.close()

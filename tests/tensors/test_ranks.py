@@ -148,7 +148,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
         def close(self):
             pass
 
-    def run(last, cut=None):
+    def run(cut=None):
         found, seen = {}, CapturingBackend()
 
         def begin():
@@ -164,14 +164,13 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
                 monitor.load_state_dict(json.loads(json.dumps(old.state_dict())))
                 atexit.unregister(old.close)
             monitor.observe(**make_batch(rng))
-            monitor.log({"reward": 0.5}, step, last=last)
+            monitor.log({"reward": 0.5}, step)
         monitor.close()
         return {step: (seen.scalars(step)["diag/health/rank_time_ratio"], found[step]) for step in range(4)}
 
     expected = {step: (1.0 + step, {Rank(1, "b"): step}) for step in range(4)}
-    assert run(last=True) == expected
-    assert run(last=False) == expected
-    assert run(last=False, cut=2) == expected
+    assert run() == expected
+    assert run(cut=2) == expected
 
 
 @pytest.mark.slow

@@ -73,6 +73,32 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
     np.testing.assert_array_equal(found["post_tool"].sequence_counts, whole.sequence_sketch.counts[1])
 
 
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.integers(1, 4))
+def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
+    """Window, reference period and saved state alike; `parts` are the batches of each step."""
+    rng = np.random.default_rng(len(parts))
+    whole, amended = (PairWindow("policy", steps, burn_in=1, baseline=3) for _ in range(2))
+    for number in parts:
+        first, *later = [observation(rng)[0] for _ in range(number)]
+        whole.push(reduce(add, later, first))
+        amended.push(first)
+        for one in later:
+            amended.amend(one)
+        resumed = PairWindow("policy", steps, burn_in=1, baseline=3)
+        resumed.load_state_dict(amended.state_dict())
+        amended = resumed
+    for dimension, expected in whole.total.items():
+        np.testing.assert_array_equal(amended.total[dimension], expected)
+    for dimension, expected in whole.baseline.items():
+        np.testing.assert_array_equal(amended.baseline[dimension], expected)
+    found, expected = amended.slices(Names()), whole.slices(Names())
+    for name in ("all", "text_only", "post_tool"):
+        same(found[name].tokens, expected[name].tokens)
+        same(found[name].sequences, expected[name].sequences)
+        np.testing.assert_array_equal(found[name].sequence_counts, expected[name].sequence_counts)
+
+
 def test_the_baseline_needs_steps_and_tokens():
     rng = np.random.default_rng(1)
     few, many = (PairWindow("policy", 2, burn_in=3, baseline=5) for _ in range(2))

@@ -6,24 +6,32 @@ does ever reaches the function's caller.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager
+from functools import update_wrapper
+from typing import Any, Protocol, TypeAlias
 
 from tracker_diag.errors import DiagError
-from tracker_diag.monitor import Monitor
 
 Seen: TypeAlias = Callable[[Any, Mapping[str, Any]], None]
 """What to do after a call: it is given what the function returned and its arguments by name."""
 
-Coming: TypeAlias = Callable[[Mapping[str, Any]], None]
+Coming: TypeAlias = Callable[[Mapping[str, Any]], object]
 """What to do before a call: it is given the arguments by name, as they are before the function changes them."""
+
+
+class HasGuard(Protocol):
+    """A `Monitor`, or the `Health` of what serves several."""
+
+    def guard(self, kind: str, /) -> AbstractContextManager[None]:
+        """Counts what is raised inside under `diag/health/<kind>`, and goes on."""
+        ...
 
 
 class HookError(DiagError):
     """A framework's function is missing or takes other arguments than it did in the versions that were tested."""
 
 
-def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: Monitor) -> Callable[[], None]:
+def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: HasGuard) -> Callable[[], None]:
     """Call `seen` after each call of `owner.name`; what the function takes and returns stays as it is.
 
     Args:
@@ -40,30 +48,28 @@ def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor:
     """
     original, signature = _checked(owner, name, parameters)
 
-    @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         with monitor.guard("integration_errors"):
             seen(result, signature.bind(*args, **kwargs).arguments)
         return result
 
-    return _replace(owner, name, original, call)
+    return replace(owner, name, original, call)
 
 
-def before(owner: Any, name: str, parameters: Sequence[str], coming: Coming, monitor: Monitor) -> Callable[[], None]:
+def before(owner: Any, name: str, parameters: Sequence[str], coming: Coming, monitor: HasGuard) -> Callable[[], None]:
     """Call `coming` before each call of `owner.name`; otherwise as `after`.
 
     For functions that change their arguments in place, or end what is still to be written to.
     """
     original, signature = _checked(owner, name, parameters)
 
-    @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         with monitor.guard("integration_errors"):
             coming(signature.bind(*args, **kwargs).arguments)
         return original(*args, **kwargs)
 
-    return _replace(owner, name, original, call)
+    return replace(owner, name, original, call)
 
 
 def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable[..., Any], inspect.Signature]:
@@ -78,15 +84,42 @@ def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable
     return original, signature
 
 
-def _replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[[], None]:
-    """Put `call` in place of `original`; gives a function that undoes it."""
+def replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[[], None]:
+    """Put `call` in place of `owner.name`, which is `original`; gives a function that undoes it.
+
+    Whoever has put something over it in the meantime keeps that, and what lies below then does as `original`.
+    """
     own = name in vars(owner)
+    on = True
+
+    def passed(*args: Any, **kwargs: Any) -> Any:
+        return (call if on else original)(*args, **kwargs)
+
+    of_object = not (inspect.isclass(owner) or inspect.ismodule(owner))
+    put: Any = OnObject(owner, name, passed, original) if of_object else update_wrapper(passed, original)
 
     def off() -> None:
-        if own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
+        nonlocal on
+        on = False
+        if vars(owner).get(name) is put:
+            if own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
 
-    setattr(owner, name, call)
+    setattr(owner, name, put)
     return off
+
+
+class OnObject:
+    """A hook on one object alone; a copy of that object has its class's own method again."""
+
+    def __init__(self, owner: Any, name: str, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+        self._owner, self._name, self._call = owner, name, call
+        update_wrapper(self, original)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._owner, self._name)  # where the copy has no attributes of its own yet

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 from inspect import getattr_static
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
-from tracker_diag.attach import proxies
+from tracker_diag.attach import ears, proxies
 from tracker_diag.attach.kit import dotted
 from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.backends.calls import CallBackend
@@ -99,21 +98,48 @@ def wrap(
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of
-        your next `log` is the step that an observation belongs to. What is wrapped already comes back as it is.
+        your next `log` is the step that an observation belongs to, whether you log through this object, through
+        `target`, or a framework does. What is wrapped already comes back as it is, and a run that is wrapped already
+        has the same `diag`. `diag.close()` lets go of the tracker.
 
     Raises:
         DiagError: if `target` is none of these, has no run that is underway, or has a `diag` of its own.
     """
+    given = {"run_id": run_id, "also": also, "config": config, **settings}
     if isinstance(target, proxies.Wrapped):
-        given = {"run_id": run_id, "also": also, "config": config, **settings}
-        if names := [name for name, value in given.items() if value]:
-            raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
+        _nothing_more(given)
         return target
     backend, around = _find(target, run_id)
+    key = _key(target, backend)
+    if key in _underway:
+        _nothing_more(given, but="run_id")
+        return _stand_in(target, None if around else backend, _underway[key])
     people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY, "").strip() else []
     known = dotted(backend.config) if config is None else config
     monitor = Monitor((backend, *also, *people), config=known, **settings)
+    _underway[key] = monitor
+    monitor.at_close(lambda: _underway.pop(key))
+    _listen(target, None if around else backend, monitor)
     return _stand_in(target, None if around else backend, monitor)
+
+
+Key: TypeAlias = tuple[str, object]
+
+_underway: dict[Key, Monitor] = {}
+"""The monitors that are not closed, by what they watch: a run that is wrapped twice has one."""
+
+
+def _key(target: Any, backend: Backend) -> Key:
+    """What makes two targets the same run: its id, and else that they are one object, which its hooks keep alive."""
+    return (
+        (backend.name, backend.address["run"]) if backend.name in ("mlflow", "wandb", "trackio") else ("", id(target))
+    )
+
+
+def _nothing_more(given: Mapping[str, object], but: str = "") -> None:
+    """Raise DiagError if settings are given for a monitor that is there already."""
+    if names := [name for name, value in given.items() if value and name != but]:
+        raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
 
 
 def _find(target: Any, run_id: str | None) -> tuple[Backend, bool]:
@@ -147,22 +173,29 @@ def _inside(target: Any) -> Any:
     return getattr(target, "experiment", None) or getattr(target, "tracker", None)
 
 
-def _stand_in(target: Any, backend: Backend | None, monitor: Monitor) -> proxies.Wrapped:
-    """What is given in place of `target`. Each tracker is logged to in its own way; None is for any other logger."""
+def _listen(target: Any, backend: Backend | None, monitor: Monitor) -> None:
+    """Hear what is logged. Each tracker is logged to in its own way; None is for any other logger."""
     from tracker_diag.backends.mlflow import MlflowBackend
     from tracker_diag.backends.tensorboard import TensorBoardBackend
     from tracker_diag.backends.trackio import TrackioBackend
     from tracker_diag.backends.wandb import WandbBackend
 
     if isinstance(backend, WandbBackend):
-        return proxies.WandbRun(target, monitor, backend.first, backend.until_finish, backend.append)
-    if isinstance(backend, MlflowBackend) and isinstance(target, ModuleType):
-        return proxies.MlflowModule(target, monitor, backend.run_id)
-    if isinstance(backend, MlflowBackend):
-        kind = proxies.MlflowRun if is_a(target, "mlflow", "ActiveRun") else proxies.MlflowClient
-        return kind(target, monitor, backend.run_id)
-    if isinstance(backend, TensorBoardBackend):
-        return proxies.SummaryWriter(target, monitor)
-    if isinstance(backend, TrackioBackend):
-        return proxies.Logger(target, monitor, backend.next_step)
+        ears.on_wandb(backend.run, monitor, backend.first, backend.until_finish, backend.append)
+    elif isinstance(backend, MlflowBackend):
+        ears.MLFLOW.listen(backend.run_id, monitor)
+    elif isinstance(backend, TensorBoardBackend):
+        ears.on_writer(target, monitor)
+    elif isinstance(backend, TrackioBackend):
+        ears.on_trackio(backend.run, monitor, backend.next_step)
+    else:
+        ears.on_logger(target, monitor)
+
+
+def _stand_in(target: Any, backend: Backend | None, monitor: Monitor) -> proxies.Wrapped:
+    """What is given in place of `target`."""
+    if is_a(target, "mlflow", "ActiveRun"):
+        return proxies.MlflowRun(target, monitor)
+    if backend is not None:
+        return proxies.Wrapped(target, monitor)
     return (proxies.CallableLogger if callable(target) else proxies.Logger)(target, monitor)

@@ -1,14 +1,32 @@
 """What a backend may do. A tracker that cannot do one of these inherits the empty method."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 
 from tracker_diag.errors import DiagError
 from tracker_diag.records import Record, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
+
+_ours = ContextVar("ours", default=False)
+
+
+@contextmanager
+def writing() -> Generator[None, None, None]:
+    """What is written to a tracker inside is ours: nobody who listens to the tracker takes it for the trainer's."""
+    before = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(before)
+
+
+def writing_of_ours() -> bool:
+    """Whether this is a call inside `writing`."""
+    return _ours.get()
 
 
 class Refused(DiagError):
@@ -73,11 +91,14 @@ class Backend:
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """The trainer's own metrics of `step`, for a backend that is not the tracker they went to.
 
-        They may be NaN or infinite.
+        They may be NaN or infinite; of one step they may come in several calls.
         """
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        """The diagnostics of `step`, once a step, in rising order; `at` in seconds since 1970."""
+        """The diagnostics of `step`, steps in rising order; `at` in seconds since 1970.
+
+        Where more of a step came later it is called again, with what is new or has changed.
+        """
 
     def finding(self, step: int, finding: Finding) -> None:
         """A finding that began, fired, was resolved, or is explained by another one or no longer so."""

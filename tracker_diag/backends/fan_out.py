@@ -1,9 +1,10 @@
 """Fan-out: every step of the run to several backends; the failure of one is no other's."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 
-from tracker_diag.backends.base import Backend
+from tracker_diag.backends.base import Backend, writing
 from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.health import Health
 from tracker_diag.records import Record, Table
@@ -17,10 +18,15 @@ class FanOut:
 
     def __init__(self, health: Health) -> None:
         self.backends: tuple[Backend, ...] = ()
-        self._health, self._guard = health, health.guard
+        self._health = health
 
     def add(self, backend: Backend) -> None:
         self.backends += (backend if backend.local else Outbox(backend),)
+
+    @contextmanager
+    def _guard(self, kind: str) -> Generator[None, None, None]:
+        with self._health.guard(kind), writing():
+            yield
 
     def step(
         self,

@@ -1,5 +1,7 @@
 """Plain files: `metrics.jsonl`, one object a step, and `findings.jsonl`, one a change of state or an event.
 
+What comes of a step later is one more object of the same step.
+
 Each line is flushed to the operating system at once, so a killed process loses none that it wrote.
 """
 
@@ -33,7 +35,8 @@ class JsonlBackend(Backend):
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-        _write(self._metrics, {"step": step, **self._own, **scalars})
+        if self._own or scalars:
+            _write(self._metrics, {"step": step, **self._own, **scalars})
         self._own = {}
 
     def finding(self, step: int, finding: Finding) -> None:

@@ -29,7 +29,7 @@ class TrackioBackend(Backend):
         if not hasattr(run, "_next_step"):
             version = getattr(self._trackio, "__version__", "of this version")
             raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
-        self._run = run
+        self.run = run
         self._step = 0
         self._found: dict[Identity, Finding] = {}
         self._events: list[tuple[int, str]] = []
@@ -60,16 +60,16 @@ class TrackioBackend(Backend):
 
     @property
     def address(self) -> Mapping[str, str]:
-        return {"run": self._run.id, "name": self._run.name, "project": self._run.project}
+        return {"run": self.run.id, "name": self.run.name, "project": self.run.project}
 
     @property
     def config(self) -> Mapping[str, object]:
         """Settings of the run, without what Trackio adds."""
-        return {key: value for key, value in self._run.config.items() if not key.startswith("_")}
+        return {key: value for key, value in self.run.config.items() if not key.startswith("_")}
 
     def next_step(self) -> int:
         """The step that a call of yours without one gets."""
-        upcoming: int = self._run._next_step  # noqa: SLF001  # there is no other way
+        upcoming: int = self.run._next_step  # noqa: SLF001  # there is no other way
         return upcoming
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
@@ -86,7 +86,7 @@ class TrackioBackend(Backend):
 
     def alert(self, step: int, notice: Notice) -> None:
         level = self._trackio.AlertLevel(notice.level)
-        self._run.alert(notice.title, notice.text, level=level, step=step)
+        self.run.alert(notice.title, notice.text, level=level, step=step)
 
     def event(self, step: int, event: str) -> None:
         self._events.append((step, event))
@@ -106,9 +106,9 @@ class TrackioBackend(Backend):
     def _put(self, values: dict[str, Any]) -> None:
         """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""
         upcoming = self.next_step()
-        self._run.log(values, step=self._step)
-        if upcoming <= self._step and self._run._next_step == self._step + 1:  # noqa: SLF001
-            self._run._next_step = upcoming  # noqa: SLF001
+        self.run.log(values, step=self._step)
+        if upcoming <= self._step and self.run._next_step == self._step + 1:  # noqa: SLF001
+            self.run._next_step = upcoming  # noqa: SLF001
 
     def _media(self, record: Record) -> Any:
         if isinstance(record, Histogram):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tracker_diag.backends.base import Backend, is_a
-from tracker_diag.errors import require
+from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
 from tracker_diag.report.tables import events_table, findings_table
@@ -33,13 +33,15 @@ class WandbBackend(Backend):
 
     def __init__(self, run: Any) -> None:
         self._wandb: Any = require("wandb", "wandb")
-        self._run = run
+        self.run = run
         self._goes_on = False
         self._rows: deque[dict[str, Any]] = deque()
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
         self._used: int | None = None
         """The row that our last step went into."""
+        self._last: int | None = None
+        """That step; what comes of it later may go into the same row."""
         self._ours = 0
         self.first = row_of(run)
         """Number of the row that was open when we came; None in shared mode."""
@@ -49,6 +51,17 @@ class WandbBackend(Backend):
 
     @classmethod
     def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+        """For a run, or for the `wandb` module, that is for its current run.
+
+        Raises:
+            DiagError: no run is underway.
+        """
+        wandb = sys.modules.get("wandb")
+        if wandb is not None and target is wandb:
+            backend = cls.underway()
+            if backend is None:
+                raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
+            return backend
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod
@@ -66,22 +79,26 @@ class WandbBackend(Backend):
 
     @property
     def address(self) -> Mapping[str, str]:
-        return {"run": self._run.id, "project": self._run.project, "entity": self._run.entity or ""}
+        return {"run": self.run.id, "project": self.run.project, "entity": self.run.entity or ""}
 
     @property
     def config(self) -> Mapping[str, object]:
-        settings: Mapping[str, object] = self._run.config.as_dict()
+        settings: Mapping[str, object] = self.run.config.as_dict()
         return settings
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._rows.append({record.name: self._media(record) for record in records} | {STEP: step})
+        if not records:
+            return
+        if not self._rows or self._rows[-1][STEP] != step:
+            self._rows.append({STEP: step})
+        self._rows[-1] |= {record.name: self._media(record) for record in records}
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
         table = findings_table(findings)
         self._tables[table.name] = table  # rarely, since a table waits for the server
 
     def alert(self, step: int, notice: Notice) -> None:
-        self._run.alert(notice.title, notice.text, level=notice.level.upper(), wait_duration=1)
+        self.run.alert(notice.title, notice.text, level=notice.level.upper(), wait_duration=1)
 
     def event(self, step: int, event: str) -> None:
         self._events.append((step, event))
@@ -96,7 +113,7 @@ class WandbBackend(Backend):
 
         What then still waits for a row is appended by `append`. Where this W&B has no hook for that, `close` does it.
         """
-        self._goes_on = before_finish(self._run, ended)
+        self._goes_on = before_finish(self.run, ended)
 
     def append(self) -> None:
         """Append what still waits for a row, now that nothing of yours comes after it."""
@@ -106,23 +123,24 @@ class WandbBackend(Backend):
         """Write one step a row; whether none is left."""
         while self._rows:
             self._log({})  # a run that is finished says so here, and only after 30 s when asked for its row
-            row = row_of(self._run)
-            if row is not None and row == self._used:  # a second step of ours would overwrite the first
+            row = row_of(self.run)
+            # A second step of ours would overwrite the first.
+            if row is not None and row == self._used and self._rows[0][STEP] != self._last:
                 if not (appending or self._alone(row)):
                     return False
                 self._log({}, commit=True)
                 self._ours += 1
             self._log(self._rows[0], commit=row is None)  # in shared mode each call is a row of its own
-            self._rows.popleft()
-            self._used = row_of(self._run)
+            self._last = self._rows.popleft()[STEP]
+            self._used = row_of(self.run)
         while self._tables:  # W&B itself adds our latest step, where a row has none yet
             name, table = self._tables.popitem()
-            self._run.log({name: self._media(table)}, commit=False)
+            self.run.log({name: self._media(table)}, commit=False)
         return True
 
     def _log(self, data: dict[str, Any], *, commit: bool = False) -> None:
         try:
-            self._run.log(data, commit=commit)
+            self.run.log(data, commit=commit)
         except Exception as error:
             if not self.temporary(error):
                 self._rows.popleft()  # it would hold up all that come after it

@@ -51,6 +51,8 @@ class Engine:
         """What several rules ask of the same series is read once, and each series once for all readers."""
         self._watches: list[_Watch] = []
         self._noted: set[str] = set()
+        self._step: int | None = None
+        """The last one that came."""
         for rule in self.rules:
             for pair in _pairs(rule):
                 for slice in rule.slices:
@@ -64,12 +66,18 @@ class Engine:
                     self._watches.append(_Watch(rule, pair, slice, readers))
 
     def evaluate(self, observed: Observed) -> list[Finding]:
-        """Take in one step; the findings whose state changed at it, inhibitions already marked."""
+        """Take in one step; the findings whose state changed at it, inhibitions already marked.
+
+        Called again with the same step, and all that has come of it by then, it takes in what is new: no series
+        counts twice, and no rule.
+        """
+        again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         for series in self._series.values():
-            series.read(observed)
+            series.read(observed, again=again)
         for one in self._readers.values():
-            one.read(observed)
+            if not again or not one.looks_at or any(series.new for series in one.looks_at):
+                one.read(observed)
         changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
         if any(changed):
             firing = [w.finding for w in self._watches if w.finding and w.finding.state == "firing"]
@@ -122,14 +130,22 @@ class Engine:
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
         return {
+            "step": self._step,
             "readers": {key: one.state_dict() for key, one in self._readers.items()},
             "noted": sorted(self._noted),
             "watches": {watch.key: watch.state_dict() for watch in self._watches},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. Rules that are new since then begin anew, those gone are left out."""
-        self._noted = set(state["noted"])
+    def load_state_dict(self, state: Mapping[str, Any], underway: Observed | None = None) -> None:
+        """Go on where `state` was taken. Rules that are new since then begin anew, those gone are left out.
+
+        Args:
+            underway: the last step that came, if more of it may come.
+        """
+        self._noted, self._step = set(state["noted"]), state["step"]
+        if underway:
+            for series in self._series.values():
+                series.read(underway)
         for key, one in self._readers.items():
             if key in state["readers"]:
                 one.load_state_dict(state["readers"][key])
@@ -170,6 +186,8 @@ class _Watch:
         """Signals that have never said anything."""
         self._can_fire = False
         self._held, self._failed, self._since = 0, 0, 0
+        self._judged: tuple[int, bool | None] | None = None
+        """The last step, and the verdict there."""
         self.state: RuleState = "unknown"
         self.finding: Finding | None = None
         self.past: list[Finding] = []
@@ -202,6 +220,9 @@ class _Watch:
         if said != self._said:  # at most steps nothing new is said
             self._said, self._verdict = said, self._judge()
         self.given = self.given or self.pair is None or self.pair not in observed.absent
+        judged, self._judged = self._judged, (observed.step, self._verdict)
+        if judged == self._judged:
+            return False  # what came later of this step is none of ours
         if self._verdict is None:
             self._missed, self._blindness = self._missed + 1, None
             if self.state == "healthy":
@@ -245,6 +266,7 @@ class _Watch:
     def state_dict(self) -> dict[str, Any]:
         return {
             "counts": [self._held, self._failed, self._since, self._missed],
+            "judged": list(self._judged) if self._judged else None,
             "state": self.state,
             "finding": self.finding.state_dict() if self.finding else None,
             "past": [finding.state_dict() for finding in self.past],
@@ -256,6 +278,7 @@ class _Watch:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._held, self._failed, self._since, self._missed = state["counts"]
+        self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
         self.state, self.given = state["state"], state["given"]
         self._has_seen, self._blindness, self._said = state["has_seen"], Reason.of_state(state["blindness"]), []
         self._silent = [name for name in self._required if name in state["silent"]]

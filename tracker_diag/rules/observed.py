@@ -10,7 +10,7 @@ from tracker_diag.records import Scalar
 
 @dataclass(frozen=True)
 class Observed:
-    """All that the rules see of one step."""
+    """All that the rules see of one step so far; where more of it comes later, that is a further one of the step."""
 
     step: int
     series: Mapping[SeriesKey, Scalar]

@@ -39,6 +39,14 @@ def sparse(counts: IntArray) -> tuple[IntArray, IntArray]:
     return index, flat[index]
 
 
+def merged(one: tuple[IntArray, IntArray], two: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
+    """The sum of two arrays of one shape, all three as `sparse` gives them."""
+    index, place = np.unique(np.concatenate((one[0], two[0])), return_inverse=True)
+    counts = np.zeros(len(index), np.int64)
+    np.add.at(counts, place, np.concatenate((one[1], two[1])))
+    return index, counts
+
+
 def add_sparse(into: IntArray, cells: tuple[IntArray, IntArray], sign: int = 1) -> None:
     """Add `cells` of `sparse` to `into`, in place; each index occurs once."""
     into.reshape(-1)[cells[0]] += sign * cells[1]

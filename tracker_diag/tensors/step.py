@@ -1,15 +1,15 @@
 """Step: what has come so far of the step that is underway."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import PAIRS, Pair, Rank
+from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
+from tracker_diag.records import Record, Scalar
 from tracker_diag.stats.arrays import on_device
-from tracker_diag.tensors.state import pack, unpack
 from tracker_diag.tensors.windows import Arrival, Observation
 
 
@@ -21,9 +21,8 @@ class Progress:
     first: int | None = None
     last: int | None = None
     last_with_tensors: int | None = None
-    observations: int = 0
 
-    def evaluated(self, step: int) -> None:
+    def begun(self, step: int) -> None:
         """Count `step`."""
         self.steps += 1
         self.first, self.last = step if self.first is None else self.first, step
@@ -31,53 +30,67 @@ class Progress:
 
 @dataclass
 class Step:
-    """The metrics and observations of one training step."""
+    """What the rules have seen of one training step; each further call of it may add to that."""
 
     step: int
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    time_ratio: float | None = None
-    """Slowest rank's seconds over the median rank's, where ranks tell theirs."""
-    missing: Mapping[Rank, int] | None = None
-    """Steps since a rank was last heard of, by rank, where ranks report through a store."""
-    _host: dict[Pair, Observation] = field(default_factory=dict[Pair, Observation])
-    _arriving: list[Arrival] = field(default_factory=list[Arrival])
+    series: dict[SeriesKey, Scalar] = field(default_factory=dict[SeriesKey, Scalar])
+    """Of a series that comes twice the first value counts: the rules have judged it."""
+    non_finite: list[str] = field(default_factory=list[str])
+    pairs: set[Pair] = field(default_factory=set[Pair])
+    """Pairs of which tensors have come, and been judged; what comes of them later is in the window, and the tracker."""
+    checked: bool = False
+    """Whether any metric or tensor was looked at."""
+    sent: dict[str, float] = field(default_factory=dict[str, float])
+    """Values that the backends have."""
 
-    def take(self, incoming: Mapping[Pair, Observation]) -> None:
-        """Add what was observed; what is on a device sets out for the host."""
-        if any(on_device(one.tokens.first) for one in incoming.values()):
-            self._arriving.append(Arrival(incoming))
-        else:
-            for pair, one in incoming.items():
-                add_observation(self._host, pair, one)
+    def add(self, series: Mapping[SeriesKey, Scalar], non_finite: Iterable[str], *, checked: bool) -> None:
+        """Add what has come."""
+        self.checked |= checked
+        for key, value in series.items():
+            self.series.setdefault(key, value)
+        self.non_finite += [name for name in non_finite if name not in self.non_finite]
 
-    def observed(self) -> dict[Pair, Observation]:
-        """All that was observed, in numpy arrays; waits for what is still on its way."""
-        while self._arriving:
-            for pair, one in self._arriving.pop(0).wait().items():
-                add_observation(self._host, pair, one)
-        return self._host
+    def unsent(self, records: Iterable[Record]) -> list[Record]:
+        """Those of `records` that the backends do not have; from now on they have them."""
+        new = [one for one in records if not isinstance(one, Scalar) or self.sent.get(one.name) != one.value]
+        self.sent |= {one.name: one.value for one in new if isinstance(one, Scalar)}
+        return new
 
     def state_dict(self) -> dict[str, Any]:
-        values = pack(np.array(list(self.metrics.values()), np.float64))  # NaN and infinity are no JSON
         return {
             "step": self.step,
-            "names": list(self.metrics),
-            "values": values,
-            "observed": packed(self.observed()),
-            "time_ratio": self.time_ratio,
-            "missing": None if self.missing is None else [[*rank, steps] for rank, steps in self.missing.items()],
+            "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
+            "non_finite": list(self.non_finite),
+            "pairs": sorted(self.pairs),
+            "checked": self.checked,
+            "sent": dict(self.sent),
         }
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Step":
-        metrics = dict(zip(state["names"], unpack(state["values"]).tolist(), strict=True))
-        known = state["missing"]
-        missing = None if known is None else {Rank(number, host): steps for number, host, steps in known}
-        return cls(state["step"], metrics, state["time_ratio"], missing, unpacked(state["observed"]))
+        series: dict[SeriesKey, Scalar] = {}
+        for pair, slice, name, *values in state["series"]:
+            key = StatKey(pair, slice, name) if pair else name
+            series[key] = Scalar(key, *values)
+        pairs = {pair for pair in PAIRS if pair in state["pairs"]}
+        return cls(state["step"], series, list(state["non_finite"]), pairs, state["checked"], dict(state["sent"]))
 
-    @property
-    def has_tensors(self) -> bool:
-        return bool(self._host or self._arriving)
+
+def _key(key: SeriesKey) -> tuple[Pair | None, str | None, str]:
+    """Pair, slice and statistic, or a metric's name alone."""
+    return (key.pair, key.slice, key.stat) if isinstance(key, StatKey) else (None, None, key)
+
+
+def step_of(given: object) -> int:
+    """The step as an integer, of whatever type it came as.
+
+    Raises:
+        TypeError: it is no whole number.
+    """
+    whole = given.is_integer() if isinstance(given, float | np.floating) else hasattr(given, "__index__")
+    if not whole:
+        raise TypeError(f"step: {given!r} given, expected a whole number; pass the number of the optimiser's step")
+    return int(given)  # type: ignore[call-overload,no-any-return]
 
 
 def add_observation(into: dict[Pair, Observation], pair: Pair, observed: Observation) -> None:

@@ -16,7 +16,7 @@ from tracker_diag.stats.tails import SliceWindow, has_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, size
-from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
 
 GROUPS = 8
 """Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
@@ -215,6 +215,19 @@ class _Step:
     floats: list[Float64Array]
     """Those of `Observation.floats`."""
 
+    @classmethod
+    def of(cls, observed: Observation) -> "_Step":
+        cells = {dimension: sparse(counted.counts) for dimension, counted in observed.sketches.items()}
+        return cls(cells, sparse(observed.sequence_sketch.counts), observed.floats())
+
+    def __add__(self, other: "_Step") -> "_Step":
+        cells = dict(self.cells)
+        for dimension, part in other.cells.items():
+            cells[dimension] = merged(cells[dimension], part) if dimension in cells else part
+        tokens, sequences, applied = zip(self.floats, other.floats, strict=True)
+        floats = [WeightSums.merged(np.stack(both)).array() for both in (tokens, sequences)]
+        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, applied[0] + applied[1]])
+
 
 class PairWindow:
     """The rolling window and the baseline of one ratio pair. Memory is K steps, whatever the run's length."""
@@ -228,6 +241,8 @@ class PairWindow:
         self._clip = clip
         self._with_signal = 0
         self._reference_steps, self._reference_tokens = 0, 0
+        self._in_reference = False
+        """Whether the last step belongs to the reference period."""
         self.signal = False
         """Whether any ratio in the window differs from 1 by more than float noise."""
         self.total: dict[Dimension, IntArray] = {}
@@ -241,31 +256,44 @@ class PairWindow:
 
     def push(self, observed: Observation) -> None:
         """Take in one step; the oldest leaves the window."""
-        self._context = {}
         if len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
             for dimension, cells in oldest.cells.items():
                 add_sparse(self.total[dimension], cells, -1)
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
-        step = _Step(
-            {dimension: sparse(counted.counts) for dimension, counted in observed.sketches.items()},
-            sparse(observed.sequence_sketch.counts),
-            observed.floats(),
-        )
+        step = _Step.of(observed)
         self._recent.append(step)
+        self._count(step)
+        self._in_reference = False
+        if observed.signal:
+            self._with_signal += 1
+            done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
+            self._in_reference = self._with_signal > self._burn_in and not done
+            self._reference_steps += self._in_reference
+            self._refer(step)
+
+    def amend(self, observed: Observation) -> None:
+        """Add to the last step what came of it later."""
+        if not self._recent:
+            self.push(observed)
+            return
+        step = _Step.of(observed)
+        self._recent.append(self._recent.pop() + step)
+        self._count(step)
+        self._refer(step)
+
+    def _count(self, step: _Step) -> None:
+        """Add `step` to the sums over the window."""
+        self._context = {}
         _add(self.total, step.cells)
         add_sparse(self._of_sequences, step.of_sequences)
         self.signal = has_signal(self.total["context"])
-        if observed.signal:
-            self._with_signal += 1
-            if self._with_signal > self._burn_in and not self._reference_done:
-                _add(self.baseline, step.cells)
-                self._reference_steps += 1
-                self._reference_tokens += int(step.cells["context"][1].sum())
 
-    @property
-    def _reference_done(self) -> bool:
-        return self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
+    def _refer(self, step: _Step) -> None:
+        """Add `step` to the reference period, if the last one belongs there."""
+        if self._in_reference:
+            _add(self.baseline, step.cells)
+            self._reference_tokens += int(step.cells["context"][1].sum())
 
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
@@ -273,7 +301,7 @@ class PairWindow:
         self.total, self.signal = {}, False
         self._of_sequences[:] = 0
         self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
-        self._context = {}
+        self._context, self._in_reference = {}, False
         self._with_signal = max(self._with_signal, self._burn_in)
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
@@ -324,6 +352,7 @@ class PairWindow:
             "baseline": {dimension: [pack(part) for part in sparse(c)] for dimension, c in self.baseline.items()},
             "with_signal": self._with_signal,
             "reference_steps": self._reference_steps,
+            "in_reference": self._in_reference,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -341,6 +370,7 @@ class PairWindow:
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.signal = bool(self.total) and has_signal(self.total["context"])
         self._with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
+        self._in_reference = state["in_reference"]
 
 
 def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, tuple[IntArray, IntArray]]) -> None:

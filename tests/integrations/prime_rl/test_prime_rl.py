@@ -137,7 +137,7 @@ def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, 
     assert not (found["response_mask"] & mask & (weights == 0)).any()
     monitor = Monitor()
     monitor.observe(**found)  # the second turn is the policy's first
-    monitor.log({}, 0, last=True)
+    monitor.log({}, 0)
     assert {one: n for one, n in counts(monitor).items() if n} == {"all": 14, "text_only": 14}
 
 

@@ -142,7 +142,7 @@ def test_of_a_part_of_the_context_the_whole_tells_what_comes_after_a_tool(slime)
         given[name] = [one[n // 2 :] for one, n in zip(given[name], LENGTHS, strict=True)]
     given["pg_loss"] = torch.cat(given["train_log_probs"])
     integration.tis(arguments(), **given)
-    monitor.log({}, 0, last=True)
+    monitor.log({}, 0)
     found = counts(monitor)
     assert found["post_tool"] == 5  # of sample 0 from token 6 on: the result's last token, and five of the model
     assert found["text_only"] == 4

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tracker_diag.backends.base import Backend, Refused
+from tracker_diag.backends.base import Backend, Refused, writing
 from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Identity, Notice, identity
@@ -208,6 +208,10 @@ class Outbox(Backend):
                 self._remember(entry)
 
     def _work(self) -> None:
+        with writing():
+            self._deliver_all()
+
+    def _deliver_all(self) -> None:
         pause, failed, place = 0.0, False, self._progress()
         while True:
             with self._wake:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,15 @@ LOST_AFTER = 100
 
 
 class Reader(ABC):
-    """One signal on one pair and slice: call `read` once a step, in order."""
+    """One signal on one pair and slice: call `read` once a step, in order.
+
+    Where more of a step comes later it is called again, if any of its series has come only now.
+    """
 
     holds: bool | None = None
     """Whether the signal holds at this step; None where it cannot see."""
+    looks_at: "Sequence[Series]" = ()
+    """Its series. A reader that has none may be called with one step as often as one likes."""
 
     @abstractmethod
     def read(self, observed: Observed) -> None:
@@ -48,6 +53,8 @@ class Series:
 
     now: Scalar | None = None
     """The value at this step; None where there is none."""
+    new: bool = False
+    """Whether it has come with the last call."""
 
     def __init__(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> None:
         self.definition = ref.definition
@@ -55,12 +62,14 @@ class Series:
         self.name = " / ".join(self.keys)
         self._observed: Observed | None = None
 
-    def read(self, observed: Observed) -> None:
-        """Take in one step."""
+    def read(self, observed: Observed, *, again: bool = False) -> None:
+        """Take in one step, or what came of it later."""
+        had = self.now is not None and again
         self._observed = observed
         self.now = observed.series.get(self.keys[0])
         if self.now is not None and len(self.keys) == 2:
             self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
+        self.new = self.now is not None and not had
 
     def reading(
         self, holds: bool | None, value: float | None = None, baseline: float | None = None, onset: int | None = None

@@ -26,6 +26,7 @@ class GrowthReader(Reader):
 
     def __init__(self, signal: Growth, at: Place) -> None:
         self._series = at.series(signal.series, signal.relative_to)
+        self.looks_at = (self._series,)
         # A ratio of two positive series is positive, and halving it is as much as doubling it.
         metric = self._series.definition
         self._scale: Scale = "log" if signal.relative_to else metric.scale
@@ -73,6 +74,7 @@ class TrendReader(Reader):
 
     def __init__(self, signal: Trend, at: Place) -> None:
         self._series, self._signal = at.series(signal.series, signal.relative_to), signal
+        self.looks_at = (self._series,)
         self._size = signal.steps // BLOCKS
         self._means: deque[float] = deque(maxlen=BLOCKS)
         self._starts: deque[int] = deque(maxlen=BLOCKS)
@@ -153,6 +155,7 @@ class SpikeReader(Reader):
 
     def __init__(self, signal: Spike, at: Place) -> None:
         self._series, self._signal = at.series(signal.series), signal
+        self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=signal.steps)
         self._needed = (signal.steps + 1) // 2
         self._last: tuple[float, float] | None = None

@@ -19,6 +19,7 @@ class ThresholdReader(Reader):
 
     def __init__(self, signal: Threshold, at: Place) -> None:
         self._series = at.series(signal.series, signal.relative_to)
+        self.looks_at = (self._series,)
         self._above, self._below = limits(signal, at.algorithm)
 
     def read(self, observed: Observed) -> None:
@@ -37,6 +38,7 @@ class BaselineRatioReader(Reader):
 
     def __init__(self, signal: BaselineRatio, at: Place) -> None:
         self._series, self._bounds = at.series(signal.series), limits(signal, at.algorithm)
+        self.looks_at = (self._series,)
         self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
         self._seen, self._total = 0, 0.0
 
@@ -77,6 +79,7 @@ class CorrelationReader(Reader):
 
     def __init__(self, signal: Correlation, at: Place) -> None:
         self._series, self._other = at.series(signal.series), at.series(signal.other)
+        self.looks_at = (self._series, self._other)
         self._bounds = limits(signal, at.algorithm)
         self._recent: deque[tuple[float, float]] = deque(maxlen=signal.steps)
         self._since = 0
@@ -122,6 +125,7 @@ class StuckReader(Reader):
 
     def __init__(self, signal: Stuck, at: Place) -> None:
         self._series, self._within = at.series(signal.series), signal.within
+        self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=signal.steps)
 
     def read(self, observed: Observed) -> None:

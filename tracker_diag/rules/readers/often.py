@@ -17,6 +17,7 @@ class OftenReader(Reader):
 
     def __init__(self, signal: Often, inner: Reader, at: Place) -> None:
         self._series, self._inner, self._count = at.series(signal.series, signal.relative_to), inner, signal.count
+        self.looks_at = (self._series,)
         self._recent: deque[bool] = deque(maxlen=signal.steps)
         self._held: deque[int] = deque(maxlen=signal.steps)
         """The steps at which it held; as many of the last as `_recent` tells."""

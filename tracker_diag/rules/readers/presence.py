@@ -68,6 +68,7 @@ class AbsentReader(Reader):
 
     def __init__(self, signal: Absent, at: Place) -> None:
         self._series, self._needed = at.series(signal.series), signal.steps
+        self.looks_at = (self._series,)
         self._steps, self._came = 0, False
 
     def read(self, observed: Observed) -> None:

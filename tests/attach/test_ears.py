@@ -1,0 +1,397 @@
+"""Every way of logging to every tracker is heard, of the wrapped object and of the raw one, and changes nothing."""
+
+import copy
+import math
+import pickle
+import signal
+import threading
+from itertools import groupby
+
+import numpy as np
+import pytest
+
+from tracker_diag import wrap
+from tracker_diag.attach.ears import MLFLOW
+from tracker_diag.metrics.registry import PREFIX
+
+STEPS = 9
+BAD = 6
+"""The step at which the loss is NaN, which is an alert."""
+
+
+def metrics(step):
+    return {"loss": math.nan if step == BAD else 1 / (step + 1), "reward": float(step)}
+
+
+def train(log, diag, make_batch):
+    """The same tensors and metrics, whichever way they are logged; `diag` is None for a run without us."""
+    rng = np.random.default_rng(0)
+    for step in range(STEPS):
+        if diag is not None:
+            diag.observe(**make_batch(rng))
+        log(metrics(step), step)
+    if diag is not None:
+        diag.close()
+
+
+def expected(make_batch):
+    """What is logged by hand, without a tracker: rows of numbers by step, and the alert."""
+    from tracker_diag import Monitor
+    from tracker_diag.testing import CapturingBackend
+
+    seen = CapturingBackend()
+    monitor = Monitor([seen])
+    train(monitor.log, monitor, make_batch)
+    return {step: seen.scalars(step) for step in seen.records}
+
+
+@pytest.fixture(scope="module")
+def by_hand():
+    from tests.conftest import batch
+
+    return expected(batch)
+
+
+def check(rows, alert_steps, by_hand):
+    """`rows` of ours by step are those that are logged by hand, and the alert came with its step."""
+    assert sorted(rows) == sorted(by_hand)
+    for step, row in by_hand.items():
+        assert {key: rows[step].get(key) for key in row} == pytest.approx(row, rel=1e-9), step
+    assert alert_steps == [BAD]
+
+
+def singly(log):
+    """A call for each metric."""
+
+    def log_each(values, step):
+        for name, value in values.items():
+            log(name, value, step)
+
+    return log_each
+
+
+def by_batch(client, run_id):
+    from mlflow.entities import Metric
+
+    def log(values, step):
+        client.log_batch(run_id, [Metric(name, value, 0, step) for name, value in values.items()])
+
+    return log
+
+
+MLFLOW_WAYS = {
+    "wrapped module": lambda mlflow, run: (w := wrap(mlflow), w.log_metrics),
+    "wrapped module, one by one": lambda mlflow, run: (w := wrap(mlflow), singly(w.log_metric)),
+    "raw module": lambda mlflow, run: (wrap(mlflow), mlflow.log_metrics),
+    "raw module, one by one": lambda mlflow, run: (wrap(mlflow), singly(mlflow.log_metric)),
+    "wrapped run": lambda mlflow, run: (w := wrap(run), w.log_metrics),
+    "wrapped run, raw module": lambda mlflow, run: (wrap(run), mlflow.log_metrics),
+    "wrapped client": lambda mlflow, run: (
+        w := wrap(mlflow.MlflowClient(), run_id=run.info.run_id), by_batch(w, run.info.run_id),
+    ),
+    "wrapped client, one by one": lambda mlflow, run: (
+        w := wrap(mlflow.MlflowClient(), run_id=run.info.run_id),
+        singly(lambda name, value, step: w.log_metric(run.info.run_id, name, value, step=step)),
+    ),
+    "another client": lambda mlflow, run: (wrap(mlflow), by_batch(mlflow.MlflowClient(), run.info.run_id)),
+    "function taken before": lambda mlflow, run: (mlflow.log_metrics, wrap(mlflow))[::-1],
+    "autologging": lambda mlflow, run: (wrap(mlflow), queued(mlflow, run.info.run_id)),
+}  # fmt: skip
+
+
+def queued(mlflow, run_id):
+    """As autologging logs: from a queue of its own."""
+    from mlflow.utils.autologging_utils.client import MlflowAutologgingQueueingClient
+
+    def log(values, step):
+        client = MlflowAutologgingQueueingClient()
+        client.log_metrics(run_id, values, step=step)
+        client.flush(synchronous=True)
+
+    return log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
+def test_mlflow(way, mlflow_store, make_batch, by_hand):
+    import mlflow
+
+    with mlflow.start_run() as run:
+        if way is None:
+            train(mlflow.log_metrics, None, make_batch)
+        else:
+            wrapped, log = MLFLOW_WAYS[way](mlflow, run)
+            train(log, wrapped.diag, make_batch)
+            assert wrapped.diag.failures == []
+    client = mlflow.MlflowClient()
+    found = client.get_run(run.info.run_id).data
+    rows, user = {}, {}
+    for name in found.metrics:
+        for point in client.get_metric_history(run.info.run_id, name):
+            (rows if name.startswith(PREFIX) else user).setdefault(point.step, {})[name] = point.value
+    assert repr(user) == repr({step: metrics(step) for step in range(STEPS)})
+    if way is not None:
+        text = found.tags["mlflow.note.content"]
+        assert f"fired at step {BAD}" in text
+        check(rows, [BAD], by_hand)
+
+
+WANDB_WAYS = {
+    "wrapped": lambda wandb, run: (w := wrap(run), w.log),
+    "raw": lambda wandb, run: (wrap(run), run.log),
+    "global": lambda wandb, run: (wrap(run), lambda values, step: wandb.log(values, step=step)),
+    "wrapped module": lambda wandb, run: (w := wrap(wandb), w.log),
+    "wrapped module, raw run": lambda wandb, run: (wrap(wandb), run.log),
+    "automatic steps, global": lambda wandb, run: (wrap(run), lambda values, step: wandb.log(values)),
+    "two calls": lambda wandb, run: (wrap(run), lambda values, step: [
+        wandb.log({name: value}, step=step, commit=name == "reward") for name, value in values.items()
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [None, *WANDB_WAYS])
+def test_wandb(way, wandb_offline, make_batch, by_hand):
+    import wandb
+
+    run = wandb_offline.start(reinit="finish_previous")
+    if way is None:
+        train(run.log, None, make_batch)
+    else:
+        wrapped, log = WANDB_WAYS[way](wandb, run)
+        train(log, wrapped.diag, make_batch)
+        assert wrapped.diag.failures == []
+    run.finish()
+    records = wandb_offline.records()
+    rows, user, alerts = {}, {}, []
+    for record in records:
+        if record["type"] == "history":
+            row = record["history"]["item"]
+            own = {key: row[key] for key in ("loss", "reward") if key in row}
+            if own:
+                user[row["_step"]] = own
+            numbers = {key: row[key] for key in row if key.startswith(PREFIX) and isinstance(row[key], int | float)}
+            if numbers:
+                rows.setdefault(numbers.pop(f"{PREFIX}step"), {}).update(numbers)
+        elif record["type"] == "alert":
+            alerts.append(record["alert"]["title"])
+    user = {step: {key: float(value) for key, value in row.items()} for step, row in user.items()}
+    assert repr(user) == repr({step: metrics(step) for step in range(STEPS)})
+    if way is not None:
+        assert any(title.startswith("NUM004") for title in alerts)
+        check(rows, [BAD], by_hand)
+
+
+TRACKIO_WAYS = {
+    "wrapped module": lambda trackio, run: (w := wrap(trackio), w.log),
+    "raw module": lambda trackio, run: (wrap(trackio), trackio.log),
+    "wrapped module, raw run": lambda trackio, run: (wrap(trackio), run.log),
+    "wrapped run": lambda trackio, run: (w := wrap(run), w.log),
+    "wrapped run, raw module": lambda trackio, run: (wrap(run), trackio.log),
+    "automatic steps": lambda trackio, run: (wrap(run), lambda values, step: trackio.log(values)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
+def test_trackio(way, trackio_runs, make_batch, by_hand):
+    import trackio
+
+    run = trackio_runs.start()
+    if way is None:
+        train(run.log, None, make_batch)
+    else:
+        wrapped, log = TRACKIO_WAYS[way](trackio, run)
+        train(log, wrapped.diag, make_batch)
+        assert wrapped.diag.failures == []
+    run.finish()
+    rows, user = {}, []
+    for step, row in trackio_runs.rows():
+        numbers = {key: row[key] for key in row if key.startswith(PREFIX) and isinstance(row[key], int | float)}
+        if numbers:
+            rows.setdefault(step, {}).update(numbers)
+        elif "loss" in row:
+            user.append((step, row["reward"]))
+    assert user == [(step, float(step)) for step in range(STEPS)]
+    if way is not None:
+        check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
+@pytest.mark.parametrize("way", ["wrapped", "raw"])
+def test_tensorboard(way, library, tmp_path, make_batch, by_hand):
+    from importlib import import_module
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = import_module(library).SummaryWriter(str(tmp_path))
+    wrapped = wrap(writer)
+    train(singly((wrapped if way == "wrapped" else writer).add_scalar), wrapped.diag, make_batch)
+    assert wrapped.diag.failures == []
+    writer.close()
+    (folder,) = tmp_path.rglob("diag")
+    events = EventAccumulator(str(folder)).Reload()
+    rows = {}
+    for tag in events.Tags()["scalars"]:
+        if tag.count("/") == 3 or tag.startswith((f"{PREFIX}rule/", f"{PREFIX}health/")):
+            for event in events.Scalars(tag):
+                rows.setdefault(event.step, {})[tag] = event.value
+    alerts = [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1]
+    assert alerts == [BAD]
+    for step, row in by_hand.items():
+        assert rows[step] == pytest.approx(row, rel=1e-6), step
+    user = EventAccumulator(str(tmp_path)).Reload()
+    assert [(event.step, event.value) for event in user.Scalars("reward")] == [(s, s) for s in range(STEPS)]
+
+
+class Own:
+    def __init__(self):
+        self.rows = []
+
+    def log(self, data, step=None):
+        self.rows.append((dict(data), step))
+        return len(self.rows)
+
+    def finish(self):
+        self.rows.append("finished")
+
+
+@pytest.mark.parametrize("way", ["wrapped", "raw"])
+def test_a_logger_of_your_own(way, make_batch, by_hand):
+    own = Own()
+    wrapped = wrap(own)
+    train((wrapped if way == "wrapped" else own).log, wrapped.diag, make_batch)
+    user = [(row, step) for row, step in own.rows if "reward" in row]
+    assert repr(user) == repr([(metrics(step), step) for step in range(STEPS)])
+    rows = {step: row for row, step in own.rows if "reward" not in row}
+    check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
+    assert "log" not in vars(own)
+
+
+def test_a_logger_that_is_heard_is_copied_and_pickled_as_ever():
+    own = Own()
+    wrapped = wrap(own)
+    own.log({"a": 1}, 4)
+    for other in (copy.deepcopy(own), pickle.loads(pickle.dumps(own))):  # noqa: S301  # our own
+        assert other.log({"b": 1}, 9) == len(own.rows) + 1
+    assert wrapped.diag.step == 4
+    assert own.rows == [({"a": 1}, 4)]
+
+
+def test_what_is_wrapped_already_has_one_monitor(make_batch):
+    own = Own()
+    first, second = wrap(own), wrap(own)
+    assert first.diag is second.diag
+    first.diag.close()
+    assert wrap(own).diag is not first.diag
+
+
+def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
+    import mlflow
+
+    log_batch = mlflow.MlflowClient.log_batch
+    with mlflow.start_run():
+        outer = wrap(mlflow)
+        with mlflow.start_run(nested=True):
+            inner = wrap(mlflow)
+            assert mlflow.MlflowClient.log_batch is not log_batch
+            mlflow.log_metrics({"loss": 1.0}, step=3)
+        assert (inner.diag.step, outer.diag.step) == (3, None)
+        mlflow.log_metrics({"loss": 1.0}, step=4)
+        assert outer.diag.step == 4
+        assert not any(inner.diag.health.values())
+    assert mlflow.MlflowClient.log_batch is log_batch
+    assert MLFLOW._monitors == {}
+
+
+def test_two_runs_that_alternate_in_one_process(mlflow_store):
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    ids = [client.create_run("0").info.run_id for _ in range(2)]
+    monitors = [wrap(client, run_id=run_id).diag for run_id in ids]
+    for step in range(4):
+        for number, run_id in enumerate(ids):
+            client.log_metric(run_id, "loss", 1.0, step=10 * number + step)
+    assert [monitor.close().last_step for monitor in monitors] == [3, 13]
+
+
+def test_mlflow_without_steps_is_one_after_the_other(mlflow_store, make_batch, rng):
+    """To MLflow a call without a step is one of step 0; one tensor batch each tells them apart."""
+    import mlflow
+
+    with mlflow.start_run():
+        run = wrap(mlflow)
+        for _ in range(4):
+            run.diag.observe(**make_batch(rng))
+            mlflow.log_metrics({"loss": 1.0})
+            mlflow.log_metric("reward", 0.5)
+        assert run.diag.close().steps == 4
+
+
+def test_tensors_that_say_their_step_make_steps_of_calls_that_do_not(mlflow_store, make_batch, rng):
+    import mlflow
+
+    with mlflow.start_run():
+        run = wrap(mlflow)
+        for step in range(5, 9):
+            run.diag.observe(**make_batch(rng), step=step)
+            mlflow.log_metrics({"loss": 1.0})
+        summary = run.diag.close()
+    assert (summary.first_step, summary.last_step, summary.steps) == (5, 8, 4)
+
+
+def test_what_mlflow_measures_of_the_machine_is_no_step(mlflow_store):
+    import mlflow
+
+    with mlflow.start_run():
+        run = wrap(mlflow)
+        mlflow.log_metrics({"loss": 1.0}, step=1)
+        mlflow.log_metrics({"system/cpu_utilization_percentage": 3.0}, step=700)
+        mlflow.log_metrics({"loss": 1.0}, step=2)
+        assert (run.diag.step, run.diag.failures) == (2, [])
+
+
+def test_the_tracker_ends_before_the_training_does(mlflow_store, make_batch, rng, caplog):
+    import mlflow
+
+    with mlflow.start_run():
+        run = wrap(mlflow)
+        run.diag.observe(**make_batch(rng))
+        mlflow.log_metrics({"loss": 1.0}, step=0)
+    for _ in range(3):
+        run.diag.observe(**make_batch(rng))
+    assert run.diag.health["after_close"] == 3
+    assert sum("the diagnostics have ended" in record.message for record in caplog.records) == 1
+
+
+def test_from_threads_and_signal_handlers(make_batch, rng):
+    own = Own()
+    monitor = wrap(own).diag
+    monitor.observe(**make_batch(rng))
+
+    def handler(*_):
+        own.log({"from": 1.0}, 1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        own.log({"loss": 1.0}, 0)
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    thread = threading.Thread(target=own.log, args=({"loss": 1.0}, 2))
+    thread.start()
+    thread.join(60)
+    assert [step for step, _ in groupby(step for _, step in own.rows)] == [0, 1, 2]
+    assert (monitor.step, monitor.failures) == (2, [])
+
+
+def test_wandb_without_a_run_says_what_to_call():
+    import wandb
+
+    from tracker_diag import DiagError
+
+    assert wandb.run is None
+    with pytest.raises(DiagError, match=r"wandb: no run is underway, expected one; call wandb\.init\(\)"):
+        wrap(wandb)

@@ -1,0 +1,252 @@
+"""Ears: what a tracker is given is heard wherever it comes from, the wrapped tracker, the raw one or a framework.
+
+Each puts hooks on the calls of one kind of tracker, until its monitor is closed. What goes to the tracker is never
+changed, and what a backend of ours writes is not heard.
+"""
+
+import atexit
+import inspect
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from tracker_diag.attach.hooks import OnObject, after, before, replace
+from tracker_diag.backends.base import writing_of_ours
+from tracker_diag.health import Health
+from tracker_diag.monitor import Monitor
+
+LOGGING = ("log", "log_metrics")
+ENDING = ("finish", "finalize")
+STEPS = ("step", "global_step")
+
+NOT_OF_THE_RUN = "system/"
+"""Beginning of the names that MLflow gives to what it measures of the machine, on a clock of its own."""
+
+
+class Unlocked:
+    """The guard of a hook that our own threads come through as well: who waits for them may hold a monitor's turn."""
+
+    def __init__(self, record: Callable[[str, Exception], None]) -> None:
+        self._record = record
+
+    @contextmanager
+    def guard(self, kind: str) -> Generator[None, None, None]:
+        """Count what is raised inside, and go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's call goes on
+            self._record(kind, error)
+
+
+def hear(monitor: Monitor, metrics: Mapping[str, object], step: object = None) -> None:
+    """Give the monitor what was logged; without a step it belongs to the step that is underway."""
+    if step is None and not monitor.observed:
+        step = monitor.step or 0
+    monitor.log(metrics, step)  # type: ignore[arg-type]  # of whatever type it came
+
+
+def on_wandb(
+    run: Any,
+    monitor: Monitor,
+    row: int | None,
+    until_finish: Callable[[Callable[[], None]], None],
+    append: Callable[[], None],
+) -> None:
+    """Hear `Run.log` and `wandb.log`; the step of the diagnostics is the number of W&B's row.
+
+    Args:
+        row: number of the row that is open; None where W&B has none.
+        until_finish: has what it is given called just before the run is finished, by whoever.
+        append: writes what still waits for a row of yours.
+    """
+
+    def heard(given: Mapping[str, Any]) -> None:
+        nonlocal row
+        data, step, commit = given["data"], given.get("step"), given.get("commit")
+        commits = step is None if commit is None else bool(commit)
+        if writing_of_ours():
+            row = row if row is None else row + commits
+            return
+        with monitor.guard("internal_errors"):  # one thread at a time
+            if row is not None and step is not None:  # counted here, since asking W&B takes a message to a process
+                row = max(row, step)
+            if step is None and (row is None or monitor.tensors_say_step):
+                hear(monitor, data)
+            else:
+                monitor.log(data, row if step is None else step)
+            row = row + commits if row is not None else None
+
+    def end() -> None:
+        """The run ends now: what waited for a row of yours gets rows of its own."""
+        atexit.unregister(end)
+        monitor.close()
+        with monitor.guard("backend_errors"):
+            append()
+
+    until_finish(end)
+    atexit.register(end)
+    parameters = ("data", "step", "commit")
+    module: Any = sys.modules.get("wandb")
+    current = getattr(getattr(module, "log", None), "__self__", None) is run  # it would keep the run's own method
+    own = Unlocked(monitor.record)
+    monitor.at_close(before(run, "log", parameters, heard, own))
+    monitor.at_close(before(run, "finish", (), lambda _: end(), own))
+    if current:
+        monitor.at_close(before(module, "log", parameters, heard, own))
+
+
+class MlflowEars:
+    """Hears every `MlflowClient` for all runs that are watched: the module's functions and autologging use one."""
+
+    def __init__(self) -> None:
+        self._monitors: dict[str, Monitor] = {}
+        self.newcomer: Callable[[Any, str], Monitor | None] | None = None
+        """Is asked for a monitor of a run that has none, with a client and the run's id."""
+        self._off: list[Callable[[], None]] = []
+
+    def listen(self, run_id: str, monitor: Monitor) -> None:
+        """Hear what is logged to `run_id`, until the monitor is closed or the run is ended."""
+        self.open()
+        self._monitors[run_id] = monitor
+        monitor.at_close(lambda: self._leave(run_id, monitor))
+
+    def open(self) -> None:
+        """Put the hooks on, if they are not."""
+        from mlflow import MlflowClient
+
+        if not self._off:
+            own = Unlocked(Health().record)  # for several monitors at once; each one counts its own failures itself
+            metric, batch = ("run_id", "key", "value", "step"), ("run_id", "metrics")
+            self._off = [
+                after(MlflowClient, "log_metric", metric, self._metric, own),
+                after(MlflowClient, "log_batch", batch, self._batch, own),
+                before(MlflowClient, "set_terminated", ("run_id",), self._ended, own),
+            ]
+
+    def close_if_idle(self) -> None:
+        """Take the hooks off once nobody listens."""
+        if not self._monitors and self.newcomer is None:
+            while self._off:
+                self._off.pop()()
+
+    def _leave(self, run_id: str, monitor: Monitor) -> None:
+        if self._monitors.get(run_id) is monitor:
+            del self._monitors[run_id]
+        self.close_if_idle()
+
+    def _metric(self, _: Any, given: Mapping[str, Any]) -> None:
+        self._heard(given, {given.get("step") or 0: {given["key"]: given["value"]}})
+
+    def _batch(self, _: Any, given: Mapping[str, Any]) -> None:
+        by_step: dict[int, dict[str, float]] = {}
+        for metric in given.get("metrics", ()):
+            by_step.setdefault(metric.step, {})[metric.key] = metric.value
+        self._heard(given, by_step)
+
+    def _heard(self, given: Mapping[str, Any], by_step: Mapping[int, Mapping[str, float]]) -> None:
+        if writing_of_ours():
+            return
+        monitor, of_run = self._monitors.get(given["run_id"]), {}
+        for step, metrics in by_step.items():
+            of_run[step] = {key: value for key, value in metrics.items() if not key.startswith(NOT_OF_THE_RUN)}
+        if monitor is None and self.newcomer is not None and any(of_run.values()):
+            monitor = self.newcomer(given["self"], given["run_id"])
+        if monitor is not None:
+            for step, metrics in sorted(of_run.items()):
+                if metrics:
+                    hear(monitor, metrics, _unless_none_was_given(step, monitor))
+
+    def _ended(self, given: Mapping[str, Any]) -> None:
+        if monitor := self._monitors.get(given["run_id"]):
+            monitor.close()
+
+
+def _unless_none_was_given(step: int, monitor: Monitor) -> int | None:
+    """To MLflow a call without a step is one of step 0: it is taken for that where the run is past it."""
+    past = monitor.step is not None and (monitor.step > 0 or monitor.observed)
+    return None if step == 0 and past else step
+
+
+MLFLOW = MlflowEars()
+
+
+def on_trackio(run: Any, monitor: Monitor, upcoming: Callable[[], int]) -> None:
+    """Hear `Run.log`, which `trackio.log` calls too."""
+
+    def heard(given: Mapping[str, Any]) -> None:
+        if not writing_of_ours():
+            step = given.get("step")
+            said = step is None and monitor.tensors_say_step
+            hear(monitor, given["metrics"], upcoming() if step is None and not said else step)
+
+    own = Unlocked(monitor.record)
+    monitor.at_close(before(run, "log", ("metrics", "step"), heard, own))
+    monitor.at_close(before(run, "finish", (), lambda _: monitor.close(), own))
+
+
+def on_writer(writer: Any, monitor: Monitor) -> None:
+    """Hear a `SummaryWriter`."""
+
+    def one(given: Mapping[str, Any]) -> None:
+        hear(monitor, {given["tag"]: given["scalar_value"]}, given.get("global_step"))
+
+    def several(given: Mapping[str, Any]) -> None:
+        metrics = {f"{given['main_tag']}/{tag}": value for tag, value in given["tag_scalar_dict"].items()}
+        hear(monitor, metrics, given.get("global_step"))
+
+    own = Unlocked(monitor.record)
+    monitor.at_close(before(writer, "add_scalar", ("tag", "scalar_value", "global_step"), one, own))
+    monitor.at_close(before(writer, "add_scalars", ("main_tag", "tag_scalar_dict", "global_step"), several, own))
+    monitor.at_close(before(writer, "close", (), lambda _: monitor.close(), own))
+
+
+def on_logger(target: Any, monitor: Monitor) -> None:
+    """Hear any object with `log(data, step)` or `log_metrics(metrics, step)`, as far as it takes attributes."""
+    for name, ear in _ears(target):
+        call = getattr(target, name)
+        monitor.at_close(replace(target, name, call, ear(call, monitor)))
+
+
+def _ears(target: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    if not hasattr(target, "__dict__") or inspect.isclass(target) or inspect.isroutine(target):
+        return
+    for names, ear in ((LOGGING, heard), (ENDING, ended)):
+        for name in names:
+            # One that answers to any name has none of these.
+            if callable(inspect.getattr_static(target, name, None)):
+                yield name, ear
+
+
+def heard(call: Callable[..., Any], monitor: Monitor) -> Callable[..., Any]:
+    """`call`, of metrics and a step, with the monitor told first: what it writes of a step comes before this."""
+
+    @wraps(call)
+    def log(*args: Any, **kwargs: Any) -> Any:
+        if not writing_of_ours():
+            with monitor.guard("internal_errors"):
+                signature = inspect.signature(call)
+                given = signature.bind(*args, **kwargs).arguments
+                given |= given.pop("kwargs", {})
+                step = next((given[name] for name in STEPS if given.get(name) is not None), None)
+                monitor.log(given[next(iter(signature.parameters))], step)
+        return call(*args, **kwargs)
+
+    return log
+
+
+def ended(call: Callable[..., Any], monitor: Monitor) -> Callable[..., Any]:
+    """`call`, which ends the tracker, with the diagnostics ended first."""
+
+    @wraps(call)
+    def end(*args: Any, **kwargs: Any) -> Any:
+        monitor.close()
+        return call(*args, **kwargs)
+
+    return end
+
+
+def is_heard(call: object) -> bool:
+    """Whether a hook of ours is on `call` already."""
+    return isinstance(call, OnObject)

@@ -1,0 +1,118 @@
+"""Intake: what was observed and not judged yet, of this rank and of all."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracker_diag.health import Health
+from tracker_diag.metrics.series import Pair, Rank
+from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.ranks import Ranks
+from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
+from tracker_diag.tensors.suspicions import suspicions
+from tracker_diag.tensors.windows import Observation
+
+
+class Intake:
+    """Reduces batches as they come, and brings those of one step together.
+
+    Args:
+        ranks: how the observations of several ranks come together; this process alone if None.
+    """
+
+    def __init__(self, health: Health, ranks: Ranks | None) -> None:
+        self._health, self._ranks = health, ranks
+        self._names = Names()
+        self._incoming: dict[Pair, Observation] = {}
+        """Of this rank, since the last `gather`."""
+        self._gathered: dict[Pair, Observation] = {}
+        """Of all ranks; left over where the step could not be begun."""
+        self._batches = 0
+        self._asked = False
+        self._seconds: float | None = None
+        self.step: int | None = None
+        """The step that the tensors were said to be of, if it was said."""
+        self.says_step = False
+        """Whether it is said, as a rule: it was the last time."""
+        self.time_ratio: float | None = None
+        """Slowest rank's seconds over the median rank's, where ranks tell theirs."""
+        self.missing: Mapping[Rank, int] | None = None
+        """Steps since a rank was last heard of, by rank, where ranks report through a store."""
+
+    def __bool__(self) -> bool:
+        return bool(self._incoming or self._gathered)
+
+    @property
+    def asked(self) -> bool:
+        """Whether `observe` was called since the last `gather`, whatever became of it."""
+        return self._asked
+
+    @property
+    def names(self) -> Names:
+        """The names that the rows of tools and environments go by, after `gather`."""
+        return self._ranks.names if self._ranks else self._names
+
+    def observe(self, tensors: Tensors, step: int | None, seconds: float | None) -> None:
+        """Reduce one batch, and add it to what is there.
+
+        Raises:
+            BatchError: the tensors do not fit together; in the first batch also, if they hold NaN or inf.
+        """
+        self._batches += 1
+        self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
+        batch = TokenBatch.of(check=self._health.strict, **tensors)
+        labels = label(batch, self._names)
+        if self._health.strict:
+            batch.require_finite()
+            self._health.tell(suspicions(tensors, labels))
+        for pair in batch.pairs:
+            add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
+
+    def gather(self, step: int) -> dict[Pair, Observation]:
+        """All that is there, that of all ranks where there are several; it stays until `taken`.
+
+        Every rank comes here with its first `log` after an `observe`, whatever else it logs.
+        """
+        asked, self._asked = self._asked, False
+        observed, self._incoming = self._incoming, {}
+        if self._ranks is not None and asked:
+            with self._health.guard("rank_errors"):
+                merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
+                observed, self.missing = merged.observed, merged.missing
+                self._health.counts["lost_rank_steps"] += merged.lost
+                self.time_ratio = merged.time_ratio
+            for error in self._ranks.errors():
+                self._health.record("rank_errors", error)
+        for pair, one in observed.items():
+            add_observation(self._gathered, pair, one)
+        return self._gathered
+
+    def taken(self) -> dict[Pair, Observation]:
+        """What was gathered, in numpy arrays; waits for a device if it is on one."""
+        gathered, self._gathered, self.step = self._gathered, {}, None
+        return on_host(gathered)
+
+    def close(self) -> None:
+        """Send what is still to be sent to other ranks."""
+        if self._ranks:
+            with self._health.guard("rank_errors"):
+                self._ranks.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "names": [self.names.state_dict(), self._names.state_dict()],
+            "observed": [packed(self._incoming), packed(self._gathered)],
+            "asked": self._asked,
+            "step": [self.step, self.says_step],
+            "batches": self._batches,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        shown, local = (Names.of_state(part) for part in state["names"])
+        self._incoming, self._gathered = (unpacked(part) for part in state["observed"])
+        if self._ranks:
+            self._ranks.names, self._names = shown, local
+        else:  # saved with several ranks, perhaps: what is one rank's own goes by its own names
+            self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
+            self._names = shown
+        self._asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
