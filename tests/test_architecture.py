@@ -17,7 +17,7 @@ STANDS_ON = {
     "records": {"stats"},
     "detect": {"errors", "stats"},
     "metrics": {"errors", "stats"},
-    "tensors": {"errors", "stats", "metrics"},
+    "tensors": {"errors", "health", "records", "stats", "metrics"},
     "rules": {"errors", "records", "detect", "metrics"},
     "report": {"errors", "stats", "records", "metrics", "rules"},
     "backends": {"errors", "health", "stats", "records", "metrics", "rules", "report"},

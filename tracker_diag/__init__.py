@@ -1,5 +1,6 @@
 """tracker_diag: see which slice of an agent-RL run goes unstable, inside the tracker that you use."""
 
+from tracker_diag.attach.watch import watch
 from tracker_diag.attach.wrap import wrap
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
@@ -51,5 +52,6 @@ __all__ = [
     "load_rules",
     "read_run",
     "replay",
+    "watch",
     "wrap",
 ]

@@ -15,17 +15,20 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from rich.console import RenderableType
 
 from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
+from tracker_diag.backends.log import LogBackend
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.health import Health
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.series import CONTEXT, PAIRS, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.report.console import plain, say, show
+from tracker_diag.report.first_look import first_look
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -105,6 +108,10 @@ class Monitor:
         self._source = source
         self._summary: Summary | None = None
         self._at_close = ExitStack()
+        self._shown = False
+        self._tells = source == "live" and (ranks is None or bool(backends))  # not each rank of one run
+        if self._tells:
+            self._out.add(LogBackend(self._places))
         for backend in backends:
             self.add(backend)
         atexit.register(self.close)
@@ -115,7 +122,10 @@ class Monitor:
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        return self._out.backends
+        return tuple(one for one in self._out.backends if not isinstance(one, LogBackend))
+
+    def _places(self) -> list[str]:
+        return [page for backend in self.backends if (page := backend.page)]
 
     @property
     def step(self) -> int | None:
@@ -270,6 +280,17 @@ class Monitor:
         with self._state.turn:
             return self._result()
 
+    def explain(self) -> None:
+        """Show what is seen of the run, by which tensors and metrics, and what would open the eyes of more rules."""
+        show(self._first_look())
+
+    def _first_look(self) -> RenderableType:
+        with self._state.turn:
+            absent = readout.absent(self._windows)
+            pairs = [readout.seen(pair, self._windows.get(pair), absent.get(pair)) for pair in PAIRS]
+            rules, blind = len(self._engine.rules), self._engine.blind()
+            return first_look(self.step, pairs, self._intake.told_by, rules, blind)
+
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
         with self._state.turn:
@@ -339,6 +360,10 @@ class Monitor:
         if self._intake.time_ratio is not None:
             records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
         self._out.step(step.step, own, step.unsent(records), changed, self._alerts.notices(step.step, changed))
+        if observed and self._tells and not self._shown:
+            self._shown = True
+            say(self._first_look())
+            self._out.events(step.step, [plain(self._first_look())], (), ())
 
     def _window(self, pair: Pair) -> PairWindow:
         short = self._settings.short
@@ -356,25 +381,15 @@ class Monitor:
         for name, value in self._keys.values(own).items():
             series.setdefault(name, Scalar(name, value))
         broken = [key for key, value in own.items() if not math.isfinite(value)]
-        bad += broken
         self.health["nonfinite_metrics"] += len(broken)
-        for pair, one in observed.items():
-            self.health["nonfinite_tokens"] += int(one.nonfinite.sum())
-            bad += [StatKey(pair, CONTEXT[i], "nonfinite") for i in np.flatnonzero(one.nonfinite)]
-        return series, bad
+        self.health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())
+        return series, [*bad, *broken, *readout.nonfinite(observed)]
 
     def _observed(self, step: Step) -> Observed:
         """What the rules see of `step` so far."""
-        return Observed(
-            step.step,
-            step.series,
-            tuple(step.non_finite),
-            readout.absent(self._windows),
-            readout.lacking(self._windows),
-            step.checked,
-            self._intake.missing,
-            self.config,
-        )
+        absent, lacking = readout.absent(self._windows), readout.lacking(self._windows)
+        bad, missing = tuple(step.non_finite), self._intake.missing
+        return Observed(step.step, step.series, bad, absent, lacking, step.checked, missing, self.config)
 
     def _say(self, warning: str | None) -> None:
         """Say it to whoever reads the log or the tracker."""

@@ -10,13 +10,14 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, OTHER, PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.report.first_look import Seen
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.windows import PairWindow
+from tracker_diag.tensors.windows import Observation, PairWindow
 
 HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
 """(46,) nats: half octaves of |log-ratio|, the same at every step so that steps can be compared."""
@@ -58,6 +59,12 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     return unseen
 
 
+def seen(pair: Pair, window: PairWindow | None, lacks: Reason | None) -> Seen:
+    """What is there of one pair."""
+    tokens = {name: of.n for name, of in window.context.items()} if window else {}
+    return Seen(pair, tokens.get("text_only", 0), tokens.get("post_tool", 0), lacks)
+
+
 def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
     """Tells why a statistic of this step has no value, for one that has none."""
     context = {pair: window.context for pair, window in windows.items()}
@@ -75,6 +82,13 @@ def finite(found: Mapping[StatKey, Estimate]) -> tuple[dict[SeriesKey, Scalar], 
         key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)
     }
     return series, [key for key in found if key not in series]  # a weight beyond float64
+
+
+def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[StatKey]:
+    """The slices that NaN or infinity were observed in."""
+    for pair, one in observed.items():
+        for row in np.flatnonzero(one.nonfinite):
+            yield StatKey(pair, CONTEXT[row], "nonfinite")
 
 
 def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
 
+from rich.text import Text
+
 from tracker_diag.attach import ears, proxies
 from tracker_diag.attach.kit import dotted
 from tracker_diag.backends.base import Backend, is_a
@@ -14,6 +16,7 @@ from tracker_diag.backends.notify import NOTIFY, Notifier
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
+from tracker_diag.report.console import say
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.tensors.ranks import Ranks
@@ -120,6 +123,8 @@ def wrap(
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
     _listen(target, None if around else backend, monitor)
+    if page := backend.page:
+        say(Text.assemble(("tracker_diag: ", "dim"), "watching ", page))
     return _stand_in(target, None if around else backend, monitor)
 
 
@@ -134,6 +139,11 @@ def _key(target: Any, backend: Backend) -> Key:
     return (
         (backend.name, backend.address["run"]) if backend.name in ("mlflow", "wandb", "trackio") else ("", id(target))
     )
+
+
+def underway(tracker: str, run_id: str) -> Monitor | None:
+    """The monitor of a run that is wrapped."""
+    return _underway.get((tracker, run_id))
 
 
 def _nothing_more(given: Mapping[str, object], but: str = "") -> None:

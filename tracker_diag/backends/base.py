@@ -88,6 +88,11 @@ class Backend:
         """Where it writes to, for a process that comes later: `reopened` takes this. Without secrets."""
         return {}
 
+    @property
+    def page(self) -> str:
+        """Where a person sees the run: an address, or the command that shows it; empty if nowhere."""
+        return ""
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """The trainer's own metrics of `step`, for a backend that is not the tracker they went to.
 

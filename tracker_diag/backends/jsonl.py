@@ -30,6 +30,10 @@ class JsonlBackend(Backend):
         self._findings: TextIO = (self.folder / "findings.jsonl").open("w", encoding="utf-8")
         self._own: dict[str, float] = {}
 
+    @property
+    def page(self) -> str:
+        return str(self.folder / "findings.jsonl")
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._own = dict(metrics)
 

@@ -125,6 +125,13 @@ class MlflowBackend(Backend):
     def address(self) -> Mapping[str, str]:
         return {"run": self.run_id, "uri": str(self._client.tracking_uri)}
 
+    @property
+    def page(self) -> str:
+        uri = str(self._client.tracking_uri)
+        if uri.startswith("http"):
+            return f"{uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
+        return f"mlflow ui --backend-store-uri {uri}, run {self.run_id}"
+
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._metrics += [
             self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)

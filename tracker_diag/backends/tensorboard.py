@@ -6,6 +6,7 @@ without its fast data server TensorBoard follows the latest file of a folder alo
 
 import os
 import re
+import shlex
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,10 @@ class TensorBoardBackend(Backend):
     def address(self) -> Mapping[str, str]:
         folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
         return {"run": f"{Path(folder).name}-{crc32(folder.encode()):08x}", "folder": folder}  # one folder, one name
+
+    @property
+    def page(self) -> str:
+        return f"tensorboard --logdir {shlex.quote(self._folder)}"
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._step, self._at = step, at

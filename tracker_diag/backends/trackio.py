@@ -5,6 +5,7 @@ costs no more than handing it to a thread of ours would. And it counts the steps
 bears no second thread: so ours come from the thread that logs, and leave its count as it was.
 """
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -66,6 +67,10 @@ class TrackioBackend(Backend):
     def config(self) -> Mapping[str, object]:
         """Settings of the run, without what Trackio adds."""
         return {key: value for key, value in self.run.config.items() if not key.startswith("_")}
+
+    @property
+    def page(self) -> str:
+        return f"trackio show --project {shlex.quote(self.run.project)}"
 
     def next_step(self) -> int:
         """The step that a call of yours without one gets."""

@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tracker_diag.backends.base import Backend, is_a
@@ -80,6 +81,13 @@ class WandbBackend(Backend):
     @property
     def address(self) -> Mapping[str, str]:
         return {"run": self.run.id, "project": self.run.project, "entity": self.run.entity or ""}
+
+    @property
+    def page(self) -> str:
+        if address := self.run.url:
+            return str(address)
+        folder = Path(self.run.dir).parent
+        return f"wandb sync {folder}" if self.run.offline else str(folder)
 
     @property
     def config(self) -> Mapping[str, object]:

@@ -38,6 +38,44 @@ def verdict(summary: Summary, lines: Mapping[tuple[str, int], str] | None = None
     return Panel(Group(*parts), title=title, title_align="left", border_style=color, padding=(1, 2))
 
 
+MOST_OTHERS = 4
+"""Findings that are listed beside the first break."""
+
+
+def short_verdict(summary: Summary, where: Sequence[str]) -> RenderableType:
+    """The same for the end of a run, in 25 lines of 80 columns at most, with the places to look further."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column()
+    first = summary.first_break
+    color = STYLE[summary.level] if summary.level else "green"
+    if first is None:
+        rows.add_row("found", Text("no rule fired at warn or above", style="bold green"))
+    else:
+        place = f", on {first.slice}" if first.slice != "all" else ""
+        rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
+        rows.add_row("since", f"step {first.onset}, told at step {first.fired}; rule {first.rule.id}")
+        rows.add_row("evidence", _cut(first.summary, 290))
+        if first.rule.remedy:
+            rows.add_row("do first", _cut(first.rule.remedy[0], 290))
+    others = [one for one in summary.findings if one is not first and one.fired is not None]
+    for heading, one in zip(("also", *[""] * MOST_OTHERS), others[:MOST_OTHERS], strict=False):
+        end = f" to {one.resolved}" if one.resolved is not None else ""
+        rows.add_row(heading, _cut(f"{one.rule.id} {one.slice} since step {one.onset}{end}: {one.rule.title}", 68))
+    if len(others) > MOST_OTHERS:
+        rows.add_row("", f"and {len(others) - MOST_OTHERS} more")
+    seeing = len(summary.healthy) + len({one.rule.id for one in summary.findings})
+    rows.add_row("rules", f"{seeing} could see, {len(summary.blind)} could not; run.diag.explain() says what they lack")
+    for heading, one_place in zip(("see", "", ""), where[:3], strict=False):
+        rows.add_row(heading, Text(one_place, overflow="fold"))
+    head = Text.assemble(("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}"))
+    return Group(head, rows)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
 def alert_line(step: int, finding: Finding) -> Text:
     """One line for a finding that fired or was resolved at `step`."""
     style = STYLE[finding.rule.severity] if finding.state == "firing" else "green"

@@ -9,7 +9,7 @@ from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
-from tracker_diag.tensors.suspicions import suspicions
+from tracker_diag.tensors.suspicions import suspicions, told_by
 from tracker_diag.tensors.windows import Observation
 
 
@@ -28,6 +28,8 @@ class Intake:
         self._gathered: dict[Pair, Observation] = {}
         """Of all ranks; left over where the step could not be begun."""
         self._batches = 0
+        self.told_by = ""
+        """From what it was taken which tokens come after a tool."""
         self._asked = False
         self._seconds: float | None = None
         self.step: int | None = None
@@ -65,6 +67,7 @@ class Intake:
         if self._health.strict:
             batch.require_finite()
             self._health.tell(suspicions(tensors, labels))
+            self.told_by = told_by(tensors)
         for pair in batch.pairs:
             add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
 

@@ -22,6 +22,19 @@ def suspicions(given: Collection[str], rows: Mapping[Dimension, Array]) -> Itera
         yield GAPS
 
 
+def told_by(given: Collection[str]) -> str:
+    """From which of the tensors that came it is taken which tokens come after a tool."""
+    if "after_tool" in given:
+        return "as after_tool says"
+    if "model_mask" in given:
+        return (
+            "what follows a gap of model_mask within response_mask"
+            if "response_mask" in given
+            else ("what follows a gap of model_mask")
+        )
+    return "what follows a gap of response_mask" if "response_mask" in given else ""
+
+
 UNHEARD = 5
 """Steps observed without a word of metrics, after which that is no delay any more."""
 

@@ -74,6 +74,10 @@ class Outbox(Backend):
         self._whole = False
         """All was delivered, and the tracker's end was told."""
 
+    @property
+    def page(self) -> str:
+        return self.inner.page
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._hears("metrics"):
             self._put({"metrics": dict(metrics), "step": step})

@@ -1,0 +1,149 @@
+"""What a person is told without looking for it: alerts in the log, a first look, and a verdict at the end."""
+
+import logging
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tracker_diag import JsonlBackend, Monitor
+
+
+def growing(step):
+    return 0.02 * math.exp(max(0, step - 60) * 0.1)
+
+
+def run(make_batch, *, backends=(), bad=(), **options):
+    rng = np.random.default_rng(0)
+    monitor = Monitor(backends, **options)
+    for step in range(110):
+        monitor.observe(**make_batch(rng, post=growing(step), pairs=("policy",)))
+        monitor.log({"reward": math.nan if step in bad else 0.5}, step)
+    return monitor
+
+
+def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path, caplog):
+    monitor = run(make_batch, backends=[JsonlBackend(tmp_path)])
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    (finding,) = [one for one in monitor.close().findings if one.rule.id == "POL001"]
+    (told,) = [record.message for record in warnings if "POL001" in record.message]
+    assert told.splitlines()[0] == "POL001 post_tool: Weight tail grows after tool calls"
+    for part in (
+        finding.summary,
+        f"onset at step {finding.onset}, fired at {finding.fired}",
+        f"First: {finding.rule.remedy[0]}",
+        "More: tracker-diag rules show POL001",
+        f"See: {tmp_path}/findings.jsonl",
+    ):
+        assert part in told
+    assert all(record.name == "tracker_diag" for record in warnings)
+
+
+def test_what_is_over_is_no_warning(make_batch, caplog):
+    with caplog.at_level(logging.INFO, "tracker_diag"):
+        run(make_batch, bad=[70]).close()
+    told = [(record.levelno, record.message.splitlines()[0]) for record in caplog.records if "NUM004" in record.message]
+    assert told == [(logging.WARNING, "NUM004 all: NaN or infinity"), (logging.INFO, "NUM004 all: resolved")]
+
+
+def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    run(make_batch, bad=[40, 50]).close()
+    shown = capsys.readouterr().err
+    verdict = shown[shown.index("tracker_diag: verdict") :].splitlines()
+    assert len(verdict) <= 25
+    assert all(len(line) <= 80 for line in verdict)
+    text = " ".join(" ".join(verdict).split())
+    assert "verdict after 110 steps" in text
+    assert "broke first NaN or infinity since step 40, told at step 40; rule NUM004" in text
+    assert "POL001 post_tool since step" in text
+    assert "run.diag.explain() says what they lack" in text
+
+
+def test_quiet_leaves_the_alerts(make_batch, capsys, caplog, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_QUIET", "1")
+    run(make_batch).close()
+    assert capsys.readouterr().err == ""
+    assert any("POL001" in record.message for record in caplog.records)
+
+
+def test_one_rank_of_several_and_a_replay_keep_still(make_batch, capsys, caplog):
+    class Alone:
+        from tracker_diag.tensors.slices import Names
+
+        names = Names()
+
+        def merge(self, step, observed, names, seconds=None):
+            from tracker_diag.tensors.ranks import Merged
+
+            return Merged(dict(observed))
+
+        def errors(self):
+            return ()
+
+        def close(self):
+            pass
+
+    run(make_batch, ranks=Alone()).close()
+    run(make_batch, source="tokens.parquet").close()
+    assert capsys.readouterr().err == ""
+    assert not [record for record in caplog.records if "POL001" in record.message]
+
+
+def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monitor = Monitor()
+    for step in range(3):
+        monitor.observe(**make_batch(rng, pairs=("policy",)))
+        monitor.log({"reward": 0.5}, step)
+    shown = capsys.readouterr().err
+    assert shown.count("what is seen at step") == 1
+    monitor.explain()
+    asked = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "what is seen at step 2",
+        "policy 1,152 tokens after a tool, 2,688 before any",
+        "reference no logprobs and ref_logprobs observed",
+        "post_tool what follows a gap of model_mask within response_mask",
+        "of 86 see, or will once they have enough steps",
+        "log grad_norm: ",
+    ):
+        assert part in asked
+    with_more = Monitor()
+    with_more.observe(**make_batch(rng))
+    with_more.log({"reward": 0.5, "grad_norm": 1.0}, 0)
+    capsys.readouterr()
+    with_more.explain()
+    assert "log grad_norm" not in capsys.readouterr().out
+
+
+SCRIPT = """
+import logging, math, sys
+{setup}
+from tracker_diag import Monitor
+monitor = Monitor()
+monitor.log({{"loss": math.nan}}, 3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setup", "lines"),
+    [
+        ("", ["tracker_diag: NUM004 all: NaN or infinity"]),
+        ("logging.basicConfig(format='%(levelname)s %(name)s %(message)s')",
+         ["WARNING tracker_diag NUM004 all: NaN or infinity"]),
+        ("logging.getLogger('tracker_diag').addHandler(logging.NullHandler())", []),
+    ],
+    ids=["nobody has set up logging", "somebody has", "it was silenced"],
+)  # fmt: skip
+def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
+    """In a process of its own: pytest's has handlers."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(setup=setup)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    told = done.stderr.splitlines()
+    assert [line for line in told if "NUM004 all:" in line] == lines
+    assert sum("tracker_diag: verdict after 1 step" in line for line in told) == 1
+    assert done.stdout == ""

@@ -1,0 +1,55 @@
+"""Console: what a person is to see without looking for it, in a terminal or a notebook."""
+
+import contextlib
+import logging
+import os
+from io import StringIO
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+QUIET = "TRACKER_DIAG_QUIET"
+"""Environment variable: set to anything but 0, only warnings are shown."""
+
+COLORS = {logging.WARNING: "yellow", logging.ERROR: "red"}
+
+
+def say(*lines: RenderableType) -> None:
+    """Show `lines` on standard error, unless quiet was asked for; a terminal that is gone is no matter."""
+    if os.environ.get(QUIET, "0") in ("", "0"):
+        _show(*lines)
+
+
+def show(*lines: RenderableType) -> None:
+    """Show `lines` on standard output, as they were asked for."""
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line)
+
+
+def plain(line: RenderableType) -> str:
+    """`line` as text of 100 columns without colours."""
+    console = Console(width=100, highlight=False, color_system=None, file=StringIO())
+    with console.capture() as shown:
+        console.print(line)
+    return "\n".join(row.rstrip() for row in shown.get().splitlines())
+
+
+class Screen(logging.Handler):
+    """Shows the package's warnings in a readable form where nobody has set up logging; elsewhere it keeps still."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        handlers = [*logging.getLogger().handlers, *logging.getLogger(record.name).handlers]
+        if any(not isinstance(handler, Screen) for handler in handlers):
+            return
+        head, _, rest = record.getMessage().partition("\n")
+        text = Text.assemble(("tracker_diag: ", "dim"), (head, f"bold {COLORS.get(record.levelno, '')}".strip()))
+        _show(text, *([Text(rest)] if rest else []))
+
+
+def _show(*lines: RenderableType) -> None:
+    console: Any = Console(stderr=True, highlight=False)
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or takes no more
+        for line in lines:
+            console.print(line)

@@ -1,0 +1,91 @@
+"""First look: what the diagnostics see of a run, and what would open their eyes to more."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tracker_diag.metrics.reasons import Reason, Why
+
+MISSING = {
+    Why.NOT_LOGGED,
+    Why.NOT_MEASURED,
+    Why.NOT_OBSERVED,
+    Why.ON_POLICY,
+    Why.NO_SETTING,
+    Why.NO_RANKS,
+    Why.LOST,
+}
+"""Reasons that no waiting takes away."""
+
+MOST = 5
+"""Remedies that are told, those first that open most rules."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is there of one pair."""
+
+    pair: str
+    text_only: int
+    """Tokens in the window."""
+    post_tool: int
+    lacks: Reason | None
+    """Why the pair has no values; None if it has."""
+
+
+def first_look(
+    step: int | None, pairs: Sequence[Seen], told_by: str, rules: int, blind: Mapping[str, Sequence[Reason]]
+) -> RenderableType:
+    """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
+
+    Args:
+        told_by: from what it was taken which tokens come after a tool.
+        rules: how many there are.
+        blind: why rules cannot see, by rule.
+    """
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for one in pairs:
+        tokens = f"{one.post_tool:,} tokens after a tool, {one.text_only:,} before any"
+        table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
+    if told_by:
+        table.add_row("post_tool", told_by)
+    shut = {rule: reasons for rule, reasons in blind.items() if all(one.why in MISSING for one in reasons)}
+    lacking = remedies(shut)
+    table.add_row("rules", f"{rules - len(shut)} of {rules} see, or will once they have enough steps")
+    for heading, (remedy, opened) in zip(("to see more", *[""] * MOST), lacking[:MOST], strict=False):
+        shown = ", ".join(opened[:4]) + (f" and {len(opened) - 4} more" if len(opened) > 4 else "")
+        table.add_row(heading, Text(f"{remedy}: {shown}"))
+    head = "no step yet" if step is None else f"what is seen at step {step}"
+    return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), table)
+
+
+def remedies(blind: Mapping[str, Sequence[Reason]]) -> list[tuple[str, list[str]]]:
+    """What to give, with the rules that lack it; what opens most of them first."""
+    opened: dict[str, list[str]] = {}
+    for rule, reasons in blind.items():
+        for one in {remedy(reason) for reason in reasons} - {""}:
+            opened.setdefault(one, []).append(rule)
+    return sorted(opened.items(), key=lambda item: -len(item[1]))
+
+
+def remedy(reason: Reason) -> str:
+    """What would take `reason` away, in a line; empty if only waiting does, or nothing."""
+    facts = reason.facts
+    match reason.why:
+        case Why.NOT_LOGGED:
+            return f"log {facts['series']}"
+        case Why.NOT_OBSERVED:
+            return f"observe(..., {facts['new']}=..., {facts['old']}=...)"
+        case Why.NOT_MEASURED:
+            return f"tensors for {facts['series']}"
+        case Why.NO_SETTING:
+            return f"wrap(..., config=...) with {facts['keys']}"
+        case Why.LOST:
+            return "go on logging what has ceased"
+        case _:
+            return ""
