@@ -37,7 +37,9 @@ def load(monitor: Monitor, args: Any, state: Any) -> None:
         fresh = monitor.state_dict()
         try:
             saved = json.loads(file.read_text())
-            monitor.load_state_dict(saved if file == own else saved | {"intake": {**saved["intake"], "observed": [{}, {}]}})
+            monitor.load_state_dict(
+                saved if file == own else saved | {"intake": {**saved["intake"], "observed": [{}, {}]}}
+            )
         except Exception:
             monitor.load_state_dict(fresh)
             raise

@@ -48,7 +48,7 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
     assert "First: Read ten of the tool results" in alert["text"]
 
     tables = {k for row in history(records) for k, v in row.items() if k.endswith("._type") and v == "table-file"}
-    assert tables == {"diag/findings._type", "diag/slices._type"}
+    assert tables == {"diag/events._type", "diag/findings._type", "diag/slices._type"}
     metrics = [record["metric"] for record in records if record["type"] == "metric"]
     assert any("diag" in metric.get("glob_name", "") for metric in metrics)
 
@@ -84,8 +84,9 @@ def test_your_rows_are_the_same_with_and_without_us(pattern, rng, make_batch, wa
     theirs, ours = own(history(wandb_offline.records("plain"))), own(history(wandb_offline.records("wrapped")))
     assert repr(ours) == repr(theirs)  # repr, so that NaN equals itself
     steps = [row["diag/step"] for row in history(wandb_offline.records("wrapped")) if "diag/policy/all/p95" in row]
-    assert steps == sorted(set(steps))
-    assert len(steps) == wrapped.diag.summary().steps
+    assert steps == sorted(steps)  # what came of the last step after its row was closed has one of its own
+    assert len(set(steps)) == wrapped.diag.summary().steps
+    assert len(steps) - len(set(steps)) <= 1
 
 
 def test_the_wrapped_run_still_is_the_run(wandb_offline):
@@ -96,7 +97,6 @@ def test_the_wrapped_run_still_is_the_run(wandb_offline):
         wrapped.summary["best"] = 3
         wrapped.notes = "kept"
         assert run.notes == "kept"
-        assert wrapped.log is not run.log
     configs = [record for record in wandb_offline.records() if record["type"] == "config"]
     assert any("lr" in str(record) for record in configs)
 
@@ -131,7 +131,7 @@ def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offli
         run.log({"reward": 0.5}, step=step)
     run.finish()
     written = [row["diag/events.nrows"] for row in history(wandb_offline.records()) if "diag/events.nrows" in row]
-    assert written[-1] == 2
+    assert written[-1] == 3  # with what was seen at the first step
 
 
 @pytest.mark.parametrize("closed", [True, False])

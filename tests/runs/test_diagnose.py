@@ -249,25 +249,3 @@ def test_large_steps_and_sparse_rows_are_fine(rng):
     found = diagnose(finished(rows))
     assert found.summary.last_step == max(rows)
     assert np.isfinite(list(found.series["reward"].values())).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arm", "named"),
-    [
-        ("healthy", set()),
-        ("constrained", set()),
-        ("widen", set()),  # benign to the averages: only the tensors show it
-        ("collapse", {"POL010"}),
-        ("stale-narrow", {"POL010"}),
-    ],
-)
-def test_what_the_averages_of_the_demos_arms_tell_without_the_tensors(arm, named):
-    from tracker_diag.demo.grpo import ARMS, train
-
-    rows = {step.step: dict(step.metrics) for step in train(ARMS[arm], 0, 240)}
-    findings = diagnose(finished(rows)).summary.findings
-    loud = {one.rule.id for one in findings if one.fired is not None and one.rule.severity != "info"}
-    assert named <= loud
-    assert named or not loud
-    assert all(one.onset > 80 for one in findings if one.rule.id in loud)  # nothing goes wrong before

@@ -132,6 +132,12 @@ class WandbBackend(Backend):
         while self._rows:
             self._log({})  # a run that is finished says so here, and only after 30 s when asked for its row
             row = row_of(self.run)
+            if row is not None and row != self._used and self._rows[0][STEP] == self._last and not appending:
+                # The row of its step was closed in between: the next step's takes what that has not itself.
+                if len(self._rows) == 1:
+                    return False
+                late = self._rows.popleft()
+                self._rows[0] = late | self._rows[0]
             # A second step of ours would overwrite the first.
             if row is not None and row == self._used and self._rows[0][STEP] != self._last:
                 if not (appending or self._alone(row)):

@@ -148,7 +148,7 @@ def diagnose(
     if as_json:
         typer.echo(json.dumps(shown.to_json(), indent=1))
     else:
-        Console().print(verdict(shown.summary, lines(shown)))
+        Console().print(verdict(shown.summary, lines(shown), shown.live))
         Console().print(about_keys(shown), style="dim")
     _exit_on(found.summary, fail_on)
 

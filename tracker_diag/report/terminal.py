@@ -16,11 +16,14 @@ from tracker_diag.rules.triage import Summary
 STYLE = {"info": "cyan", "warn": "yellow", "error": "red"}
 
 
-def verdict(summary: Summary, lines: Mapping[tuple[str, int], str] | None = None) -> RenderableType:
+def verdict(
+    summary: Summary, lines: Mapping[tuple[str, int], str] | None = None, live: Sequence[object] = ()
+) -> RenderableType:
     """Panel with the first break, then the other findings, then the blind and the healthy rules.
 
     Args:
         lines: for a finding, by rule and onset, what is shown beside it: its curve and its cost, say.
+        live: what the diagnostics found while the run was underway, a line each.
     """
     first = summary.first_break
     parts: list[RenderableType] = []
@@ -31,6 +34,8 @@ def verdict(summary: Summary, lines: Mapping[tuple[str, int], str] | None = None
     others = [finding for finding in summary.findings if finding is not first]
     if others:
         parts += [Text(), _others(others, lines or {})]
+    if live:
+        parts += [Text(), Text("said while the run was underway", style="dim"), *(Text(f"  {one}") for one in live)]
     parts.append(Text())
     parts.append(_columns(summary))
     color = STYLE[summary.level] if summary.level else "green"
@@ -68,7 +73,9 @@ def short_verdict(summary: Summary, where: Sequence[str]) -> RenderableType:
     rows.add_row("rules", f"{seeing} could see, {len(summary.blind)} could not; run.diag.explain() says what they lack")
     for heading, one_place in zip(("see", "", ""), where[:3], strict=False):
         rows.add_row(heading, Text(one_place, overflow="fold"))
-    head = Text.assemble(("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}"))
+    head = Text.assemble(
+        ("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}")
+    )
     return Group(head, rows)
 
 

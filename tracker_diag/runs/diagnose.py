@@ -18,6 +18,7 @@ from tracker_diag.rules.model import Severity
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.runs.live import NONFINITE, LiveFinding, is_ours, statistics, told
 from tracker_diag.runs.sources.run import FinishedRun
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
@@ -46,7 +47,9 @@ class Diagnosis:
     keys: KeyMap
     algorithm: Algorithm | None
     series: dict[str, dict[int, float]]
-    """Canonical metrics by step."""
+    """Canonical metrics by step, and statistics of slices where the run has them."""
+    live: tuple[LiveFinding, ...] = ()
+    """What the diagnostics said while the run was underway, if they watched it."""
 
     def __str__(self) -> str:
         return str(self.summary)
@@ -73,7 +76,8 @@ class Diagnosis:
             "mapped": mapped,
             "unmapped": list(self.keys.unmapped),
         }
-        return found | {"algorithm": self.algorithm, "notes": list(self.run.notes)}
+        live = [asdict(one) for one in self.live]
+        return found | {"algorithm": self.algorithm, "notes": list(self.run.notes), "live": live}
 
     def cost(self, finding: Finding) -> Cost:
         """What was spent from the finding's onset to its end, or to that of the run."""
@@ -107,24 +111,28 @@ def diagnose(
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
         raise UnknownName("framework", framework, frameworks())
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
-    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row), framework)
+    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
     algorithm = algorithm or algorithm_of(run.config)
     settings = GrowthSettings(expected_steps=len(rows) or None)
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
     series: dict[str, dict[int, float]] = {}
+    tokens = 0.0
     for step, row in rows.items():
-        values = keys.values(row)
-        for name, value in values.items():
-            series.setdefault(name, {})[step] = value
-        bad = tuple(key for key, value in row.items() if not math.isfinite(value) and not key.startswith(PREFIX))
-        now = {name: Scalar(name, value) for name, value in values.items()}
-        engine.evaluate(Observed(step, now, bad, config=run.config))
+        now = dict(statistics(row)) | {name: Scalar(name, value) for name, value in keys.values(row).items()}
+        now = {name: one for name, one in now.items() if math.isfinite(one.value)}
+        for name, one in now.items():
+            series.setdefault(name, {})[step] = one.value
+        bad = [key for key, value in row.items() if not math.isfinite(value) and not is_ours(key)]
+        if row.get(NONFINITE, tokens) > tokens:
+            tokens = row[NONFINITE]
+            bad.append(NONFINITE.removeprefix(PREFIX))
+        engine.evaluate(Observed(step, now, tuple(bad), config=run.config))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
     seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
-    return Diagnosis(run, summary, keys, algorithm, series)
+    return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)))
 
 
 def _seconds(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:

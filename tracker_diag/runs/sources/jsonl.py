@@ -1,8 +1,11 @@
 """JSON Lines: the metrics file, one object a step with sparse keys, and what other loggers write in this way."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.registry import PREFIX
@@ -70,7 +73,19 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
         rows.add(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
     if step_key is None:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
-    return rows.finish(source, config, padded=True)
+    return replace(rows.finish(source, config, padded=True), findings=_findings(file.with_name("findings.jsonl")))
+
+
+def _findings(file: Path) -> tuple[Mapping[str, Any], ...]:
+    """What the diagnostics left beside the metrics, each finding in its last state; nothing if they left none."""
+    last: dict[tuple[object, ...], Mapping[str, Any]] = {}
+    if file.is_file():
+        for at, line, ended in read_lines(file):
+            if ended and line.strip():
+                row = _row(file, at, line)
+                if "rule" in row:
+                    last[tuple(row.get(key) for key in ("rule", "pair", "slice", "onset"))] = row
+    return tuple(last.values())
 
 
 def _row(file: Path, at: int, line: str) -> dict[str, object]:

@@ -1,11 +1,14 @@
 """MLflow: a run's full history, from any tracking URI."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +21,7 @@ LARGEST = sys.float_info.max
 """What MLflow stores for infinity."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """A server that does not answer within seconds is told; MLflow would wait for minutes."""
+FINDINGS, FINDINGS_TAG = "diag/findings.json", "diag.alert.state"
 SYSTEM = "system/"
 """MLflow samples these by the clock and counts the samples: their steps are not the run's."""
 
@@ -73,7 +77,20 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
             progress((at + 1) / len(keys))
     if stepless:
         rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
-    return rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
+    found = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
+    return replace(found, findings=_findings(client, run))
+
+
+def _findings(client: Any, run: Any) -> tuple[dict[str, Any], ...]:
+    """What the diagnostics left in the run: `diag/findings.json`, which comes at its end."""
+    if FINDINGS_TAG not in run.data.tags:
+        return ()
+    run_id = run.info.run_id
+    if not any(one.path == FINDINGS for one in client.list_artifacts(run_id, FINDINGS.partition("/")[0])):
+        return ()
+    with TemporaryDirectory() as folder:
+        file = Path(client.download_artifacts(run_id, FINDINGS, folder))
+        return tuple(json.loads(file.read_text(encoding="utf-8"))["findings"])
 
 
 def _value(value: float) -> float:

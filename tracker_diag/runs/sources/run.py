@@ -1,8 +1,8 @@
 """A finished run, whatever it was logged with: one plain value that all readers give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Progress: TypeAlias = Callable[[float], None]
 """Called now and then with the share that has been read, from 0 to 1."""
@@ -22,6 +22,8 @@ class FinishedRun:
     """Wall time in seconds since the first row, for the steps whose time is known."""
     notes: tuple[str, ...]
     """What was odd about the source, a sentence each."""
+    findings: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """What the diagnostics found while the run was underway, as `Finding.to_json` writes it, if they left it there."""
 
 
 def one_line(error: object) -> str:

@@ -52,21 +52,26 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Event files of a run in the order in which they were begun, each with what goes before its metrics' names."""
-    found = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _ours(path)), key=_begun)
+    found = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _again(path)), key=_begun)
     if not found:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")
-    runs = sorted({_run(file.parent.relative_to(folder)) for file in found})
+    own = PREFIX.rstrip("/")
+    runs = sorted({_run(file.parent.relative_to(folder)) for file in found if file.parent.name != own})
+    runs = runs or [Path()]
     if runs[0] != Path() and len(runs) > 1:
         names = ", ".join(str(name) for name in runs[:5])
         raise SourceError(f"{folder}: {len(runs)} runs ({names}{', ...' if len(runs) > 5 else ''}), give one of them")
     for file in found:
+        if file.parent.name == PREFIX.rstrip("/"):  # the diagnostics', which have their whole names
+            yield file, ""
+            continue
         part = file.parent.relative_to(folder / runs[0])
         yield file, "" if part == Path() else f"{part.as_posix()}/"
 
 
-def _ours(file: Path) -> bool:
-    """Whether it holds the diagnostics of a run, which its metrics are not."""
-    return PREFIX.rstrip("/") in file.parts[-3:-1]
+def _again(file: Path) -> bool:
+    """Whether it holds the diagnostics of one slice, which stand in those of the run already."""
+    return file.parent.parent.name == PREFIX.rstrip("/")
 
 
 def _begun(file: Path) -> tuple[str, list[tuple[int, str]]]:

@@ -1,0 +1,142 @@
+"""A run that was watched, diagnosed from what it logged: both verdicts, held against each other in every tracker."""
+
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tracker_diag as td
+from tracker_diag.backends.mlflow import MlflowBackend
+from tracker_diag.backends.tensorboard import TensorBoardBackend
+from tracker_diag.backends.trackio import TrackioBackend
+from tracker_diag.backends.wandb import WandbBackend
+from tracker_diag.cli.app import app
+from tracker_diag.runs.live import LiveFinding, told
+from tracker_diag.runs.sources.run import FinishedRun
+
+
+def fired(findings):
+    """What fired at warn or above, by rule and place, with the step."""
+    loud = (one for one in findings if one.fired is not None and one.rule.severity != "info")
+    return {(one.rule.id, one.pair, one.slice): one.fired for one in loud}
+
+
+def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, tmp_path):
+    rng = np.random.default_rng(0)
+    monitor = td.Monitor([td.JsonlBackend(tmp_path)])
+    for step in range(130):
+        monitor.observe(**make_batch(rng, post=0.02 * math.exp(max(0, step - 75) * 0.1), pairs=("policy",)))
+        monitor.log({"reward": 0.5}, step)
+    live = monitor.close()
+    found = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
+    assert found.summary.first_break.rule.id == live.first_break.rule.id == "POL001"
+    assert fired(found.summary.findings).keys() == fired(live.findings).keys()
+    assert not [key for key in found.keys.unmapped if key.startswith("diag/")]
+    (finding,) = [one for one in found.live if one.rule == "POL001"]
+    assert (finding.slice, finding.fired) == ("post_tool", live.first_break.fired)
+    shown = " ".join(CliRunner().invoke(app, ["diagnose", str(tmp_path)]).output.split())
+    assert "said while the run was underway" in shown
+    assert f"POL001 on post_tool: since step {finding.onset}, fired at step {finding.fired}" in shown
+
+
+def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
+    rng = np.random.default_rng(0)
+    monitor = td.Monitor([td.JsonlBackend(tmp_path)])
+    for step in range(12):
+        tensors = make_batch(rng)
+        if step == 7:
+            tensors["old_logprobs"][0, 20] = np.nan
+        monitor.observe(**tensors)
+        monitor.log({"reward": 0.5}, step)
+    live = monitor.close()
+    found = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
+    assert fired(found.summary.findings) == fired(live.findings) == {("NUM004", None, "all"): 7}
+
+
+def test_without_a_list_the_states_of_the_rules_tell():
+    states = [1, 2, 2, 0, 1, 2]
+    rows = {step: {"diag/rule/POL001": state, "loss": 0.1} for step, state in enumerate(states)}
+    found = told(rows, ())
+    assert found == [LiveFinding("POL001", 1, resolved=3), LiveFinding("POL001", 5)]
+    assert [str(one) for one in found] == [
+        "POL001: fired at step 1, resolved at 3",
+        "POL001: fired at step 5",
+    ]
+    assert td.diagnose(FinishedRun("a run", rows, {}, {}, ())).live == tuple(found)
+
+
+ARMS = {
+    "healthy": set(),
+    "constrained": set(),
+    "widen": set(),  # benign to the averages: only the tensors show it
+    "collapse": {"POL010"},
+    "stale-narrow": {"POL010"},
+}
+"""What the averages of each arm of the demo tell without the tensors."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arm", ARMS)
+def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offline, trackio_runs):
+    """Trained once, watched in all trackers at a time, and read back out of each."""
+    import mlflow
+
+    from tracker_diag.demo.grpo import ARMS as TRAINED
+    from tracker_diag.demo.grpo import train
+
+    client = mlflow.MlflowClient()
+    run_id = client.create_run("0").info.run_id
+    wandb_run, trackio_run = wandb_offline.start(), trackio_runs.start()
+    (tmp_path / "tb").mkdir()
+    backends = [
+        td.JsonlBackend(tmp_path / "jsonl"),
+        MlflowBackend(client, run_id),
+        WandbBackend(wandb_run),
+        TrackioBackend(trackio_run),
+        TensorBoardBackend(tmp_path / "tb"),
+    ]
+    monitor, rows = td.Monitor(backends), {}
+    for step in train(TRAINED[arm], 0, 240):
+        monitor.observe(
+            logprobs=step.logprobs,
+            old_logprobs=step.rollout.sampler_logprobs,
+            ref_logprobs=step.ref_logprobs,
+            response_mask=step.rollout.is_response,
+            model_mask=step.rollout.is_model,
+        )
+        rows[step.step] = dict(step.metrics)
+        trackio_run.log(step.metrics, step=step.step)
+        monitor.log(step.metrics, step.step)
+        wandb_run.log(step.metrics, step=step.step)
+    metrics = [Metric(name, value, 0, step) for step, row in rows.items() for name, value in row.items()]
+    for at in range(0, len(metrics), 1000):
+        client.log_batch(run_id, metrics[at : at + 1000])
+    live = monitor.close()
+    wandb_run.finish()
+    trackio_run.finish()
+
+    averages = td.diagnose(FinishedRun("averages", rows, {}, {}, ()))
+    loud = {one.rule.id: one.onset for one in averages.summary.findings if one.fired and one.rule.severity != "info"}
+    assert ARMS[arm] <= loud.keys()
+    assert ARMS[arm] or not loud
+    assert all(onset > 80 for onset in loud.values())  # nothing goes wrong before
+
+    (folder,) = (tmp_path / "run").glob("wandb/offline-run-*")
+    sources = {
+        "jsonl": str(tmp_path / "jsonl" / "metrics.jsonl"),
+        "mlflow": f"mlflow:{run_id}@{mlflow_store}",
+        "wandb": str(folder),
+        "trackio": f"trackio:{trackio_runs.project}/run",
+        "tensorboard": str(tmp_path / "tb"),
+    }
+    first = live.first_break
+    for name, source in sources.items():
+        found = td.diagnose(td.read_run(source))
+        again = found.summary.first_break
+        assert (again and (again.rule.id, again.slice)) == (first and (first.rule.id, first.slice)), name
+        assert first is None or abs(again.onset - first.onset) <= 3, name
+        assert fired(found.summary.findings).keys() <= fired(live.findings).keys(), name
+        told_live = {one.rule for one in found.live}
+        assert told_live >= {rule for rule, *_ in fired(live.findings)}, name

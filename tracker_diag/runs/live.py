@@ -1,0 +1,68 @@
+"""Live: what the diagnostics said while the run was underway, as it stands in what the run logged."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import StatKey
+from tracker_diag.records import Scalar
+from tracker_diag.rules.engine import STATE_VALUES
+
+RULE = f"{PREFIX}rule/"
+FIRING, HEALTHY = STATE_VALUES["firing"], STATE_VALUES["healthy"]
+NONFINITE = f"{PREFIX}health/nonfinite_tokens"
+"""How many tokens were NaN or infinite, up to a step."""
+
+
+@dataclass(frozen=True)
+class LiveFinding:
+    """A rule that fired while the run was underway. Of a run that left its metrics alone the place is not known."""
+
+    rule: str
+    fired: int
+    slice: str | None = None
+    onset: int | None = None
+    resolved: int | None = None
+
+    def __str__(self) -> str:
+        place = f" on {self.slice}" if self.slice else ""
+        since = f" since step {self.onset}," if self.onset is not None else ""
+        end = f", resolved at {self.resolved}" if self.resolved is not None else ""
+        return f"{self.rule}{place}:{since} fired at step {self.fired}{end}"
+
+
+def is_ours(key: str) -> bool:
+    """Whether a key is one of the diagnostics' own."""
+    return key.startswith(PREFIX)
+
+
+def statistics(row: Mapping[str, float]) -> Iterator[tuple[StatKey, Scalar]]:
+    """The statistics of slices in one row, each with the tokens that it rests on."""
+    for key, value in row.items():
+        stat = StatKey.parse(key.removeprefix(PREFIX)) if is_ours(key) else None
+        if stat is not None:
+            n = row.get(f"{PREFIX}{stat.pair}/{stat.slice}/count")
+            yield stat, Scalar(stat, value, None if n is None else int(n))
+
+
+def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
+    """What fired live, the earliest first: as the run's list of findings says it, else from the states of the rules."""
+    found = [
+        LiveFinding(one["rule"], one["fired"], one["slice"], one["onset"], one["resolved"])
+        for one in listed
+        if one.get("fired") is not None
+    ]
+    known = {one.rule for one in found}
+    firing: dict[str, int] = {}
+    for step, row in rows.items():
+        for key, value in row.items():
+            rule = key.removeprefix(RULE) if key.startswith(RULE) else None
+            if rule is None or rule in known:
+                continue
+            if value == FIRING:
+                firing.setdefault(rule, step)
+            elif value == HEALTHY and rule in firing:
+                found.append(LiveFinding(rule, firing.pop(rule), resolved=step))
+    found += [LiveFinding(rule, step) for rule, step in firing.items()]
+    return sorted(found, key=lambda one: (one.fired, one.rule))
