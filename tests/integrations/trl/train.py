@@ -177,7 +177,7 @@ def widening(folder):
     """The same run twice: in one the tool's answers widen, in the other they stay as they are."""
 
     def run(width):
-        trainer = grpo(folder, widening=(75, 85, width), num_iterations=4, beta=0.02, max_steps=110)
+        trainer = grpo(folder, widening=(75, 95, width), num_iterations=4, beta=0.02, max_steps=120)
         # With `report_to` TRL would also write each of its timings, five in a step: a quarter of the run's time.
         trainer.add_callback(MLflowCallback)
         return watched(trainer)
