@@ -22,6 +22,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, of torch
 ]
 
+STEPS = 110
+"""Of a run that is calm, and of one whose tail grows from step 70 on; that fires at step 89 to 94."""
+
 
 class Agent(pl.LightningModule):
     """Regresses on noise; what it hands over comes from a generator of its own, with a tail that may grow."""
@@ -81,17 +84,17 @@ def fit_in_mlflow(tmp_path, store, module, steps):
 
 
 def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_store, make_batch):
-    found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, grow_from=70), 150)
+    found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, grow_from=70), STEPS)
     (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
     assert tail["slice"] == "post_tool"
-    assert 60 <= tail["onset"] <= tail["fired"] < 150
+    assert 60 <= tail["onset"] <= tail["fired"] < STEPS
     assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")
     assert run.info.status == "FINISHED"
     assert run.data.metrics["reward"] == 0.5
 
 
 def test_a_calm_run_is_ok(tmp_path, mlflow_store, make_batch):
-    found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch), 150)
+    found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch), STEPS)
     assert [finding for finding in found if finding["severity"] != "info"] == []
     assert run.data.tags["diag.alert.state"] == "ok"
     assert callback.monitor.config["rate"] == 0.01

@@ -260,13 +260,13 @@ def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(
 ):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     rows = {}
-    for name, steps in (("plain", 20), ("watched", 80)):
+    for name, steps in (("plain", 20), ("watched", 45)):
         before = set(tmp_path.rglob("run-*.wandb"))
         rng = np.random.default_rng(4)
         trainer = a_trainer(**{"logger.wandb.key": "0" * 40})
         monitor = tracker_diag_openrlhf.attach(trainer) if name == "watched" else None
         for step in range(1, steps + 1):
-            status = one_step(trainer, step, samples(rng, post=0.02 if step < 60 else 0.5))
+            status = one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
             assert "reward" in status or status["rollout/num_samples"] == ROWS
         trainer.wandb_logger.log_eval(steps, {"eval_maths_pass1": 0.5})
         trainer.wandb_logger.close()
@@ -274,11 +274,11 @@ def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(
         records = read_wandb(file)
         rows[name] = [record["history"]["item"] for record in records if record["type"] == "history"]
     assert own(rows["watched"][:40]) == own(rows["plain"][:40])
-    assert sum("train/policy_loss" in row for row in rows["watched"]) == 80
-    assert sum("diag/mismatch/post_tool/p95" in row for row in rows["watched"]) > 70
+    assert sum("train/policy_loss" in row for row in rows["watched"]) == 45
+    assert sum("diag/mismatch/post_tool/p95" in row for row in rows["watched"]) > 40
     fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
     assert "post_tool" in {name for name, _ in fired}
-    assert all(onset >= 55 for _, onset in fired)
+    assert all(onset >= 25 for _, onset in fired)
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
 
 

@@ -17,17 +17,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 def cluster():
     import ray
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
 
 
-def config(**training):
+def config(environments=16, **training):
+    """A small PPO. A step of many environments costs little more than one of few."""
     settings = {"lr": 3e-4, "train_batch_size": 512, "minibatch_size": 128, "num_epochs": 4}
     return (
         PPOConfig()
         .environment("CartPole-v1")
-        .env_runners(num_env_runners=0, num_envs_per_env_runner=4)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=environments)
         .learners(num_learners=0)
         .training(**(settings | training))
         .debugging(seed=0)
@@ -57,7 +58,8 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
 
 
 def test_a_ppo_without_clipping_loses_its_samples(mlflow_store):
-    told, _ = in_mlflow(config(lr=0.003, clip_param=1000.0, num_epochs=12, entropy_coeff=0.02, use_kl_loss=False), 24)
+    training = {"lr": 0.003, "clip_param": 1000.0, "num_epochs": 12, "entropy_coeff": 0.02, "use_kl_loss": False}
+    told, _ = in_mlflow(config(environments=4, **training), 24)
     fired = {finding["rule"] for finding in told["findings"] if finding["fired"] is not None}
     assert fired & {"POL004", "POL005"}
     assert "POL010" not in told["healthy"]  # RLlib's KL of 0 is none

@@ -78,17 +78,17 @@ def in_mlflow(model, steps):
 
 
 def test_a_healthy_ppo_raises_nothing(mlflow_store):
-    told, data = in_mlflow(ppo(), 12_800)
+    told, data = in_mlflow(ppo(n_steps=32), 6_400)
     assert [finding for finding in told["findings"] if finding["severity"] != "info"] == []
     assert data.tags["diag.alert.state"] == "ok"
     assert data.metrics["diag/policy/text_only/p95"] > 0.01
-    # 8 updates of 256 actions, and the last one, which joins the last row.
-    assert data.metrics["diag/policy/text_only/count"] == 9 * 256
+    # 8 updates of 128 actions, and the last one, which joins the last row.
+    assert data.metrics["diag/policy/text_only/count"] == 9 * 128
     assert {"POL010", "POL011", "CRI002", "NUM004"} <= set(told["healthy"])
 
 
 def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_zero(mlflow_store):
-    told, data = in_mlflow(ppo(2, **UNCLIPPED), 6_400)
+    told, data = in_mlflow(ppo(**UNCLIPPED), 5_120)
     fired = {finding["rule"]: finding for finding in told["findings"] if finding["fired"] is not None}
     assert set(fired) & {"POL004", "POL005"}
     first = fired[told["first_break"]["rule"]]

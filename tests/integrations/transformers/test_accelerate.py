@@ -47,7 +47,7 @@ def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(t
     accelerator.init_trackers("project", config=settings)
     run_id = mlflow.active_run().info.run_id
     monitor = attach(accelerator, config=settings)
-    loop(accelerator, monitor, make_batch, rng, steps=150, grow_from=70)
+    loop(accelerator, monitor, make_batch, rng, steps=110, grow_from=70)
     assert monitor.failures == []
     assert monitor.config["algorithm"] == "grpo"
     run = mlflow.get_run(run_id)
@@ -61,7 +61,7 @@ def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(t
     events = EventAccumulator(str(tmp_path / "project"))
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["loss", "reward"]
-    assert [event.step for event in events.Scalars("loss")] == list(range(150))
+    assert [event.step for event in events.Scalars("loss")] == list(range(110))
 
 
 def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):
