@@ -35,6 +35,7 @@ LONGEST = (
     "test_rllib",
     "test_demo.py",
     "test_trl.py",
+    "test_live.py",
     "a_run_of_the_evidence",
     "test_openrlhf",
     "test_growth.py",
@@ -46,7 +47,7 @@ ALONE = re.compile(
     r"/test_(examples|mlflow|same_rows|simulated|wandb_server)\.py"
     r"|/test_docs\.py::test_a_run_of_the_evidence|/test_demo\.py::test_findings_survive"
     r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
-    r"|/test_trl\.py::test_(a_trainer_that_trains|an_environment|ppo|several|the_private)"
+    r"|/test_live\.py::test_both|/test_ears\.py::test_(mlflow|wandb|trackio|tensorboard)\["
 )
 """Long tests that share nothing with the rest of their file; any worker may have them."""
 

@@ -82,6 +82,7 @@ ARMS = {
 def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offline, trackio_runs):
     """Trained once, watched in all trackers at a time, and read back out of each."""
     import mlflow
+    from mlflow.entities import Metric
 
     from tracker_diag.demo.grpo import ARMS as TRAINED
     from tracker_diag.demo.grpo import train

@@ -116,7 +116,7 @@ def test_no_scalars_and_no_events(write, tmp_path):
         read_tensorboard(tmp_path / "empty", "it")
 
 
-def test_the_diagnostics_beside_a_run_are_none_of_its_metrics(tmp_path, make_batch, rng):
+def test_the_diagnostics_beside_a_run_have_their_own_names_once(tmp_path, make_batch, rng):
     from tensorboardX import SummaryWriter
 
     import tracker_diag as td
@@ -126,4 +126,7 @@ def test_the_diagnostics_beside_a_run_are_none_of_its_metrics(tmp_path, make_bat
             writer.diag.observe(**make_batch(rng))
             writer.add_scalar("train/reward", step / 10, step)
     run = read_tensorboard(tmp_path, "run")
-    assert [set(row) for row in run.rows.values()] == [{"train/reward"}] * 3
+    for row in run.rows.values():
+        assert {key for key in row if not key.startswith("diag/")} == {"train/reward"}
+        assert "diag/policy/text_only/p95" in row
+        assert not [key for key in row if key.startswith("diag/diag/")]
