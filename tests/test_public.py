@@ -33,6 +33,7 @@ def test_public_names_are_pinned():
         "load_rules",
         "read_run",
         "replay",
+        "watch",
         "wrap",
     ]
 

@@ -24,6 +24,7 @@ def points(client, run_id, name):
     return [point.step for point in client.get_metric_history(run_id, name)]
 
 
+@pytest.mark.slow
 def test_runs_of_mlflow_that_begin_end_and_nest(mlflow_store, watcher, make_batch):
     import mlflow
 
@@ -72,6 +73,7 @@ def test_after_close_nothing_is_watched(mlflow_store):
     assert MLFLOW._monitors == {}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_wrapped_has_one_monitor(mlflow_store, make_batch, rng):
     import mlflow
 

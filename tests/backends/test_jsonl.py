@@ -22,7 +22,8 @@ def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
     assert rows[1]["reward"] == 0.5
     assert rows[2]["loss"] == "nan"
     assert rows[3]["diag/rule/NUM004"] == 2
-    (finding,) = lines(tmp_path / "new/folder/findings.jsonl")
+    seen, finding = lines(tmp_path / "new/folder/findings.jsonl")
+    assert "what is seen at step 0" in seen["event"]
     assert (finding["step"], finding["rule"], finding["state"]) == (2, "NUM004", "firing")
 
 
@@ -39,4 +40,4 @@ def test_an_event_is_a_line_too(rng, make_batch, tmp_path):
         monitor.rebaseline("new tools")
         monitor.observe(**make_batch(rng))
         monitor.log({}, 7)
-    assert lines(tmp_path / "findings.jsonl") == [{"step": 7, "event": "new baseline: new tools"}]
+    assert lines(tmp_path / "findings.jsonl")[0] == {"step": 7, "event": "new baseline: new tools"}

@@ -179,6 +179,7 @@ def test_every_value_is_counted_once_and_non_finite_ones_apart(data):
         assert whole.nonfinite[index] == np.sum(~np.isfinite(mine))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_more_than_a_chunk_is_counted_as_one(seed):

@@ -78,6 +78,7 @@ def test_the_sketch_is_close_in_the_median():
     assert max(errors) <= 0.05
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(hnp.arrays(np.float32, st.integers(1, 80), elements=st.floats(-50, 50, width=32)), st.integers(1, 80))
 def test_the_largest_are_those_of_the_bins(values, size):

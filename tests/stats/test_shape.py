@@ -97,6 +97,7 @@ def test_stretch_is_seen_and_bulk_scaling_is_not(rng):
     assert ks_distance(larger, then) > 3 * ks_distance(longer, then)
 
 
+@pytest.mark.slow
 def test_what_each_metric_can_tell_from_the_noise_of_the_scale():
     """The power study in small: d′ is the shift of the mean in standard deviations of windows that are healthy."""
     rng = np.random.default_rng(4)

@@ -73,7 +73,7 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
     np.testing.assert_array_equal(found["post_tool"].sequence_counts, whole.sequence_sketch.counts[1])
 
 
-@settings(deadline=None)
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.integers(1, 4))
 def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
     """Window, reference period and saved state alike; `parts` are the batches of each step."""
@@ -213,6 +213,7 @@ def test_a_dimension_is_sliced_by_its_names():
 
 @settings(max_examples=settings().max_examples // 5)
 @given(st.integers(0, 25), st.integers(1, 25))
+@pytest.mark.slow
 def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
     rng = np.random.default_rng(7)
     observed = [observation(rng, size=40)[0] for _ in range(before + after)]

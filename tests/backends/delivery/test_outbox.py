@@ -276,6 +276,7 @@ print(json.dumps({"steps": tracker.steps, "counts": outbox.counts()}))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_counted_and_nothing_is_lost(tmp_path):
     folder = __file__.rpartition("/")[0]
     done = subprocess.run([sys.executable, "-c", FULL, folder], capture_output=True, text=True, check=True)
@@ -300,6 +301,7 @@ def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeyp
     assert tracker.steps[-1] == 99
 
 
+@pytest.mark.slow
 def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
     tracker = Tracker()
     outbox = Outbox(tracker)
