@@ -6,6 +6,8 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
 
+QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
+
 PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
@@ -15,7 +17,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --n
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
-test: $(VENV)/.dev $(FRAMEWORKS)  ## everything, with real servers, a browser and training runs
+test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS)  ## everything, with real servers, a browser and training runs
 	$(PYTEST)
 
 test-long: $(VENV)/.dev  ## the properties, with twenty times as many examples; for the night
@@ -70,6 +72,15 @@ build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 build/trl/%: $(VENV)/.dev
 	rm -rf $@
 	$(PIP_ALONE) --target $@ trl==$*
+	touch $@
+
+# What a user of one tracker has: its extra, and nothing else. TensorBoard's writer is torch's.
+build/quickstart/tensorboard: EXTRAS := tensorboard,torch
+build/quickstart/%: EXTRAS := $*
+build/quickstart/%: constraints.txt pyproject.toml
+	rm -rf $@
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[$(EXTRAS)]"
 	touch $@
 
 clean:

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 2
 
+SETTLED = 5  # steps after which a ratio that is still 1 stays so: the first ones may be on-policy
+
 
 class Monitor:
     """Watches one training run: give it tensors with `observe`, and the step's metrics with `log`.
@@ -305,8 +307,7 @@ class Monitor:
             return True
         if self._summary is None:
             return False
-        ended = DiagError("the diagnostics have ended, at `close`; attach or wrap anew for what comes after")
-        self._state.record("after_close", ended)
+        self._state.record("after_close", DiagError("the diagnostics have ended, at `close`; attach or wrap anew"))
         return True
 
     def _take(self, own: Mapping[str, float], at: int) -> None:
@@ -360,10 +361,11 @@ class Monitor:
         if self._intake.time_ratio is not None:
             records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
         self._out.step(step.step, own, step.unsent(records), changed, self._alerts.notices(step.step, changed))
-        if observed and self._tells and not self._shown:
+        settled = self._progress.steps >= SETTLED or all(window.signal for window in self._windows.values())
+        if observed and self._tells and settled and not self._shown:
             self._shown = True
-            say(self._first_look())
-            self._out.events(step.step, [plain(self._first_look())], (), ())
+            say(seen := self._first_look())
+            self._out.events(step.step, [plain(seen)], (), ())
 
     def _window(self, pair: Pair) -> PairWindow:
         short = self._settings.short
@@ -387,9 +389,9 @@ class Monitor:
 
     def _observed(self, step: Step) -> Observed:
         """What the rules see of `step` so far."""
-        absent, lacking = readout.absent(self._windows), readout.lacking(self._windows)
-        bad, missing = tuple(step.non_finite), self._intake.missing
-        return Observed(step.step, step.series, bad, absent, lacking, step.checked, missing, self.config)
+        absent, lacking, missing = readout.absent(self._windows), readout.lacking(self._windows), self._intake.missing
+        bad, checked = tuple(step.non_finite), step.checked
+        return Observed(step.step, step.series, bad, absent, lacking, checked, missing, self.config)
 
     def _say(self, warning: str | None) -> None:
         """Say it to whoever reads the log or the tracker."""

@@ -50,12 +50,14 @@ def test_the_verdict_names_the_slice_before_the_averages_move(demo):
     assert found["run"] == {"source": "live", "steps": 300, "first_step": 0, "last_step": 299}
     assert found["first_break"]["slice"] == "post_tool"
     fired = {finding["rule"]: finding["fired"] for finding in reversed(found["findings"]) if finding["fired"]}
-    assert {"POL001", "POL003"} & fired.keys()
-    first = min(fired.values())
+    first = fired["POL001"]
+    assert found["first_break"]["rule"] == "POL001"
     assert found["leads"].keys() == SIGNALS.keys()
-    assert found["leads"]["kl"] > first
-    assert found["leads"]["reward"] > first
-    assert found["leads"]["clip_fraction"] is None  # this arm does not clip
+    for average in ("kl", "clip_fraction", "policy/all/p95"):
+        assert found["leads"][average] > first + 50
+    for calm in ("reward", "loss", "entropy", "grad_norm"):
+        assert found["leads"][calm] is None
+    assert not {finding["rule"] for finding in found["findings"]} & set(found["healthy"])
     assert found["leads"] == {name: lead.step for name, lead in leads(lines(out / "metrics.jsonl")).items()}
 
 
@@ -63,7 +65,8 @@ def test_the_screen_says_it_too(demo):
     _, screen = demo
     text = " ".join(screen.split())
     for part in (
-        "WARN firing", "POL002 on post_tool", "verdict after 300 steps", "broke first", "evidence", "healthy",
+        "POL001 post_tool: Weight tail grows after tool calls", "POL002 post_tool", "verdict after 300 steps",
+        "broke first Weight tail grows after tool calls, on post_tool", "evidence", "do first",
         "The same alarm on other signals", "mlflow server --backend-store-uri sqlite:///demo-out/mlflow.db",
     ):  # fmt: skip
         assert part in text
@@ -80,7 +83,7 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     rows = [record["history"]["item"] for record in records if record["type"] == "history"]
 
     mine = {row["step"]: row for row in lines(out / "metrics.jsonl")}
-    ours = ("diag/policy/post_tool/p95", "diag/reference/text_only/p95", "diag/rule/POL003")
+    ours = ("diag/policy/post_tool/p95", "diag/reference/text_only/p95", "diag/rule/POL001")
     for key in ("reward", "kl", "loss", *ours):
         expected = {step: row[key] for step, row in mine.items() if key in row}
         in_mlflow = {point.step: point.value for point in client.get_metric_history(run.info.run_id, key)}
@@ -92,7 +95,7 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     told = [
         f
         for f in lines(out / "findings.jsonl")
-        if f["state"] == "firing" and f["inhibited_by"] is None and f["severity"] != "info"
+        if f.get("state") == "firing" and f["inhibited_by"] is None and f["severity"] != "info"
     ]
     alerted = list(dict.fromkeys((f["rule"], f["slice"], f["onset"]) for f in told))
     alerts = [record["alert"] for record in records if record["type"] == "alert"]
@@ -100,9 +103,9 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     said = "\n".join(f"{alert['title']}\n{alert['text']}" for alert in alerts if alert["level"] == "WARN")
     assert all(f"{rule} {name}:" in said for rule, name, _ in alerted)  # some together, and none again too soon
     assert len(alerts) <= 2 * len(alerted)
-    assert {alert["level"] for alert in alerts} == {"WARN", "INFO"}  # the end of some is told too
+    assert {alert["level"] for alert in alerts} == {"WARN"}
     assert run.data.tags["diag.alert.state"] == "warn"
-    assert run.data.tags["diag.first_break"].startswith("POL002 on post_tool")
+    assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")
 
 
 def rounded(found):
@@ -144,4 +147,4 @@ def test_findings_survive_a_kill_at_any_step(after, tmp_path):
     assert len(steps) >= after
     firing = {name for name, value in lines(metrics)[-1].items() if name.startswith("diag/rule/") and value == 2}
     findings = lines(tmp_path / "out" / "findings.jsonl")
-    assert firing <= {f"diag/rule/{finding['rule']}" for finding in findings if finding["state"] == "firing"}
+    assert firing <= {f"diag/rule/{one['rule']}" for one in findings if one.get("state") == "firing"}

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from tracker_diag.metrics.reasons import no_series
 from tracker_diag.report.tables import describe, findings_table
-from tracker_diag.report.terminal import alert_line, verdict
+from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.loader import catalog
@@ -35,11 +35,6 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do():
 
 def test_a_quiet_run():
     assert "No rule fired at warn or above." in shown(verdict(Summary.of(Engine(catalog()), "x", 0, None, None)))
-
-
-def test_an_alert_is_a_line():
-    (finding,) = engine().findings
-    assert shown(alert_line(7, finding)).startswith("step 7 ERROR firing NUM004 on all: 1 series with NaN")
 
 
 def test_readings_in_one_line():

@@ -5,6 +5,7 @@ a row of yours, and one that commits would cut one in two; so ours go into whate
 and `diag/step` says which step they are of.
 """
 
+import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -84,10 +85,9 @@ class WandbBackend(Backend):
 
     @property
     def page(self) -> str:
-        if address := self.run.url:
-            return str(address)
-        folder = Path(self.run.dir).parent
-        return f"wandb sync {folder}" if self.run.offline else str(folder)
+        if self.run.offline:  # W&B warns whoever asks such a run for its address
+            return f"wandb sync {shlex.quote(str(Path(self.run.dir).parent))}"
+        return str(self.run.url or "")
 
     @property
     def config(self) -> Mapping[str, object]:

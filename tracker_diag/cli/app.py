@@ -58,7 +58,7 @@ def main(
 def demo(
     arm: Annotated[
         str, typer.Option(help="What goes wrong: healthy, constrained, widen, drift-aware, collapse, stale-narrow.")
-    ] = "collapse",
+    ] = "widen",
     seed: Annotated[int, typer.Option(help="Seed of prompts, tool and sampling.")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="Training steps; things go wrong from step 80 on.")] = 300,
     out: Annotated[

@@ -21,9 +21,6 @@ from tracker_diag.demo.tokens import TokenTable
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Record, Scalar
-from tracker_diag.report.terminal import alert_line, verdict
-from tracker_diag.rules.alerts import alerts, identity
-from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
@@ -63,15 +60,14 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
                 run.log(step.metrics, step=step.step)
                 mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
                 table.write(step)
-            summary = run.diag.close()
             screen.finish()
+        summary = run.diag.close()
         mlflow.flush_async_logging()
     with (out / "metrics.jsonl").open() as lines:
         compared = leads(json.loads(line) for line in lines)
     steps_of = {name: lead.step for name, lead in compared.items()}
     (out / "verdict.json").write_text(json.dumps(summary.to_json() | {"leads": steps_of}, indent=1) + "\n")
 
-    console.print(verdict(summary))
     console.print(_lead_table(summary, compared))
     store = f"sqlite:///{out / 'mlflow.db'}"
     console.print("\nSee it in MLflow:", style="dim")
@@ -80,14 +76,12 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
 
 
 class _Screen(Backend):
-    """A progress bar with the tails of both slices as they stand, and a line for each alert."""
+    """A progress bar with the tails of both slices as they stand."""
 
     name = "screen"
     local = True
 
     def __init__(self, console: Console, steps: int) -> None:
-        self._console = console
-        self._told: set[object] = set()
         self.progress = Progress(
             TextColumn("training"),
             BarColumn(10),
@@ -111,11 +105,6 @@ class _Screen(Backend):
             for pair in ("policy", "reference")
         )
         self.progress.update(self._task, advance=1, tails=tails)
-
-    def finding(self, step: int, finding: Finding) -> None:
-        if (alerts(finding) or finding.state == "resolved") and (identity(finding), finding.state) not in self._told:
-            self._told.add((identity(finding), finding.state))
-            self._console.print(alert_line(step, finding))
 
     def finish(self) -> None:
         self.progress.update(self._task, tails="")

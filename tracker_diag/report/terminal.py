@@ -83,17 +83,6 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
-def alert_line(step: int, finding: Finding) -> Text:
-    """One line for a finding that fired or was resolved at `step`."""
-    style = STYLE[finding.rule.severity] if finding.state == "firing" else "green"
-    return Text.assemble(
-        (f"step {step:>4}  ", "dim"),
-        (f"{finding.rule.severity.upper():5} {finding.state:8} ", f"bold {style}"),
-        (f"{finding.rule.id} on {finding.slice}: ", "bold"),
-        finding.summary if finding.state == "firing" else finding.rule.title,
-    )
-
-
 def _headline(first: Finding, line: str) -> list[RenderableType]:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)

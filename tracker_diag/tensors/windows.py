@@ -217,7 +217,9 @@ class _Step:
 
     @classmethod
     def of(cls, observed: Observation) -> "_Step":
-        cells = {dimension: sparse(counted.counts) for dimension, counted in observed.sketches.items()}
+        cells: dict[Dimension, tuple[IntArray, IntArray]] = {
+            dimension: sparse(counted.counts) for dimension, counted in observed.sketches.items()
+        }
         return cls(cells, sparse(observed.sequence_sketch.counts), observed.floats())
 
     def __add__(self, other: "_Step") -> "_Step":

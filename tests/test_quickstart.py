@@ -1,0 +1,91 @@
+"""The README's quick starts, as they stand, each in an environment with nothing but its tracker's extra."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENTS = ROOT / "build" / "quickstart"
+"""`make` puts them there."""
+
+BLOCKS = dict(re.findall(r"\*\*([\w&]+)\*\*\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+EXTRAS = {"MLflow": "mlflow", "W&B": "wandb", "Trackio": "trackio", "TensorBoard": "tensorboard"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_each_tracker_has_one():
+    assert BLOCKS.keys() == EXTRAS.keys()
+    assert all(len(block.strip().splitlines()) <= 10 for block in BLOCKS.values())
+
+
+def source_of(tracker, folder):
+    """What `tracker-diag diagnose` takes for the one run that lies in `folder`."""
+    if tracker == "W&B":
+        (run,) = (folder / "wandb").glob("offline-run-*")
+        return str(run)
+    if tracker == "TensorBoard":
+        return str(folder / "runs" / "agent-rl")
+    store, query = {
+        "MLflow": (folder / "mlflow.db", "SELECT run_uuid FROM runs"),
+        "Trackio": (folder / "trackio" / "agent-rl.db", "SELECT DISTINCT run_name FROM metrics"),
+    }[tracker]
+    with closing(sqlite3.connect(store)) as known:
+        ((name,),) = known.execute(query).fetchall()
+    return f"mlflow:{name}" if tracker == "MLflow" else f"trackio:agent-rl/{name}"
+
+
+@pytest.mark.parametrize("tracker", EXTRAS)
+def test_it_runs_as_it_stands(tracker, wheel, tmp_path):
+    """With the installed wheel: the alert is seen, and the run that it leaves is diagnosed alike."""
+    environment = ENVIRONMENTS / EXTRAS[tracker]
+    assert environment.is_dir(), f"{environment} is missing; `make {environment.relative_to(ROOT)}` makes it"
+    python, command = environment / "bin" / "python", environment / "bin" / "tracker-diag"
+    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", "--no-index", wheel]
+    subprocess.run(install, check=True, capture_output=True, cwd=tmp_path)
+    (tmp_path / "quickstart.py").write_text(BLOCKS[tracker])
+    settings = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "OMP_NUM_THREADS": "1",
+        "WANDB_MODE": "offline",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}",
+    }
+    done = subprocess.run(
+        [python, "quickstart.py"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stderr.split())
+    assert "what is seen at step 0" in told
+    assert told.count("tracker_diag: POL001 post_tool: Weight tail grows after tool calls") == 1
+    assert "verdict after 120 steps" in told
+    assert "broke first Weight tail grows after tool calls, on post_tool" in told
+
+    asked = subprocess.run(
+        [command, "diagnose", source_of(tracker, tmp_path)],
+        cwd=tmp_path,
+        env=settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert asked.returncode == 0, asked.stderr
+    shown = " ".join(asked.stdout.split())
+    assert "broke first Weight tail grows after tool calls, on post_tool" in shown
+    assert "said while the run was underway" in shown
