@@ -72,7 +72,7 @@ class Step:
         for pair, slice, name, *values in state["series"]:
             key = StatKey(pair, slice, name) if pair else name
             series[key] = Scalar(key, *values)
-        pairs = {pair for pair in PAIRS if pair in state["pairs"]}
+        pairs: set[Pair] = {pair for pair in PAIRS if pair in state["pairs"]}
         return cls(state["step"], series, list(state["non_finite"]), pairs, state["checked"], dict(state["sent"]))
 
 
