@@ -67,6 +67,11 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
 
 
+def pytest_sessionfinish():
+    """Monitors that no test has closed end with the process, and need not say so."""
+    os.environ["TRACKER_DIAG_QUIET"] = "1"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
     def place(item):

@@ -667,7 +667,7 @@ def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     assert again
     assert all(f.fired > 220 for f in again)
     assert told.events == [(100, "new baseline: new search tool")]
-    assert seen.events == told.events
+    assert seen.events[1:] == told.events  # the first one says what is seen
 
 
 def test_every_slicing_dimension_is_in_the_table(rng, make_batch):

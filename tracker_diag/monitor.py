@@ -98,8 +98,7 @@ class Monitor:
             raise ValueError(f"window: {window} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        self._clip = clip
-        self._window_steps = window
+        self._clip, self._window_steps = clip, window
         self._keys = key_map(())
         self._windows: dict[Pair, PairWindow] = {}
         self._intake = Intake(self._state, ranks)
@@ -354,6 +353,7 @@ class Monitor:
                 self._progress.last_with_tensors = step.step
             statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
             step.pairs.update(observed)
+            self._say(self._silence.judged(observed))
             step.add(*self._read(own, statistics, observed), checked=bool(own or observed))
             changed = self._engine.evaluate(self._observed(step))
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]

@@ -66,7 +66,7 @@ class Intake:
         labels = label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
-            self._health.tell(suspicions(tensors, labels))
+            self._health.tell(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
         for pair in batch.pairs:
             add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))

@@ -1,9 +1,14 @@
 """What looks like a mistake in the tensors of a first batch, each with what was assumed and what to do."""
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
-from tracker_diag.metrics.series import Dimension
+import numpy as np
+
+from tracker_diag.metrics.series import PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array
+from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.windows import GROUPS, Observation
 
 GAPS = (
     "response_mask has gaps, and no model_mask was given: the gaps are taken for tool output, and what follows them "
@@ -11,15 +16,95 @@ GAPS = (
 )
 
 
-def suspicions(given: Collection[str], rows: Mapping[Dimension, Array]) -> Iterator[str]:
-    """A sentence or two each.
+FAR = 0.5
+"""Nats of mean |log-ratio|, below which nothing is suspected; a shift by one token gives about 1."""
+
+
+def suspicions(given: Tensors, batch: TokenBatch, rows: Mapping[Dimension, Array]) -> Iterator[str]:
+    """What looks like a mistake in a first batch, with the argument and what to do, a sentence or two each.
+
+    It looks at values, so on a device it waits for them.
 
     Args:
-        given: names of the tensors that came.
-        rows: (N,) row of each token by dimension, as `label` gives it; on a device, to look at them waits for it.
+        given: the tensors as they came.
+        rows: (N,) row of each token by dimension, as `label` gives it.
     """
     if "response_mask" in given and not {"model_mask", "after_tool"} & {*given} and (rows["context"] == 1).any():
         yield GAPS
+    yield from _about_masks(given, batch)
+    yield from _about_values(given, batch)
+    for name, partner in (("rollout_logprobs", "old_logprobs"), ("ref_logprobs", "logprobs")):
+        if name in batch.logprobs and partner not in batch.logprobs:
+            yield f"{name} came without {partner}, so the ratio of the two is not seen. Give {partner}=... as well."
+
+
+def _about_masks(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
+    if "model_mask" not in given or "response_mask" not in given:
+        return
+    inside, asked = int(batch.model_mask.sum()), _size(given["model_mask"])
+    if asked - inside > inside:
+        yield (
+            f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out. Is one "
+            "of the two inverted? response_mask is 1 on everything after the prompt, model_mask on what the policy "
+            "sampled."
+        )
+    elif asked > inside:
+        yield (
+            f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out. If "
+            "they were sampled by the policy, let response_mask cover them: response_mask = response_mask | model_mask."
+        )
+    first = batch.response_mask & (batch.running_count(batch.response_mask) == 1)
+    if int((first & batch.model_mask).sum()) < 0.05 * int(first.sum()):
+        yield (
+            "hardly any sequence begins its response with a token of model_mask. Is model_mask inverted, or shifted? "
+            "It is 1 on tokens that the policy sampled, and 0 on what tools said: perhaps model_mask = 1 - model_mask."
+        )
+
+
+def _about_values(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
+    model = batch.model_mask
+    odd: set[str] = set()
+    for name, values in batch.logprobs.items():
+        ours = values[model]
+        if bool((ours > POSITIVE).any()):
+            odd.add(name)
+            probable = bool((ours >= 0).all()) and bool((ours <= 1 + POSITIVE).all())
+            what = "probabilities" if probable else "logits"
+            remedy = f"{name}=log(p)" if probable else "the log-softmax at the token, not the logit"
+            most = f"{float(ours.max()):.3g}"
+            yield f"{name} has values up to {most}; a log-probability is at most 0. Are these {what}? Give {remedy}."
+    for pair in batch.pairs:
+        new, old = PAIRS[pair]
+        if given[new] is given[old]:
+            yield (
+                f"{new} and {old} are the same tensor, so the ratio of the pair {pair} is 1 throughout. Keep {old} "
+                "from before the update, as a copy that does not change."
+            )
+        elif not odd & {new, old} and (
+            said := _of_other_tokens(batch.logprobs[new][model], batch.logprobs[old][model])
+        ):
+            yield f"{new} and {old} {said}"
+
+
+def _of_other_tokens(new: Array, old: Array) -> str:
+    """What is to be said if the two do not go together: those of two policies do, however far they have parted."""
+    off = float(abs(new - old).mean())
+    new, old = (values - values.mean() for values in (new, old))
+    spread = float((new * new).mean()) * float((old * old).mean())
+    together = float((new * old).mean()) / spread**0.5 if spread > 0 else 1.0
+    if off < FAR or together > 0.5:
+        return ""
+    return (
+        f"are {off:.2g} nats apart in the mean, with a correlation of {together:.2f}, as if they were of different "
+        "tokens. Is one shifted by a token? Logits at position t are about token t + 1."
+    )
+
+
+def _size(mask: Any) -> int:
+    """How many are set, of a mask in any form that is taken."""
+    if isinstance(mask, list | tuple):
+        return sum(_size(part) if hasattr(part, "__len__") else int(part) for part in mask)
+    return int(mask.sum()) if hasattr(mask, "sum") else int(np.asarray(mask).sum())
 
 
 def told_by(given: Collection[str]) -> str:
@@ -35,8 +120,14 @@ def told_by(given: Collection[str]) -> str:
     return "what follows a gap of response_mask" if "response_mask" in given else ""
 
 
+POSITIVE = 1e-3
+"""What float noise may add to a log-probability of 0."""
+
 UNHEARD = 5
 """Steps observed without a word of metrics, after which that is no delay any more."""
+
+NO_TOOLS = 20
+"""Steps without a token after a tool, after ones that had some."""
 
 UNOBSERVED = 50
 """Steps logged without tensors, after which these have ceased to come."""
@@ -53,7 +144,8 @@ class Silence:
         self._last_observed: int | None = None
         self._steps, self._most_steps = 0, 0
         self._last_logged: int | None = None
-        self._unsaid = {"metrics", "tensors"}
+        self._with_tools, self._without_tools = False, 0
+        self._unsaid = {"metrics", "tensors", "tools"}
 
     def observed(self, step: int | None) -> str | None:
         """A batch has come, of `step` if that was said; what is to be said."""
@@ -82,4 +174,19 @@ class Silence:
         return (
             f"{usual} steps were logged without tensors since step {last_with_tensors}: tails, ESS and the rules over "
             "them see nothing any more. Call run.diag.observe(...) in each step, before its log."
+        )
+
+    def judged(self, observed: Mapping[Pair, Observation]) -> str | None:
+        """The tensors of a step, on the host; what is to be said."""
+        if not observed:
+            return None
+        tools = any(one.sketches["context"].counts[GROUPS:].any() for one in observed.values())
+        self._with_tools |= tools
+        self._without_tools = 0 if tools else self._without_tools + 1
+        if not self._with_tools or self._without_tools < NO_TOOLS or "tools" not in self._unsaid:
+            return None
+        self._unsaid.discard("tools")
+        return (
+            f"no token after a tool in {NO_TOOLS} steps, and there were some before: either the agent has ceased to "
+            "call its tools, or model_mask and response_mask do not show them any more. Look at a rollout."
         )
