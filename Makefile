@@ -75,12 +75,12 @@ build/trl/%: $(VENV)/.dev
 	touch $@
 
 # What a user of one tracker has: its extra, and nothing else. TensorBoard's writer is torch's.
-build/quickstart/tensorboard: EXTRAS := tensorboard,torch
-build/quickstart/%: EXTRAS := $*
-build/quickstart/%: constraints.txt pyproject.toml
+build/quickstart/tensorboard: EXTRAS = tensorboard,torch
+build/quickstart/%: EXTRAS = $*
+build/quickstart/%: constraints.txt pyproject.toml $(VENV)/.dev
 	rm -rf $@
-	$(PYTHON) -m venv $@
-	$@/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt ".[$(EXTRAS)]"
+	$(PYTHON) -m venv --without-pip $@
+	$(BIN)/pip --python $@ install --quiet --disable-pip-version-check --constraint constraints.txt ".[$(EXTRAS)]"
 	touch $@
 
 clean:

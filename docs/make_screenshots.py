@@ -1,6 +1,6 @@
-"""Takes the README's pictures from real servers over a real demo run: `make screenshots`.
+"""Takes the README's pictures, of a real demo run in a terminal and from real servers: `make screenshots`.
 
-Needs Chromium, tmux and a finished demo in demo-out (`make demo`). MLflow shows the demo's own store and W&B's
+Needs Chromium and tmux; the demo is run anew, into demo-out. MLflow shows the demo's own store and W&B's
 terminal UI its offline run, as W&B's web page comes from no server that could be started here; for Trackio and
 TensorBoard the demo's tokens and metrics are replayed into each. Trackio puts emoji before its alerts: install a font
 that has them, such as fonts-noto-color-emoji.
@@ -34,6 +34,7 @@ from tracker_diag.runs.sources.tokens import read_tokens
 
 DOCS = Path(__file__).parent
 DEMO = DOCS.parent / "demo-out"
+COMMAND = Path(sys.executable).with_name("tracker-diag")
 RUN = "agent-with-tools"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 CLUTTER = ("mlflow.assistant.chat_panel.close", "mlflow.experiment_page.shared_view.dismiss")
@@ -41,15 +42,22 @@ CLUTTER = ("mlflow.assistant.chat_panel.close", "mlflow.experiment_page.shared_v
 
 def main() -> None:
     """Start each server, open our view, take the picture, stop the server."""
-    for name in ("mlflow.db", "tokens.parquet", "metrics.jsonl"):
-        if not (DEMO / name).exists():
-            raise SystemExit(f"{DEMO / name} is not there: run `make demo` first")
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TRACKIO_DIR": f"{folder}/trackio", "TRACKER_DIAG_DIR": f"{folder}/journals"}
+        _demo()
         _mlflow()
         _wandb(Path(folder))
         _trackio()
         _tensorboard(f"{folder}/logs")
+
+
+def _demo() -> None:
+    """Its screen when it has just begun, and when it has ended."""
+    command = f"cd {shlex.quote(str(DEMO.parent))} && {shlex.quote(str(COMMAND))} demo; sleep 60"
+    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 44) as screen:
+        first = _once(screen, " 1./300")
+        last = _once(screen, "then open http")
+    _draw("demo.png", [("make demo, after 10 of 300 steps", first), ("and after two minutes", last)], 100)
 
 
 def _mlflow() -> None:
@@ -76,27 +84,53 @@ def _wandb(folder: Path) -> None:
     (run,) = (DEMO / "wandb").glob("offline-run-*")
     quiet = f"WANDB_CONFIG_DIR={folder} WANDB_ERROR_REPORTING=false TERM=xterm-256color COLORTERM=truecolor"
     leet = f"env {quiet} {shlex.quote(sys.executable)} -m wandb leet run {shlex.quote(str(run))}"
+    with _terminal(leet, 140, 38) as screen:
+        time.sleep(8)
+        # It remembers the filter of the last time, which is to go first.
+        for keys in (["C-l"], ["/"], ["-l", "(text_only|post_tool)/p95$"], ["Enter"]):
+            screen("send-keys", *keys)
+            time.sleep(3)
+        shown = screen("capture-pane", "-e", "-p")
+    _draw("wandb.png", [("wandb leet", shown)], 140)
+
+
+@contextmanager
+def _terminal(command: str, width: int, height: int) -> Generator[Callable[..., str], None, None]:
+    """`command` in a terminal of its own, which takes the commands of tmux."""
     tmux = ("tmux", "-L", "tracker-diag", "-f", "/dev/null")
 
     def tell(*words: str) -> str:
         return subprocess.run([*tmux, *words], check=True, capture_output=True, text=True).stdout  # noqa: S603
 
-    tell("new-session", "-d", "-x", "140", "-y", "38", leet)
+    tell("new-session", "-d", "-x", str(width), "-y", str(height), command)
     try:
-        time.sleep(8)
-        # It remembers the filter of the last time, which is to go first.
-        for keys in (["C-l"], ["/"], ["-l", "(text_only|post_tool)/p95$"], ["Enter"]):
-            tell("send-keys", *keys)
-            time.sleep(3)
-        shown = tell("capture-pane", "-e", "-p")
+        yield tell
     finally:
         tell("kill-server")
-    console = Console(record=True, width=140, file=io.StringIO(), color_system="truecolor", force_terminal=True)
-    console.print(Text.from_ansi(shown), soft_wrap=True)
-    svg = console.export_svg(title="wandb leet", theme=MONOKAI)  # says how wide each text is, whatever the font
-    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono")
-    with _page("wandb.png", 875) as page:
-        page.set_content(f"<body style='margin: 0'>{svg}</body>")
+
+
+def _once(screen: Callable[..., str], pattern: str) -> str:
+    """The screen as soon as it shows `pattern`."""
+    for _ in range(1200):
+        if re.search(pattern, screen("capture-pane", "-p")):
+            return screen("capture-pane", "-e", "-p")
+        time.sleep(0.5)
+    raise SystemExit(f"{pattern!r} is never shown:\n{screen('capture-pane', '-p')}")
+
+
+def _draw(name: str, screens: list[tuple[str, str]], width: int) -> None:
+    """Screens of a terminal, one below the other, each under its title."""
+    drawn = []
+    for number, (title, shown) in enumerate(screens):
+        console = Console(record=True, width=width, file=io.StringIO(), color_system="truecolor", force_terminal=True)
+        console.print(Text.from_ansi(shown.rstrip()), soft_wrap=True)
+        # An SVG says how wide each text is, whatever the font.
+        svg = console.export_svg(title=title, theme=MONOKAI, unique_id=f"screen{number}")
+        drawn.append(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono"))
+    with _page(name, 875) as page:
+        page.set_content(f"<body style='margin: 0'>{''.join(drawn)}</body>")
+        sizes = page.evaluate("[...document.querySelectorAll('svg')].map(s => s.getBoundingClientRect().height)")
+        page.set_viewport_size({"width": 1500, "height": int(sum(sizes)) + 8})
 
 
 def _trackio() -> None:

@@ -56,8 +56,8 @@ def test_it_runs_as_it_stands(tracker, wheel, tmp_path):
     environment = ENVIRONMENTS / EXTRAS[tracker]
     assert environment.is_dir(), f"{environment} is missing; `make {environment.relative_to(ROOT)}` makes it"
     python, command = environment / "bin" / "python", environment / "bin" / "tracker-diag"
-    install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", "--no-index", wheel]
-    subprocess.run(install, check=True, capture_output=True, cwd=tmp_path)
+    install = [sys.executable, "-m", "pip", "--python", environment, "install", "--no-deps", "--force-reinstall", wheel]
+    subprocess.run([*install, "--no-index"], check=True, capture_output=True, cwd=tmp_path)
     (tmp_path / "quickstart.py").write_text(BLOCKS[tracker])
     settings = {
         "PATH": os.environ["PATH"],

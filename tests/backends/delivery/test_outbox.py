@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -484,7 +485,8 @@ atexit.register(setattr, threading.Thread, "start", refuse)  # as from Python 3.
 @pytest.mark.parametrize(("steps", "late"), [(0, ""), (5, ""), (0, "late")])
 def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(steps, late, journals):
     command = [sys.executable, "-c", EXIT, __file__.rpartition("/")[0], str(steps), late]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    quiet = os.environ | {"TRACKER_DIAG_QUIET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=quiet)
     assert (done.returncode, done.stderr) == (0, "")
     expected = [0, 1] if late else [*range(steps)]
     assert done.stdout.split() == [*map(str, expected), "end"]
