@@ -3,12 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
 
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
-
-PIP_ALONE := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps
 
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
@@ -48,39 +47,38 @@ bench: $(VENV)/.dev  ## the benchmark table, build/bench.json and docs/performan
 screenshots: $(VENV)/.dev  ## the README's picture, from a real MLflow server
 	$(BIN)/python docs/make_screenshots.py
 
-# torch first and pinned: a bare `torch` may bring several gigabytes of CUDA.
+# torch first, pinned and by pip: a bare `torch` may bring several gigabytes of CUDA. For the rest uv is ten times faster.
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
+	$(PIP) torch uv
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable ".[demo]"
+	$(UV) --python $(VENV) --editable ".[demo]"
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) --editable ".[dev]"
+	$(UV) --python $(VENV) --editable ".[dev]"
 	touch $@ $(VENV)/.demo
 
 frameworks: $(FRAMEWORKS)  ## trainers that cannot be installed beside each other, for their tests
 
 build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 	rm -rf $@
-	$(PIP_ALONE) --target $@ --requirement $<
+	$(BIN)/uv pip install --quiet --no-deps --target $@ --requirement $<
 	touch $@
 
 build/trl/%: $(VENV)/.dev
 	rm -rf $@
-	$(PIP_ALONE) --target $@ trl==$*
+	$(BIN)/uv pip install --quiet --no-deps --target $@ trl==$*
 	touch $@
 
 # What a user of one tracker has: its extra, and nothing else. TensorBoard's writer is torch's.
-build/quickstart/tensorboard: EXTRAS = tensorboard,torch
-build/quickstart/%: EXTRAS = $*
-build/quickstart/%: constraints.txt pyproject.toml $(VENV)/.dev
+build/quickstart/%: constraints.txt pyproject.toml $(VENV)/.torch
 	rm -rf $@
 	$(PYTHON) -m venv --without-pip $@
-	$(BIN)/pip --python $@ install --quiet --disable-pip-version-check --constraint constraints.txt ".[$(EXTRAS)]"
+	$(if $(filter tensorboard,$*),$(BIN)/pip --python $@ install --quiet --no-compile --constraint constraints.txt torch)
+	$(UV) --python $@ ".[$*]"
 	touch $@
 
 clean:
