@@ -20,7 +20,6 @@ from rich.console import RenderableType
 from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
-from tracker_diag.backends.log import LogBackend
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
 from tracker_diag.health import Health
@@ -85,7 +84,7 @@ class Monitor:
         self._state = Health()
         self.health, self.failures = self._state.counts, self._state.failures
         self.guard, self.record = self._state.guard, self._state.record
-        self._out = FanOut(self._state)
+        self._out = FanOut(self._state, log=source == "live")
         self._alerts = Alerts()
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
@@ -110,9 +109,8 @@ class Monitor:
         self._summary: Summary | None = None
         self._at_close = ExitStack()
         self._shown = False
-        self._tells = source == "live" and (ranks is None or bool(backends))  # not each rank of one run
-        if self._tells:
-            self._out.add(LogBackend(self._places))
+        if ranks is None:  # else the rank that writes to a tracker does, and not each of them
+            self._out.tell_people()
         for backend in backends:
             self.add(backend)
         atexit.register(self.close)
@@ -123,10 +121,7 @@ class Monitor:
 
     @property
     def backends(self) -> tuple[Backend, ...]:
-        return tuple(one for one in self._out.backends if not isinstance(one, LogBackend))
-
-    def _places(self) -> list[str]:
-        return [page for backend in self.backends if (page := backend.page)]
+        return self._out.backends
 
     @property
     def step(self) -> int | None:
@@ -362,7 +357,7 @@ class Monitor:
             records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
         self._out.step(step.step, own, step.unsent(records), changed, self._alerts.notices(step.step, changed))
         settled = self._progress.steps >= SETTLED or all(window.signal for window in self._windows.values())
-        if observed and self._tells and settled and not self._shown:
+        if observed and self._out.tells and settled and not self._shown:
             self._shown = True
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())

@@ -103,7 +103,7 @@ class GrpoTensors:
         weights = inputs.get("importance_sampling_ratio")  # a value per sequence is not one of any token's
         applied = {} if weights is None or weights.shape != rollout.shape else {"applied_weights": weights}
         self._monitor.observe(
-            old_logprobs=logprobs if old is None else old,  # none is kept where no update lies between the two
+            old_logprobs=logprobs.detach() if old is None else old,  # none is kept where no update lies between
             rollout_logprobs=rollout,
             **{**shown, **masks, **applied},
         )

@@ -71,7 +71,7 @@ def test_quiet_leaves_the_alerts(make_batch, capsys, caplog, monkeypatch):
 
 
 @pytest.mark.slow
-def test_one_rank_of_several_and_a_replay_keep_still(make_batch, capsys, caplog):
+def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsys, caplog):
     class Alone:
         from tracker_diag.tensors.slices import Names
 
@@ -92,6 +92,12 @@ def test_one_rank_of_several_and_a_replay_keep_still(make_batch, capsys, caplog)
     run(make_batch, source="tokens.parquet").close()
     assert capsys.readouterr().err == ""
     assert not [record for record in caplog.records if "POL001" in record.message]
+    first = Monitor(ranks=Alone())
+    first.add(JsonlBackend(tmp_path))  # rank 0, whose run the framework has started meanwhile
+    first.log({"loss": math.nan}, 0)
+    first.close()
+    assert "broke first" in capsys.readouterr().err
+    assert [record for record in caplog.records if "NUM004" in record.message]
 
 
 def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monkeypatch):

@@ -26,8 +26,8 @@ assert_type(declared, Declared)
 assert_type(declared.diag, td.Monitor)
 assert_type(declared.log({"loss": 0.5}, 3), bool)
 assert_type(td.wrap(declared), Declared)
-declared.lgo({"loss": 0.5}, 3)  # type: ignore[attr-defined]
+declared.lgo({"loss": 0.5}, 3)  # type: ignore[attr-defined]  # a slip is told
 
 assert_type(td.wrap(print).diag, td.Monitor)
 assert_type(td.wrap(td.wrap(print)).diag, td.Monitor)
-td.wrap(print, windw=4)  # type: ignore[call-overload]
+td.wrap(print, windw=4)  # type: ignore[call-overload]  # of an option too

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from tracker_diag.backends.base import Backend, writing
 from tracker_diag.backends.delivery.outbox import Outbox
+from tracker_diag.backends.log import LogBackend
 from tracker_diag.health import Health
 from tracker_diag.records import Record, Table
 from tracker_diag.rules.alerts import Notice
@@ -14,14 +15,33 @@ from tracker_diag.rules.triage import Summary
 
 
 class FanOut:
-    """Hands on to `backends`, to each one that is not local through an `Outbox` of its own."""
+    """Hands on to the log and to `backends`, to each one that is not local through an `Outbox` of its own.
 
-    def __init__(self, health: Health) -> None:
+    Args:
+        log: whether the log is told of alerts at all; it is once there is a backend, or from `tell_people` on.
+    """
+
+    def __init__(self, health: Health, *, log: bool) -> None:
         self.backends: tuple[Backend, ...] = ()
+        self.tells = False
+        """Whether the log is told."""
+        self._log = LogBackend(self._places) if log else None
         self._health = health
 
     def add(self, backend: Backend) -> None:
+        self.tell_people()
         self.backends += (backend if backend.local else Outbox(backend),)
+
+    def tell_people(self) -> None:
+        """From now on, tell the log."""
+        self.tells = self._log is not None
+
+    @property
+    def _all(self) -> tuple[Backend, ...]:
+        return (self._log, *self.backends) if self._log and self.tells else self.backends
+
+    def _places(self) -> list[str]:
+        return [page for backend in self.backends if (page := backend.page)]
 
     @contextmanager
     def _guard(self, kind: str) -> Generator[None, None, None]:
@@ -38,7 +58,7 @@ class FanOut:
     ) -> None:
         """One step of the run: the trainer's own metrics, our records, and what the rules say of them."""
         at = time.time()
-        for backend in self.backends:
+        for backend in self._all:
             with self._guard("backend_errors"):
                 backend.metrics(step, own)
                 backend.log(step, records, at)
@@ -46,7 +66,7 @@ class FanOut:
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
-        for backend in self.backends:
+        for backend in self._all:
             for event in events:
                 with self._guard("backend_errors"):
                     backend.event(step, event)
@@ -57,7 +77,7 @@ class FanOut:
             if isinstance(backend, Outbox):
                 with self._guard("backend_errors"):
                     backend.end(summary, tables)
-        for backend in self.backends:
+        for backend in self._all:
             with self._guard("backend_errors"):
                 backend.close(summary, tables)
             self._collect(backend)

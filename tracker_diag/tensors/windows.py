@@ -154,10 +154,7 @@ class Observation:
 
 
 class Arrival:
-    """Observations on their way from a device to the host, in one copy that nothing waits for.
-
-    The device goes on with its work, the host with its own; `wait` is called one step later.
-    """
+    """Observations on their way from a device to the host, in one copy; until `wait` nothing waits for it."""
 
     def __init__(self, observed: Mapping[Pair, Observation]) -> None:
         self._observed = observed
