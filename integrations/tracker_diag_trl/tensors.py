@@ -66,7 +66,7 @@ class GrpoTensors:
         if self._stale and lag == 0:
             old = None
         elif not self._stale and old is None and not self._told:
-            old = logprobs  # once, as TRL itself does, so that rules can say why it is no signal
+            old = logprobs.detach()  # once, as TRL itself does, so that rules can say why it is no signal
         pairs = {name: one for name, one in (("old_logprobs", old), ("ref_logprobs", ref)) if one is not None}
         if pairs:
             self._monitor.observe(logprobs=logprobs, **pairs, **shown)
@@ -103,7 +103,7 @@ class GrpoTensors:
         weights = inputs.get("importance_sampling_ratio")  # a value per sequence is not one of any token's
         applied = {} if weights is None or weights.shape != rollout.shape else {"applied_weights": weights}
         self._monitor.observe(
-            old_logprobs=logprobs.detach() if old is None else old,  # none is kept where no update lies between
+            old_logprobs=logprobs if old is None else old,  # none is kept where no update lies between the two
             rollout_logprobs=rollout,
             **{**shown, **masks, **applied},
         )
