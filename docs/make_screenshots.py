@@ -160,7 +160,7 @@ def _tensorboard(logs: str) -> None:
     command = ("-m", "tensorboard.main", "--logdir", Path(logs).name, "--port", "PORT")  # the page shows it
     with _serve(*command, cwd=Path(logs).parent) as address, _page("tensorboard.png", 860) as page:
         page.goto(f"{address}/#custom_scalars")
-        page.get_by_text("tail: p95 of |log-ratio|, in nats").first.wait_for(timeout=60_000)
+        page.get_by_text("p95 of |log-ratio| by slice").first.wait_for(timeout=60_000)
         page.get_by_text("Ignore outliers in chart scaling").click()
 
 

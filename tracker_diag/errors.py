@@ -13,6 +13,7 @@ A few more subclasses of DiagError stand beside what raises them and are handled
 attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError in chat.
 """
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from types import ModuleType
@@ -77,3 +78,8 @@ def require(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"') from error
+
+
+def without_password(text: str) -> str:
+    """`text` with the user and password of each address in it replaced by stars."""
+    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)

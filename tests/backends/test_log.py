@@ -155,3 +155,23 @@ def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
     assert [line for line in told if "NUM004 all:" in line] == lines
     assert sum("tracker_diag: verdict after 1 step" in line for line in told) == 1
     assert done.stdout == ""
+
+
+def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_store):
+    import mlflow
+
+    from tracker_diag.backends.mlflow import MlflowBackend
+
+    client = mlflow.MlflowClient()
+    backend = MlflowBackend(client, client.create_run("0").info.run_id)
+    assert backend.page == f"mlflow ui --backend-store-uri sqlite:///mlflow.db, run {backend.run_id}"
+    for uri, shown in (
+        ("http://me:secret@tracking.example:5000/", "http://***@tracking.example:5000/#/experiments/0/runs/"),
+        (
+            "postgresql://me:secret@db.example/mlflow",
+            "mlflow ui --backend-store-uri postgresql://***@db.example/mlflow,",
+        ),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(client), "tracking_uri", uri)
+            assert backend.page.startswith(shown)

@@ -13,6 +13,7 @@ from typing import TextIO
 
 from tracker_diag.backends.base import Backend
 from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
@@ -32,7 +33,7 @@ class JsonlBackend(Backend):
 
     @property
     def page(self) -> str:
-        return str(self.folder / "findings.jsonl")
+        return near(self.folder / "findings.jsonl")
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._own = dict(metrics)

@@ -13,13 +13,16 @@ from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rule_keys, rules_in
-from tracker_diag.errors import DiagError, require
+from tracker_diag.errors import DiagError, require, without_password
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.report.console import near
 from tracker_diag.report.tables import describe, events_table
 from tracker_diag.rules.alerts import Notice, alerts
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary, first_break
+
+SQLITE = "sqlite:///"
 
 BATCH = 1000
 """Metrics that a server takes at once."""
@@ -127,9 +130,11 @@ class MlflowBackend(Backend):
 
     @property
     def page(self) -> str:
-        uri = str(self._client.tracking_uri)
+        uri = without_password(str(self._client.tracking_uri))
         if uri.startswith("http"):
             return f"{uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
+        if uri.startswith(SQLITE):
+            uri = SQLITE + near(uri.removeprefix(SQLITE))
         return f"mlflow ui --backend-store-uri {uri}, run {self.run_id}"
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:

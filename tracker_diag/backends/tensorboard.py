@@ -23,6 +23,7 @@ from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
 from tracker_diag.records import Cell, Histogram, Record, Scalar, Table
+from tracker_diag.report.console import near
 from tracker_diag.report.tables import brief, events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -65,7 +66,8 @@ class TensorBoardBackend(Backend):
 
     @property
     def page(self) -> str:
-        return f"tensorboard --logdir {shlex.quote(self._folder)}"
+        folder = self._folder if "://" in self._folder else near(self._folder)
+        return f"tensorboard --logdir {shlex.quote(folder)}"
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._step, self._at = step, at

@@ -17,6 +17,7 @@ from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
+from tracker_diag.report.console import near
 from tracker_diag.report.tables import events_table, findings_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -86,7 +87,7 @@ class WandbBackend(Backend):
     @property
     def page(self) -> str:
         if self.run.offline:  # W&B warns whoever asks such a run for its address
-            return f"wandb sync {shlex.quote(str(Path(self.run.dir).parent))}"
+            return f"wandb sync {shlex.quote(near(Path(self.run.dir).parent))}"
         return str(self.run.url or "")
 
     @property

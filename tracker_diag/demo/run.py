@@ -6,9 +6,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from tracker_diag.attach.wrap import wrap
 from tracker_diag.backends.base import Backend
@@ -110,21 +111,18 @@ class _Screen(Backend):
         self.progress.update(self._task, tails="")
 
 
-def _lead_table(summary: Summary, compared: dict[str, Lead]) -> RichTable:
+def _lead_table(summary: Summary, compared: dict[str, Lead]) -> RenderableType:
     """How much later the same alarm goes off on each signal that people usually watch."""
     first = summary.first_break
-    title = (
-        f"The same alarm on other signals, against {first.rule.id} fired at {first.fired}"
-        if first
-        else "The same alarm"
-    )
-    table = RichTable(title=title, title_justify="left", title_style="dim", box=None, padding=(0, 2, 0, 0))
-    for column in ("signal", "alarm at", "lead"):
+    title = "When the same alarm goes off on other signals"
+    title += f", against {first.rule.id} at step {first.fired}:" if first else ":"
+    table = RichTable(box=None, padding=(0, 2, 0, 0))
+    for column in ("signal", "alarm at step", "later by"):
         table.add_column(column, justify="left" if column == "signal" else "right")
     for name, lead in compared.items():
         later = "" if first is None or first.fired is None or lead.step is None else f"{lead.step - first.fired:+d}"
         table.add_row(name, lead.note if lead.step is None else str(lead.step), later)
-    return table
+    return Group(Text(), Text(title, style="dim"), table)
 
 
 def _clear(out: Path) -> None:

@@ -3,8 +3,9 @@
 import contextlib
 import logging
 import os
+import sys
 from io import StringIO
-from typing import Any
+from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -19,6 +20,14 @@ def say(*lines: RenderableType) -> None:
     """Show `lines` on standard error, unless quiet was asked for; a terminal that is gone is no matter."""
     if os.environ.get(QUIET, "0") in ("", "0"):
         _show(*lines)
+
+
+def near(path: str | Path) -> str:
+    """`path` as one types it here: from the working directory, if it lies there."""
+    try:
+        return str(Path(path).absolute().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
 
 
 def show(*lines: RenderableType) -> None:
@@ -49,7 +58,14 @@ class Screen(logging.Handler):
 
 
 def _show(*lines: RenderableType) -> None:
-    console: Any = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False)
     with contextlib.suppress(OSError, ValueError):  # it is closed, or takes no more
-        for line in lines:
-            console.print(line)
+        if console.is_jupyter:
+            console.print(*lines, sep="\n")
+            return
+        with console.capture() as shown:
+            for line in lines:
+                console.print(line)
+        # Not by the console itself: a progress bar that is on the screen has put something in the stream's place.
+        sys.stderr.write(shown.get())
+        sys.stderr.flush()

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from tracker_diag import SourceError
-from tracker_diag.runs.sources.mlflow import read_mlflow, without_password
+from tracker_diag.errors import without_password
+from tracker_diag.runs.sources.mlflow import read_mlflow
 
 pytestmark = pytest.mark.slow
 

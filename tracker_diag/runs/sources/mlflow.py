@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tracker_diag.errors import SourceError, require
+from tracker_diag.errors import SourceError, require, without_password
 from tracker_diag.runs.sources.keys import plain
 from tracker_diag.runs.sources.rows import Rows
 from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
@@ -52,11 +52,6 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
             if "failed with exception" in said and (cause := re.search(r"Caused by (\w+)", str(error))):
                 said = f"no answer from {without_password(uri)} ({cause[1]})"
             raise SourceError(f"{source}: {said}") from error
-
-
-def without_password(text: str) -> str:
-    """`text` with the user and password of each address in it replaced by stars."""
-    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)
 
 
 def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:

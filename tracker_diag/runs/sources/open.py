@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tracker_diag.errors import SourceError
+from tracker_diag.errors import SourceError, without_password
 from tracker_diag.runs.sources.console import read_console
 from tracker_diag.runs.sources.csv_table import read_csv
 from tracker_diag.runs.sources.jsonl import read_jsonl
 from tracker_diag.runs.sources.kinds import kind_of
-from tracker_diag.runs.sources.mlflow import read_mlflow, without_password
+from tracker_diag.runs.sources.mlflow import read_mlflow
 from tracker_diag.runs.sources.run import FinishedRun, Progress
 from tracker_diag.runs.sources.sb3 import read_evaluations, read_monitor
 from tracker_diag.runs.sources.tensorboard import read_tensorboard
