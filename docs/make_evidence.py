@@ -29,13 +29,7 @@ def run(arm: str, seed: int) -> Run:
     seen = CapturingBackend()
     with Monitor([seen]) as monitor:
         for step in train(ARMS[arm], seed, STEPS):
-            monitor.observe(
-                logprobs=step.logprobs,
-                old_logprobs=step.rollout.sampler_logprobs,
-                ref_logprobs=step.ref_logprobs,
-                response_mask=step.rollout.is_response,
-                model_mask=step.rollout.is_model,
-            )
+            monitor.observe(**step.tensors)
             monitor.log(step.metrics, step.step)
         summary = monitor.close()
     rows = [{"step": step} | seen.own[step] | seen.scalars(step) for step in sorted(seen.records)]

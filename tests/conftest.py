@@ -107,6 +107,16 @@ def journals(tmp_path_factory, monkeypatch):
     return folder
 
 
+@pytest.fixture(scope="session")
+def built_wheel(tmp_path_factory):
+    """What is installed, made of the working tree."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
+    subprocess.run(command, cwd=Path(__file__).parents[1], check=True, capture_output=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

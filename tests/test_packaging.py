@@ -1,7 +1,6 @@
 """What is built is what is installed: the wheel holds all that the package needs, and nothing generic."""
 
 import subprocess
-import sys
 import zipfile
 from email.parser import Parser
 from importlib.metadata import entry_points
@@ -13,12 +12,8 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = out.glob("*.whl")
-    return zipfile.ZipFile(built)
+def wheel(built_wheel):
+    return zipfile.ZipFile(built_wheel)
 
 
 def test_the_wheel_holds_the_whole_package(wheel):

@@ -20,15 +20,6 @@ BLOCKS = dict(re.findall(r"\*\*([\w&]+)\*\*\n\n```python\n(.*?)```", (ROOT / "RE
 EXTRAS = {"MLflow": "mlflow", "W&B": "wandb", "Trackio": "trackio", "TensorBoard": "tensorboard"}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = out.glob("*.whl")
-    return built
-
-
 def test_each_tracker_has_one():
     assert BLOCKS.keys() == EXTRAS.keys()
     assert all(len(block.strip().splitlines()) <= 10 for block in BLOCKS.values())
@@ -51,13 +42,13 @@ def source_of(tracker, folder):
 
 
 @pytest.mark.parametrize("tracker", EXTRAS)
-def test_it_runs_as_it_stands(tracker, wheel, tmp_path):
+def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     """With the installed wheel: the alert is seen, and the run that it leaves is diagnosed alike."""
     environment = ENVIRONMENTS / EXTRAS[tracker]
     assert environment.is_dir(), f"{environment} is missing; `make {environment.relative_to(ROOT)}` makes it"
     python, command = environment / "bin" / "python", environment / "bin" / "tracker-diag"
-    install = [sys.executable, "-m", "pip", "--python", environment, "install", "--no-deps", "--force-reinstall", wheel]
-    subprocess.run([*install, "--no-index"], check=True, capture_output=True, cwd=tmp_path)
+    install = [sys.executable, "-m", "pip", "--python", environment, "install", "--no-index", "--no-deps"]
+    subprocess.run([*install, "--force-reinstall", built_wheel], check=True, capture_output=True, cwd=tmp_path)
     (tmp_path / "quickstart.py").write_text(BLOCKS[tracker])
     settings = {
         "PATH": os.environ["PATH"],

@@ -101,13 +101,7 @@ def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offl
     monitor, rows = td.Monitor(backends), {}
     steps, named = ARMS[arm]
     for step in train(TRAINED[arm], 0, steps):
-        monitor.observe(
-            logprobs=step.logprobs,
-            old_logprobs=step.rollout.sampler_logprobs,
-            ref_logprobs=step.ref_logprobs,
-            response_mask=step.rollout.is_response,
-            model_mask=step.rollout.is_model,
-        )
+        monitor.observe(**step.tensors)
         rows[step.step] = dict(step.metrics)
         trackio_run.log(step.metrics, step=step.step)
         monitor.log(step.metrics, step.step)

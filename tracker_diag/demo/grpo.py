@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tracker_diag.demo.policy import Policy, Rollout, play, score, warm_policy
 from tracker_diag.demo.world import draw_task
+from tracker_diag.tensors.batch import Tensors
 
 PROMPTS, GROUP = 16, 8
 FLAT_STEPS, RAMP_END = 80, 300
@@ -62,6 +63,17 @@ class TrainingStep:
     logprobs: Tensor
     ref_logprobs: Tensor
     metrics: dict[str, float]
+
+    @property
+    def tensors(self) -> Tensors:
+        """What `observe` takes."""
+        return {
+            "logprobs": self.logprobs,
+            "old_logprobs": self.rollout.sampler_logprobs,
+            "ref_logprobs": self.ref_logprobs,
+            "response_mask": self.rollout.is_response,
+            "model_mask": self.rollout.is_model,
+        }
 
 
 def train(arm: Arm, seed: int, steps: int) -> Iterator[TrainingStep]:

@@ -51,13 +51,7 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
         run = wrap(wandb_run, also=[MlflowBackend(mlflow.MlflowClient(), mlflow_run.info.run_id), files, screen])
         with screen.progress, TokenTable(out / "tokens.parquet") as table:
             for step in train(ARMS[arm], seed, steps):
-                run.diag.observe(
-                    logprobs=step.logprobs,
-                    old_logprobs=step.rollout.sampler_logprobs,
-                    ref_logprobs=step.ref_logprobs,
-                    response_mask=step.rollout.is_response,
-                    model_mask=step.rollout.is_model,
-                )
+                run.diag.observe(**step.tensors)
                 run.log(step.metrics, step=step.step)
                 mlflow.log_metrics(step.metrics, step=step.step, synchronous=False)
                 table.write(step)

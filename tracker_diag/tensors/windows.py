@@ -240,8 +240,7 @@ class PairWindow:
         self._clip = clip
         self._with_signal = 0
         self._reference_steps, self._reference_tokens = 0, 0
-        self._in_reference = False
-        """Whether the last step belongs to the reference period."""
+        self._in_reference = False  # whether the last step belongs to the reference period
         self.signal = False
         """Whether any ratio in the window differs from 1 by more than float noise."""
         self.total: dict[Dimension, IntArray] = {}
@@ -297,10 +296,9 @@ class PairWindow:
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
         self._recent.clear()
-        self.total, self.signal = {}, False
+        self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
         self._of_sequences[:] = 0
         self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
-        self._context, self._in_reference = {}, False
         self._with_signal = max(self._with_signal, self._burn_in)
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
@@ -359,15 +357,12 @@ class PairWindow:
         steps = [_step_of(one) for one in state["recent"]]
         self._recent.clear()
         self._recent.extend(steps)
-        self.total, self.baseline = {}, {}
-        self._context = {}
+        self.total, self.baseline, self._context, self.signal = {}, {}, {}, False
         self._of_sequences[:] = 0
         for step in self._recent:
-            _add(self.total, step.cells)
-            add_sparse(self._of_sequences, step.of_sequences)
+            self._count(step)
         _add(self.baseline, _by_dimension(state["baseline"]))
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
-        self.signal = bool(self.total) and has_signal(self.total["context"])
         self._with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
 
