@@ -42,16 +42,16 @@ def _about_masks(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
     if "model_mask" not in given or "response_mask" not in given:
         return
     inside, asked = int(batch.model_mask.sum()), _size(given["model_mask"])
-    if asked > inside == int(batch.response_mask.sum()):
-        yield (
-            "response_mask lies wholly inside model_mask. Are the two swapped? response_mask is 1 on everything after "
-            "the prompt, tool output included; model_mask is 1 on what the policy sampled, and 0 on tool output."
-        )
-    elif asked - inside > inside:
+    if asked - inside > inside:
         yield (
             f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out. Is one "
             "of the two inverted? response_mask is 1 on everything after the prompt, model_mask on what the policy "
             "sampled."
+        )
+    elif asked > inside == int(batch.response_mask.sum()):
+        yield (
+            "response_mask lies wholly inside model_mask. Are the two swapped? response_mask is 1 on everything after "
+            "the prompt, tool output included; model_mask is 1 on what the policy sampled, and 0 on tool output."
         )
     elif asked > inside:
         yield (
