@@ -301,7 +301,7 @@ class Monitor:
             return True
         if self._summary is None:
             return False
-        self._state.record("after_close", DiagError("the diagnostics have ended, at `close`; attach or wrap anew"))
+        self._state.record("after_close", DiagError("the run that was watched has ended; wrap the one that goes on"))
         return True
 
     def _take(self, own: Mapping[str, float], at: int) -> None:

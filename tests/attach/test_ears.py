@@ -363,7 +363,7 @@ def test_the_tracker_ends_before_the_training_does(mlflow_store, make_batch, rng
     for _ in range(3):
         run.diag.observe(**make_batch(rng))
     assert run.diag.health["after_close"] == 3
-    assert sum("the diagnostics have ended" in record.message for record in caplog.records) == 1
+    assert sum("the run that was watched has ended" in record.message for record in caplog.records) == 1
 
 
 def test_from_threads_and_signal_handlers(make_batch, rng):

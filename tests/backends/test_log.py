@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor
+from tracker_diag.testing import example_batch
 
 
 def growing(step):
@@ -175,3 +176,26 @@ def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_sto
         with monkeypatch.context() as patch:
             patch.setattr(type(client), "tracking_uri", uri)
             assert backend.page.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("given", "caveat"),
+    [
+        ({}, "but no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step"),
+        (
+            {"logprobs", "old_logprobs", "response_mask"},
+            "but there were too few tokens after a tool to judge their tail",
+        ),
+    ],
+    ids=["no tensors", "no tool"],
+)
+def test_a_quiet_verdict_says_what_was_not_seen(given, caveat, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monitor = Monitor()
+    for step in range(12):
+        if given:
+            monitor.observe(**{name: value for name, value in example_batch(0).items() if name in given})
+        monitor.log({"reward": 0.5}, step)
+    monitor.close()
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"found no rule fired at warn or above {caveat}" in shown

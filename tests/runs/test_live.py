@@ -33,6 +33,7 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
     assert found.summary.first_break.rule.id == live.first_break.rule.id == "POL001"
     assert fired(found.summary.findings).keys() == fired(live.findings).keys()
     assert not [key for key in found.keys.unmapped if key.startswith("diag/")]
+    assert not {one.rule.id for one in found.summary.findings} & found.summary.blind.keys()
     (finding,) = [one for one in found.live if one.rule == "POL001"]
     assert (finding.slice, finding.fired) == ("post_tool", live.first_break.fired)
     shown = " ".join(CliRunner().invoke(app, ["diagnose", str(tmp_path)]).output.split())

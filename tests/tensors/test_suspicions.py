@@ -44,6 +44,10 @@ MISTAKES = {
         lambda b: b | {"response_mask": np.arange(24) < 4},
         ["of model_mask lie outside response_mask, and are left out. Is one of the two inverted?"],
     ),
+    "swapped masks": (
+        lambda b: b | {"response_mask": b["model_mask"], "model_mask": b["response_mask"]},
+        ["response_mask lies wholly inside model_mask. Are the two swapped?"],
+    ),
     "some model tokens outside": (
         lambda b: b | {"response_mask": np.arange(24) < 20},
         ["lie outside response_mask, and are left out. If they were sampled", "response_mask | model_mask"],

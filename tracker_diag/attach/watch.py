@@ -31,6 +31,8 @@ class Watch:
         self._settings = settings
         self._state = Health()
         self._open: list[Monitor] = []
+        self._last: list[Monitor] = []
+        """The one that began last."""
         self._hooks: list[Callable[[], None]] = []
         self._on, self._told = True, False
         self._seen: set[str] = set()
@@ -64,6 +66,11 @@ class Watch:
         self._look()
         for monitor in tuple(self._open):
             monitor.log(metrics, step)
+
+    def explain(self) -> None:
+        """`Monitor.explain`, for each run that is underway; for the last one that was, if none is."""
+        for monitor in self._open or self._last:
+            monitor.explain()
 
     def close(self) -> None:
         """Close the monitors of all runs, and let go of the trackers."""
@@ -113,6 +120,7 @@ class Watch:
 
     def _take(self, monitor: Monitor) -> None:
         self._open.append(monitor)
+        self._last = [monitor]
         monitor.at_close(lambda: self._open.remove(monitor))
 
     def _logged(self, client: Any, run_id: str) -> Monitor | None:

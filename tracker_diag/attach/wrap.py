@@ -124,7 +124,7 @@ def wrap(
     monitor.at_close(lambda: _underway.pop(key))
     _listen(target, None if around else backend, monitor)
     if page := backend.page:
-        say(Text.assemble(("tracker_diag: ", "dim"), "watching ", page))
+        say(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page))
     return _stand_in(target, None if around else backend, monitor)
 
 

@@ -55,7 +55,10 @@ def short_verdict(summary: Summary, where: Sequence[str]) -> RenderableType:
     first = summary.first_break
     color = STYLE[summary.level] if summary.level else "green"
     if first is None:
-        rows.add_row("found", Text("no rule fired at warn or above", style="bold green"))
+        caveat = unseen(summary)
+        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if caveat else "bold green"))
+        if caveat:
+            rows.add_row("but", Text(caveat, style="yellow"))
     else:
         place = f", on {first.slice}" if first.slice != "all" else ""
         rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
@@ -77,6 +80,29 @@ def short_verdict(summary: Summary, where: Sequence[str]) -> RenderableType:
         ("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}")
     )
     return Group(head, rows)
+
+
+TAILS = "POL001"
+"""The rule that looks at the tail after tool calls."""
+
+
+def unseen(summary: Summary) -> str:
+    """Why the tail after tool calls could not be judged, if it could not; what no rule found there means nothing."""
+    reasons = summary.blind.get(TAILS, ())
+    kinds = {reason.why for reason in reasons}
+    if not kinds:
+        return ""
+    if kinds <= {Why.NOT_OBSERVED, Why.NO_STEP}:
+        return "no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step"
+    if Why.SHORT_BASELINE in kinds:
+        return "it was too early to judge how tails grow: " + str(
+            next(r for r in reasons if r.why is Why.SHORT_BASELINE)
+        )
+    if Why.ON_POLICY in kinds:
+        return "the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail"
+    if kinds & {Why.NOT_MEASURED, Why.FEW_TOKENS}:
+        return "there were too few tokens after a tool to judge their tail; if there are tools, look at model_mask"
+    return ""
 
 
 def _cut(text: str, most: int) -> str:
@@ -122,7 +148,7 @@ UNMEASURED = "they look at tokens; observe the tensors, or replay them"
 def _in_short(reasons: Sequence[Reason]) -> str:
     """Why a rule was blind, in a line that many rules share."""
     kinds = {reason.why for reason in reasons}
-    if Why.NOT_MEASURED in kinds:
+    if kinds & {Why.NOT_MEASURED, Why.FEW_TOKENS}:
         return UNMEASURED
     return UNLOGGED if Why.NOT_LOGGED in kinds else "; ".join(map(str, reasons))
 

@@ -8,7 +8,9 @@ from typing import Any
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
+from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.records import Scalar
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -116,7 +118,7 @@ def diagnose(
     settings = GrowthSettings(expected_steps=len(rows) or None)
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
     series: dict[str, dict[int, float]] = {}
-    tokens = 0.0
+    tokens, absent = 0.0, _absent(rows)
     for step, row in rows.items():
         now = dict(statistics(row)) | {name: Scalar(name, value) for name, value in keys.values(row).items()}
         now = {name: one for name, one in now.items() if math.isfinite(one.value)}
@@ -126,13 +128,21 @@ def diagnose(
         if row.get(NONFINITE, tokens) > tokens:
             tokens = row[NONFINITE]
             bad.append(NONFINITE.removeprefix(PREFIX))
-        engine.evaluate(Observed(step, now, tuple(bad), config=run.config))
+        engine.evaluate(Observed(step, now, tuple(bad), absent, config=run.config))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
     seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)))
+
+
+def _absent(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:
+    """The pairs that a run with statistics of slices has none of; nothing is known of a run without any."""
+    there = {key.pair for row in rows.values() for key, _ in statistics(row)}
+    if not there:
+        return {}
+    return {pair: reason(Why.NOT_OBSERVED, new=new, old=old) for pair, (new, old) in PAIRS.items() if pair not in there}
 
 
 def _seconds(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:

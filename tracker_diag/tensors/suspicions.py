@@ -48,6 +48,11 @@ def _about_masks(given: Mapping[str, Any], batch: TokenBatch) -> Iterator[str]:
             "of the two inverted? response_mask is 1 on everything after the prompt, model_mask on what the policy "
             "sampled."
         )
+    elif asked > inside == int(batch.response_mask.sum()):
+        yield (
+            "response_mask lies wholly inside model_mask. Are the two swapped? response_mask is 1 on everything after "
+            "the prompt, tool output included; model_mask is 1 on what the policy sampled, and 0 on tool output."
+        )
     elif asked > inside:
         yield (
             f"{asked - inside:,} of {asked:,} tokens of model_mask lie outside response_mask, and are left out. If "
@@ -123,6 +128,11 @@ def told_by(given: Collection[str]) -> str:
 POSITIVE = 1e-3
 """What float noise may add to a log-probability of 0."""
 
+MERGED = (
+    "Until the next log they are taken for micro-batches of one step. If each is a step, as where only every tenth is "
+    "logged, say so: observe(..., step=n). "
+)
+
 UNHEARD = 5
 """Steps observed without a word of metrics, after which that is no delay any more."""
 
@@ -156,9 +166,8 @@ class Silence:
             return None
         self._unsaid.discard("metrics")
         return (
-            f"{self._batches} batches were observed, and no metrics were heard since. Rules about reward, loss and KL "
-            "see nothing, and batches without a step are taken for micro-batches of one. Log through the tracker that "
-            "was wrapped, or call run.diag.log(metrics, step) after each observe(...)."
+            f"{self._batches} batches were observed, and no metrics were heard since. {MERGED if step is None else ''}"
+            "Log through the tracker that was wrapped, or call run.diag.log(metrics, step) after each observe(...)."
         )
 
     def logged(self, step: int, last_with_tensors: int | None) -> str | None:
