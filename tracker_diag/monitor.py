@@ -284,8 +284,8 @@ class Monitor:
         with self._state.turn:
             absent = readout.absent(self._windows)
             pairs = [readout.seen(pair, self._windows.get(pair), absent.get(pair)) for pair in PAIRS]
-            rules, blind = len(self._engine.rules), self._engine.blind()
-            return first_look(self.step, pairs, self._intake.told_by, rules, blind)
+            rules = {rule.id: rule.name for rule in self._engine.rules}
+            return first_look(self.step, pairs, self._intake.told_by, rules, self._engine.blind())
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from tracker_diag.metrics.reasons import Reason, Why, no_series, reason
+from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CONTEXT, OTHER, PAIRS, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import CONTEXT, OTHER, Pair, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen
@@ -52,11 +52,8 @@ def statistics(
 
 def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     """The pairs that have no values, and why."""
-    unseen: dict[Pair, Reason] = {
-        pair: reason(Why.NOT_OBSERVED, new=new, old=old) for pair, (new, old) in PAIRS.items() if pair not in windows
-    }
-    unseen.update({pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal})
-    return unseen
+    on_policy = {pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal}
+    return not_observed(windows) | on_policy
 
 
 def seen(pair: Pair, window: PairWindow | None, lacks: Reason | None) -> Seen:

@@ -96,6 +96,9 @@ MLFLOW_WAYS = {
     "another client": lambda mlflow, run: (wrap(mlflow), by_batch(mlflow.MlflowClient(), run.info.run_id)),
     "function taken before": lambda mlflow, run: (mlflow.log_metrics, wrap(mlflow))[::-1],
     "autologging": lambda mlflow, run: (wrap(mlflow), queued(mlflow, run.info.run_id)),
+    "callback of transformers": lambda mlflow, run: (wrap(mlflow), by_callback()),
+    "logger of Lightning": lambda mlflow, run: (wrap(mlflow), lightning_logger(mlflow, run).log_metrics),
+    "wrapped logger of Lightning": lambda mlflow, run: (w := wrap(lightning_logger(mlflow, run)), w.log_metrics),
 }  # fmt: skip
 
 
@@ -109,6 +112,27 @@ def queued(mlflow, run_id):
         client.flush(synchronous=True)
 
     return log
+
+
+def by_callback():
+    """As the Trainer logs to MLflow."""
+    import torch
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers.integrations import MLflowCallback
+
+    arguments, callback, model = TrainingArguments(), MLflowCallback(), torch.nn.Linear(1, 1)
+
+    def log(values, step):
+        state = TrainerState(global_step=step, is_world_process_zero=True)
+        callback.on_log(arguments, state, TrainerControl(), values, model=model)
+
+    return log
+
+
+def lightning_logger(mlflow, run):
+    from lightning.pytorch.loggers import MLFlowLogger
+
+    return MLFlowLogger(run_id=run.info.run_id, tracking_uri=mlflow.get_tracking_uri())
 
 
 @pytest.mark.slow

@@ -186,7 +186,7 @@ def test_a_slice_that_a_rule_never_saw_is_told_though_it_saw_another():
     about = {"pairs": ["policy", "mismatch"], "slices": ["text_only", "post_tool"], "signals": low, "summary": "x"}
     engine = Engine([rule(**about)])
     few = reason(Why.FEW_TOKENS, have=0, needed=200)
-    absent = {"mismatch": reason(Why.NOT_OBSERVED, new="a", old="b")}
+    absent = {"mismatch": reason(Why.NOT_OBSERVED, fields="a and b")}
     seen = {StatKey("policy", "text_only", "ess"): Scalar("x", 0.9)}
     engine.evaluate(Observed(0, seen, absent=absent, lacking=lambda _: few))
     assert said(engine.blind()) == {"ZZZ001": "policy: 0 tokens in the window, 200 needed"}

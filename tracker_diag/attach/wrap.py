@@ -16,7 +16,7 @@ from tracker_diag.backends.notify import NOTIFY, Notifier
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
-from tracker_diag.report.console import say
+from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.tensors.ranks import Ranks
@@ -124,7 +124,7 @@ def wrap(
     monitor.at_close(lambda: _underway.pop(key))
     _listen(target, None if around else backend, monitor)
     if page := backend.page:
-        say(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page))
+        say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
     return _stand_in(target, None if around else backend, monitor)
 
 

@@ -93,6 +93,11 @@ class Backend:
         """Where a person sees the run: an address, or the command that shows it; empty if nowhere."""
         return ""
 
+    @property
+    def source(self) -> str:
+        """What `tracker-diag diagnose` reads the run from, later; empty if it cannot."""
+        return ""
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """The trainer's own metrics of `step`, for a backend that is not the tracker they went to.
 

@@ -25,7 +25,7 @@ class FanOut:
         self.backends: tuple[Backend, ...] = ()
         self.tells = False
         """Whether the log is told."""
-        self._log = LogBackend(self._places) if log else None
+        self._log = LogBackend(lambda: self.backends) if log else None
         self._health = health
 
     def add(self, backend: Backend) -> None:
@@ -39,9 +39,6 @@ class FanOut:
     @property
     def _all(self) -> tuple[Backend, ...]:
         return (self._log, *self.backends) if self._log and self.tells else self.backends
-
-    def _places(self) -> list[str]:
-        return [page for backend in self.backends if (page := backend.page)]
 
     @contextmanager
     def _guard(self, kind: str) -> Generator[None, None, None]:

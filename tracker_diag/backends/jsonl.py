@@ -35,6 +35,10 @@ class JsonlBackend(Backend):
     def page(self) -> str:
         return near(self.folder / "findings.jsonl")
 
+    @property
+    def source(self) -> str:
+        return near(self.folder)
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         self._own = dict(metrics)
 

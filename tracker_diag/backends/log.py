@@ -1,6 +1,7 @@
 """Log: alerts into Python's logging, and the verdict at the end into the terminal; for those who look nowhere else."""
 
 import logging
+import shlex
 from collections.abc import Callable, Sequence
 
 from tracker_diag.backends.base import Backend
@@ -15,18 +16,23 @@ _log.addHandler(Screen())
 
 
 class LogBackend(Backend):
-    """Tells whoever reads the log; `where` gives the places in which the run can be looked at."""
+    """Tells whoever reads the log; `others` gives the backends by which the run can be looked at."""
 
     name = "log"
     local = True
 
-    def __init__(self, where: Callable[[], Sequence[str]]) -> None:
-        self._where = where
+    def __init__(self, others: Callable[[], Sequence[Backend]]) -> None:
+        self._others = others
 
     def alert(self, step: int, notice: Notice) -> None:
-        lines = [notice.title, *notice.text.splitlines(), *(f"See: {place}" for place in self._where()[:1])]
+        lines = [notice.title, *notice.text.splitlines(), *(f"See: {page}" for page in self._pages()[:1])]
         _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         if summary.steps:
-            say(short_verdict(summary, self._where()))
+            sources = [backend.source for backend in self._others() if backend.source]
+            again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
+            say(short_verdict(summary, self._pages(), again))
+
+    def _pages(self) -> list[str]:
+        return [backend.page for backend in self._others() if backend.page]

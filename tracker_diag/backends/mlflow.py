@@ -130,12 +130,19 @@ class MlflowBackend(Backend):
 
     @property
     def page(self) -> str:
+        if self._uri.startswith("http"):
+            return f"{self._uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
+        return f"mlflow ui --backend-store-uri {self._uri}, run {self.run_id}"
+
+    @property
+    def source(self) -> str:
+        return f"mlflow:{self.run_id}@{self._uri}"
+
+    @property
+    def _uri(self) -> str:
+        """The store, as it may be shown to a person."""
         uri = without_password(str(self._client.tracking_uri))
-        if uri.startswith("http"):
-            return f"{uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
-        if uri.startswith(SQLITE):
-            uri = SQLITE + near(uri.removeprefix(SQLITE))
-        return f"mlflow ui --backend-store-uri {uri}, run {self.run_id}"
+        return SQLITE + near(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else uri
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._metrics += [

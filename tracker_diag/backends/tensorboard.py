@@ -66,8 +66,11 @@ class TensorBoardBackend(Backend):
 
     @property
     def page(self) -> str:
-        folder = self._folder if "://" in self._folder else near(self._folder)
-        return f"tensorboard --logdir {shlex.quote(folder)}"
+        return f"tensorboard --logdir {shlex.quote(self.source)}"
+
+    @property
+    def source(self) -> str:
+        return self._folder if "://" in self._folder else near(self._folder)
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._step, self._at = step, at

@@ -72,6 +72,10 @@ class TrackioBackend(Backend):
     def page(self) -> str:
         return f"trackio show --project {shlex.quote(self.run.project)}"
 
+    @property
+    def source(self) -> str:
+        return f"trackio:{self.run.project}/{self.run.name}"
+
     def next_step(self) -> int:
         """The step that a call of yours without one gets."""
         upcoming: int = self.run._next_step  # noqa: SLF001  # there is no other way

@@ -87,8 +87,12 @@ class WandbBackend(Backend):
     @property
     def page(self) -> str:
         if self.run.offline:  # W&B warns whoever asks such a run for its address
-            return f"wandb sync {shlex.quote(near(Path(self.run.dir).parent))}"
+            return f"wandb sync {shlex.quote(self.source)}"
         return str(self.run.url or "")
+
+    @property
+    def source(self) -> str:
+        return near(Path(self.run.dir).parent) if self.run.offline else f"wandb:{self.run.path}"
 
     @property
     def config(self) -> Mapping[str, object]:

@@ -1,11 +1,11 @@
 """Why a series has no value, or a signal cannot tell: one of a closed list, with the facts that its sentence takes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tracker_diag.metrics.series import Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 
 Fact: TypeAlias = str | int | float
 
@@ -17,7 +17,7 @@ class Why(Enum):
     UNCHECKED = "no metric and no tensor yet"
     NOT_LOGGED = "no series {series}"
     NOT_MEASURED = "no tensors for {series}"
-    NOT_OBSERVED = "no {new} and {old} observed"
+    NOT_OBSERVED = "no {fields} observed"
     ON_POLICY = "no signal: the ratio is 1 but for float noise, on-policy by construction"
     FEW_TOKENS = "{have} tokens in the window, {needed} needed"
     FEW_SEQUENCES = "fewer than {needed} sequences in the window"
@@ -67,6 +67,13 @@ class Reason:
 def reason(why: Why, **facts: Fact) -> Reason:
     """Say `why`, with the facts that its sentence takes."""
     return Reason(why, facts)
+
+
+def not_observed(there: Collection[Pair]) -> dict[Pair, Reason]:
+    """The pairs that are not among those `there`, and which tensors they lack."""
+    given = {field for pair in there for field in PAIRS[pair]}
+    lacking = {pair: [field for field in PAIRS[pair] if field not in given] for pair in PAIRS if pair not in there}
+    return {pair: reason(Why.NOT_OBSERVED, fields=" and ".join(fields)) for pair, fields in lacking.items()}
 
 
 def no_series(key: SeriesKey) -> Reason:

@@ -37,6 +37,12 @@ def show(*lines: RenderableType) -> None:
         console.print(line)
 
 
+def unbroken(line: Text) -> Text:
+    """`line` without a break that is ours, as it holds what a person copies."""
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
+
+
 def plain(line: RenderableType) -> str:
     """`line` as text of 100 columns without colours."""
     console = Console(width=100, highlight=False, color_system=None, file=StringIO())
@@ -65,7 +71,7 @@ def _show(*lines: RenderableType) -> None:
             return
         with console.capture() as shown:
             for line in lines:
-                console.print(line)
+                console.print(line, crop=False)
         # Not by the console itself: a progress bar that is on the screen has put something in the stream's place.
         sys.stderr.write(shown.get())
         sys.stderr.flush()

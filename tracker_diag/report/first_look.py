@@ -37,13 +37,17 @@ class Seen:
 
 
 def first_look(
-    step: int | None, pairs: Sequence[Seen], told_by: str, rules: int, blind: Mapping[str, Sequence[Reason]]
+    step: int | None,
+    pairs: Sequence[Seen],
+    told_by: str,
+    rules: Mapping[str, str],
+    blind: Mapping[str, Sequence[Reason]],
 ) -> RenderableType:
     """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
 
     Args:
         told_by: from what it was taken which tokens come after a tool.
-        rules: how many there are.
+        rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
     """
     table = Table.grid(padding=(0, 2))
@@ -54,14 +58,23 @@ def first_look(
         table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
     if told_by:
         table.add_row("post_tool", told_by)
-    shut = {rule: reasons for rule, reasons in blind.items() if all(one.why in MISSING for one in reasons)}
-    lacking = remedies(shut)
-    table.add_row("rules", f"{rules - len(shut)} of {rules} see, or will once they have enough steps")
-    for heading, (remedy, opened) in zip(("to see more", *[""] * MOST), lacking[:MOST], strict=False):
-        shown = ", ".join(opened[:4]) + (f" and {len(opened) - 4} more" if len(opened) > 4 else "")
-        table.add_row(heading, Text(f"{remedy}: {shown}"))
+    table.add_row("rules", sight(len(rules), blind))
+    for heading, (remedy, opened) in zip(("to see more", *[""] * MOST), remedies(_lacking(blind))[:MOST], strict=False):
+        shown = ", ".join(rules[rule] for rule in opened[:3])
+        table.add_row(heading, Text(f"{remedy}: {shown}" + (f" and {len(opened) - 3} more" if len(opened) > 3 else "")))
     head = "no step yet" if step is None else f"what is seen at step {step}"
     return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), table)
+
+
+def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
+    """How many of `rules` see, how many will once they have enough steps, and how many lack what was not given."""
+    lacking = len(_lacking(blind))
+    waiting = len(blind) - lacking
+    return f"{rules - len(blind)} of {rules} see, {waiting} wait for more steps, {lacking} lack something"
+
+
+def _lacking(blind: Mapping[str, Sequence[Reason]]) -> dict[str, Sequence[Reason]]:
+    return {rule: reasons for rule, reasons in blind.items() if all(one.why in MISSING for one in reasons)}
 
 
 def remedies(blind: Mapping[str, Sequence[Reason]]) -> list[tuple[str, list[str]]]:
@@ -80,7 +93,7 @@ def remedy(reason: Reason) -> str:
         case Why.NOT_LOGGED:
             return f"log {facts['series']}"
         case Why.NOT_OBSERVED:
-            return f"observe(..., {facts['new']}=..., {facts['old']}=...)"
+            return f"observe(...) with {facts['fields']}"
         case Why.NOT_MEASURED:
             return f"tensors for {facts['series']}"
         case Why.NO_SETTING:

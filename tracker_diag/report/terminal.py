@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.reasons import Reason, Why
+from tracker_diag.report.console import unbroken
+from tracker_diag.report.first_look import sight
 from tracker_diag.report.tables import describe
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -43,14 +45,21 @@ def verdict(
     return Panel(Group(*parts), title=title, title_align="left", border_style=color, padding=(1, 2))
 
 
-MOST_OTHERS = 4
+LABELS = 11
+"""Width of the labels beside the short verdict."""
+
+MOST_OTHERS = 3
 """Findings that are listed beside the first break."""
 
 
-def short_verdict(summary: Summary, where: Sequence[str]) -> RenderableType:
-    """The same for the end of a run, in 25 lines of 80 columns at most, with the places to look further."""
+def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> RenderableType:
+    """The same for the end of a run, in 25 lines of 80 columns at most, with the places to look further.
+
+    Args:
+        again: the command that shows all of it, later.
+    """
     rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(style="dim", no_wrap=True, min_width=LABELS)
     rows.add_column()
     first = summary.first_break
     color = STYLE[summary.level] if summary.level else "green"
@@ -63,23 +72,25 @@ def short_verdict(summary: Summary, where: Sequence[str]) -> RenderableType:
         place = f", on {first.slice}" if first.slice != "all" else ""
         rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
         rows.add_row("since", f"step {first.onset}, told at step {first.fired}; rule {first.rule.id}")
-        rows.add_row("evidence", _cut(first.summary, 290))
+        rows.add_row("evidence", _cut(first.summary, 220))
         if first.rule.remedy:
-            rows.add_row("do first", _cut(first.rule.remedy[0], 290))
+            rows.add_row("do first", _cut(first.rule.remedy[0], 220))
     others = [one for one in summary.findings if one is not first and one.fired is not None]
     for heading, one in zip(("also", *[""] * MOST_OTHERS), others[:MOST_OTHERS], strict=False):
         end = f" to {one.resolved}" if one.resolved is not None else ""
         rows.add_row(heading, _cut(f"{one.rule.id} {one.slice} since step {one.onset}{end}: {one.rule.title}", 68))
     if len(others) > MOST_OTHERS:
         rows.add_row("", f"and {len(others) - MOST_OTHERS} more")
-    seeing = len(summary.healthy) + len({one.rule.id for one in summary.findings})
-    rows.add_row("rules", f"{seeing} could see, {len(summary.blind)} could not; run.diag.explain() says what they lack")
-    for heading, one_place in zip(("see", "", ""), where[:3], strict=False):
-        rows.add_row(heading, Text(one_place, overflow="fold"))
+    rows.add_row("rules", f"{_sight(summary)}; run.diag.explain() says what")
+    places = [
+        (label, place) for label, place in (*zip(("see", ""), where, strict=False), ("all of it", again)) if place
+    ]
     head = Text.assemble(
         ("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}")
     )
-    return Group(head, rows)
+    return Group(
+        head, rows, *(unbroken(Text.assemble((label.ljust(LABELS + 2), "dim"), place)) for label, place in places)
+    )
 
 
 TAILS = "POL001"
@@ -103,6 +114,11 @@ def unseen(summary: Summary) -> str:
     if kinds & {Why.NOT_MEASURED, Why.FEW_TOKENS}:
         return "there were too few tokens after a tool to judge their tail; if there are tools, look at model_mask"
     return ""
+
+
+def _sight(summary: Summary) -> str:
+    seeing = {*summary.healthy, *(one.rule.id for one in summary.findings)}
+    return sight(len(seeing | {*summary.blind}), summary.blind)
 
 
 def _cut(text: str, most: int) -> str:
@@ -163,8 +179,7 @@ def _columns(summary: Summary) -> Table:
         groups.setdefault(_in_short(reasons), []).append(rule)
     for why, rules in sorted(groups.items(), key=lambda group: group[0] in (UNLOGGED, UNMEASURED)):
         table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(rules) + "  ", (why, "dim")))
-    if not summary.blind:
-        table.add_row(Text("blind", style="magenta"), "none")
+    table.add_row("rules", Text(_sight(summary), style="dim"))
     table.add_row(Text("healthy", style="green"), ", ".join(summary.healthy) or "none")
     return table
 

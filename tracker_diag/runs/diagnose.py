@@ -8,9 +8,9 @@ from typing import Any
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
-from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.reasons import Reason, not_observed
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import PAIRS, Pair
+from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -140,9 +140,7 @@ def diagnose(
 def _absent(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:
     """The pairs that a run with statistics of slices has none of; nothing is known of a run without any."""
     there = {key.pair for row in rows.values() for key, _ in statistics(row)}
-    if not there:
-        return {}
-    return {pair: reason(Why.NOT_OBSERVED, new=new, old=old) for pair, (new, old) in PAIRS.items() if pair not in there}
+    return not_observed(there) if there else {}
 
 
 def _seconds(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:

@@ -61,15 +61,20 @@ class Intake:
             BatchError: the tensors do not fit together; in the first batch also, if they hold NaN or inf.
         """
         self._batches += 1
-        self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
+        if not self._health.strict:  # one that is rejected counts too, as the other ranks wait for it
+            self._came(step, seconds)
         batch = TokenBatch.of(check=self._health.strict, **tensors)
         labels = label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
             self._health.tell(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
+            self._came(step, seconds)
         for pair in batch.pairs:
             add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
+
+    def _came(self, step: int | None, seconds: float | None) -> None:
+        self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
 
     def gather(self, step: int) -> dict[Pair, Observation]:
         """All that is there, that of all ranks where there are several; it stays until `taken`.

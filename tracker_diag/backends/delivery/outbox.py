@@ -78,6 +78,10 @@ class Outbox(Backend):
     def page(self) -> str:
         return self.inner.page
 
+    @property
+    def source(self) -> str:
+        return self.inner.source
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._hears("metrics"):
             self._put({"metrics": dict(metrics), "step": step})
