@@ -197,8 +197,12 @@ def wandb_offline(tmp_path, monkeypatch, read_wandb):
             return wandb.init(project="test", dir=folder, settings=settings, reinit=reinit)
 
         def records(self, name="run"):
-            (file,) = (tmp_path / name).glob("wandb/offline-run-*/run-*.wandb")
+            (file,) = (tmp_path / name).glob("wandb/offline-run-*-????????/run-*.wandb")
             return read_wandb(file)
+
+        def beside(self, name="run"):
+            files = sorted((tmp_path / name).glob("wandb/offline-run-*-diag-*/run-*.wandb"))
+            return [read_wandb(file) for file in files]
 
     return Runs()
 

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import after, before
 from tracker_diag.attach.kit import add_active, clip_range, dotted, unless_changed
 from tracker_diag.errors import require
+from tracker_diag.hooks import after, before
 
 __all__ = ["SEES", "TESTED", "attach"]
 

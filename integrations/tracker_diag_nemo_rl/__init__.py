@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError, after
 from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
 from tracker_diag.errors import require
+from tracker_diag.hooks import HookError, after
 
 __all__ = ["SEES", "TESTED", "DiagnosticsLogger", "attach"]
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import after
 from tracker_diag.attach.kit import clip_range, plain, unless_changed
 from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
+from tracker_diag.hooks import after
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.tensors.ranks import AllReduce, Ranks

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError
 from tracker_diag.attach.kit import add_active, unless_changed
 from tracker_diag.errors import require
+from tracker_diag.hooks import HookError
 from tracker_diag.runs.sources.prime_rl import read_exports
 
 __all__ = ["SEES", "TESTED", "attach", "loss", "read_exports"]

@@ -7,8 +7,8 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[reportMissingImports]  # Ray pins too much to be in every environment
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError, after, before
 from tracker_diag.attach.kit import add_active, clip_range, tell_changed
+from tracker_diag.hooks import HookError, after, before
 from tracker_diag_rllib import TESTED
 from tracker_diag_rllib.results import joined, row, settings
 

@@ -15,9 +15,9 @@ from threading import get_ident
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import after
 from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
 from tracker_diag.errors import require
+from tracker_diag.hooks import after
 
 __all__ = ["SEES", "TESTED", "attach"]
 

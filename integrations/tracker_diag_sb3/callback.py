@@ -9,8 +9,8 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import after
 from tracker_diag.attach.kit import add_active, clip_range, unless_changed
+from tracker_diag.hooks import after
 from tracker_diag_sb3 import TESTED
 
 SETTINGS = (

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import before
 from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, on_demand, unless_changed
 from tracker_diag.errors import require
+from tracker_diag.hooks import before
 
 if TYPE_CHECKING:
     from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback

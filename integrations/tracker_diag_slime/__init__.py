@@ -18,9 +18,9 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import after
 from tracker_diag.attach.kit import add_active, clip_range, plain, unless_changed
 from tracker_diag.errors import require
+from tracker_diag.hooks import after
 from tracker_diag.rules.loader import in_force
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]

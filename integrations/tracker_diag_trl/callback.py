@@ -8,8 +8,8 @@ from tracker_diag_transformers import checkpoint
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError, after
 from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
+from tracker_diag.hooks import HookError, after
 from tracker_diag.tensors.ranks import AllReduce, Ranks
 from tracker_diag_trl import TESTED
 from tracker_diag_trl.tensors import GrpoTensors, several_processes

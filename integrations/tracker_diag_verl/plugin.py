@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import after
 from tracker_diag.attach.kit import unless_changed
+from tracker_diag.hooks import after
 from tracker_diag_verl import TESTED, attach
 
 

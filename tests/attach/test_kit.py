@@ -5,8 +5,8 @@ import pytest
 
 from tracker_diag import Monitor
 from tracker_diag.attach import kit
-from tracker_diag.attach.hooks import HookError, after, before
 from tracker_diag.errors import MissingExtra
+from tracker_diag.hooks import HookError, after, before
 
 
 class Trainer:

@@ -1,6 +1,10 @@
 """Against real offline runs, read back with W&B's own reader."""
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +26,21 @@ def own(rows):
         for row in rows
         if (mine := {k: v for k, v in row.items() if not k.startswith("diag/") and k not in clock}) and len(mine) > 1
     ]
+
+
+def summary(records):
+    """The last value of each key that was put into the summary."""
+    found = {}
+    for record in records:
+        if record["type"] == "summary":
+            found |= record["summary"].get("update", {})
+    return found
+
+
+def tables(records):
+    """Rows of each table in the summary."""
+    media = {key: value for key, value in summary(records).items() if isinstance(value, dict)}
+    return {key: value["nrows"] for key, value in media.items() if value.get("_type") == "table-file"}
 
 
 def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, wandb_offline):
@@ -47,8 +66,7 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
     assert alert["title"] == "POL001 post_tool: Weight tail grows after tool calls"
     assert "First: Read ten of the tool results" in alert["text"]
 
-    tables = {k for row in history(records) for k, v in row.items() if k.endswith("._type") and v == "table-file"}
-    assert tables == {"diag/events._type", "diag/findings._type", "diag/slices._type"}
+    assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices"}
     metrics = [record["metric"] for record in records if record["type"] == "metric"]
     assert any("diag" in metric.get("glob_name", "") for metric in metrics)
 
@@ -101,15 +119,112 @@ def test_the_wrapped_run_still_is_the_run(wandb_offline):
     assert any("lr" in str(record) for record in configs)
 
 
-def test_a_loop_of_ones_own_with_the_backend_alone(rng, make_batch, wandb_offline):
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_loop_of_ones_own_with_the_backend_alone(steps, rng, make_batch, wandb_offline):
+    """No row is yours, so none is ours: a single step stands in the summary, several in a run beside."""
     run = wandb_offline.start()
     with Monitor([WandbBackend(run)]) as monitor:
-        for step in range(3):
+        for step in range(steps):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)
     run.finish()
+    assert history(wandb_offline.records()) == []
+    assert summary(wandb_offline.records())["diag/step"] == steps - 1
+    beside = [row["diag/step"] for records in wandb_offline.beside() for row in history(records)]
+    assert beside == ([] if steps == 1 else list(range(steps)))
+
+
+def rows_of(records):
+    clock = ("_runtime", "_timestamp")
+    return [{key: value for key, value in row.items() if key not in clock} for row in history(records)]
+
+
+YOURS = {
+    "few rows with steps": lambda run: [run.log({"eval/return": 0.5 * epoch}, step=epoch) for epoch in range(3)],
+    "few rows without": lambda run: [run.log({"eval/return": 0.5 * epoch}) for epoch in range(3)],
+    "none": lambda run: None,
+}
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+@pytest.mark.parametrize("yours", YOURS)
+def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_batch, wandb_offline):
+    plain = wandb_offline.start("plain")
+    YOURS[yours](plain)
+    plain.finish()
+
+    run = wrap(wandb_offline.start())
+    if when == "between":
+        run.diag.log({"loss": 1.0}, 0)
+        YOURS[yours](run)
+    for step in range(100, 150):
+        run.diag.observe(**make_batch(rng))
+        run.diag.log({"loss": 1.0}, step)
+    if when == "before":
+        YOURS[yours](run)
+    run.finish()
+    assert {kind for kind, count in run.diag.health.items() if count} <= {"late_steps"}  # rows that count epochs
+    records = wandb_offline.records()
+    assert repr(own(rows_of(records))) == repr(rows_of(wandb_offline.records("plain")))
+    assert len(rows_of(records)) == len(rows_of(wandb_offline.records("plain")))
+    everywhere = [*history(records), *(row for more in wandb_offline.beside() for row in history(more))]
+    found = [row["diag/step"] for row in everywhere if "diag/policy/all/p95" in row]
+    assert sorted(found) == list(range(100, 150))
+
+
+def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_offline):
+    """Whose axis W&B repeats in each row that has it not, and in the summary."""
+    run = wandb_offline.start()
+    run.define_metric("train/global_step")
+    run.define_metric("*", step_metric="train/global_step", step_sync=True)
+    wrapped = wrap(run)
+    for step in range(10):
+        wrapped.diag.observe(**make_batch(rng))
+        wrapped.diag.log({"loss": 1.0}, step)
+        if step % 4 == 0:
+            run.log({"train/loss": 0.1 * step, "train/global_step": step})
+    run.finish()
     rows = history(wandb_offline.records())
-    assert [row["diag/step"] for row in rows if "diag/step" in row] == [0, 1, 2]
+    assert [(row["train/global_step"], row["train/loss"]) for row in rows] == [(s, 0.1 * s) for s in (0, 4, 8)]
+
+
+KILLED = """
+import os, sys
+import numpy as np, wandb
+import tracker_diag as td
+run = td.wrap(wandb.init(project="test", dir=sys.argv[1], mode="offline"))
+rng = np.random.default_rng(0)
+for step in range(30):
+    new = rng.normal(-1, 0.1, (8, 16))
+    tokens = np.ones((8, 16), bool)
+    run.diag.observe(logprobs=new, old_logprobs=new + 0.1 * rng.normal(size=new.shape), response_mask=tokens)
+    run.log({"loss": 1.0}, step=step) if step % 10 == 0 else run.diag.log({"loss": 1.0}, step)
+print(run.id, flush=True)
+os._exit(9)
+"""
+
+
+def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path, read_wandb, journals):
+    environment = dict(os.environ, WANDB_SILENT="true", OMP_NUM_THREADS="1")
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert killed.returncode == 9, killed.stderr
+    run_id = killed.stdout.split()[-1]
+    (file,) = tmp_path.glob(f"wandb/offline-run-*-{run_id}/run-*.wandb")
+    flushed = subprocess.run(
+        [str(Path(sys.executable).with_name("tracker-diag")), "flush", str(journals)],
+        env=environment, capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert flushed.returncode == 0, flushed.stdout + flushed.stderr
+    folders = list(tmp_path.glob("wandb/offline-run-*"))
+    ids = {folder.name.split("-", 4)[-1] for folder in folders}
+    assert len(ids) == len(folders) >= 2
+    yours = [(row["_step"], row["loss"]) for row in rows_of(read_wandb(file))]
+    assert yours == [(0, 1.0), (10, 1.0), (20, 1.0)][: len(yours)]  # W&B itself may lose the last ones
+    rows = [row for one in tmp_path.glob("wandb/offline-run-*/run-*.wandb") for row in history(read_wandb(one))]
+    last = summary(read_wandb(file)).get("diag/step")
+    found = {row["diag/step"] for row in rows if "diag/policy/text_only/count" in row} | {last}
+    assert found == set(range(30))
 
 
 def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_offline):
@@ -130,8 +245,7 @@ def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offli
         run.diag.observe(**make_batch(rng))
         run.log({"reward": 0.5}, step=step)
     run.finish()
-    written = [row["diag/events.nrows"] for row in history(wandb_offline.records()) if "diag/events.nrows" in row]
-    assert written[-1] == 3  # with what was seen at the first step
+    assert tables(wandb_offline.records())["diag/events"] == 3  # with what was seen at the first step
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -82,7 +82,8 @@ def test_rows_histograms_tables_and_alerts_arrive(rng, make_batch, stub, start):
     assert sum(last["diag/policy/post_tool/hist"]["values"]) == 8 * 32 * 12
     assert last["diag/rule/POL001"] == 2
 
-    tables = {row[key]["path"]: key for row in rows for key in ("diag/findings", "diag/slices") if key in row}
+    summary = stub.summary("run")
+    tables = {summary[key]["path"]: key for key in ("diag/findings", "diag/slices") if key in summary}
     assert set(tables.values()) == {"diag/findings", "diag/slices"}
     for path, key in tables.items():
         table = json.loads(stub.files[f"run/{path}"])
@@ -202,7 +203,9 @@ def test_an_own_loop_with_the_backend_alone_online(rng, make_batch, stub, start)
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)
     run.finish()
-    assert [row["diag/step"] for row in stub.history("run") if "diag/step" in row] == [0, 1, 2]
+    assert stub.history("run") == []
+    (beside,) = (name for name in stub.runs() if name.startswith("run-diag-"))
+    assert [row["diag/step"] for row in stub.history(beside) if "diag/step" in row] == [0, 1, 2]
 
 
 def test_a_loop_that_goes_on_after_the_diagnostics_are_closed(rng, make_batch, stub, start):

@@ -29,7 +29,7 @@ class Stub:
         self.files, self.views = {}, {}
         self.slack = [{"id": "SW50ZWdyYXRpb246MQ==", "teamName": "team", "channelName": "alerts"}]
         self.delays, self.status, self.malformed = {}, {}, set()
-        self._lines = {}
+        self._lines, self._summaries = {}, {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.stub = self
@@ -53,6 +53,14 @@ class Stub:
     def history(self, run):
         """Rows of a run, as a server would have them."""
         return [json.loads(line) for _, line in sorted(self._lines.get(run, {}).items())]
+
+    def runs(self):
+        """Those that have rows."""
+        return list(self._lines)
+
+    def summary(self, run):
+        """The last summary of a run."""
+        return self._summaries.get(run, {})
 
     def wait_for(self, name, count=1, seconds=60):
         """Until `count` calls of the operation `name` have come."""
@@ -78,8 +86,11 @@ class Stub:
         with self._lock:
             if name == "file_stream":
                 history = body.get("files", {}).get("wandb-history.jsonl", {"offset": 0, "content": []})
-                lines = self._lines.setdefault(path.split("/")[-2], {})
-                lines.update(enumerate(history["content"], history["offset"]))
+                if history["content"]:
+                    lines = self._lines.setdefault(path.split("/")[-2], {})
+                    lines.update(enumerate(history["content"], history["offset"]))
+                for line in body.get("files", {}).get("wandb-summary.json", {}).get("content", ()):
+                    self._summaries[path.split("/")[-2]] = json.loads(line)
                 return 200, {}
             data = self._reply(name, variables)
             if data is None:

@@ -6,15 +6,14 @@ changed, and what a backend of ours writes is not heard.
 
 import atexit
 import inspect
-import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
-from tracker_diag.attach.hooks import OnObject, after, before, replace
 from tracker_diag.backends.base import writing_of_ours
+from tracker_diag.backends.wandb import WandbBackend, before_finish
 from tracker_diag.health import Health
+from tracker_diag.hooks import OnObject, Unlocked, after, before, replace
 from tracker_diag.monitor import Monitor
 
 LOGGING = ("log", "log_metrics")
@@ -25,21 +24,6 @@ NOT_OF_THE_RUN = "system/"
 """Beginning of the names that MLflow gives to what it measures of the machine, on a clock of its own."""
 
 
-class Unlocked:
-    """The guard of a hook that our own threads come through as well: who waits for them may hold a monitor's turn."""
-
-    def __init__(self, record: Callable[[str, Exception], None]) -> None:
-        self._record = record
-
-    @contextmanager
-    def guard(self, kind: str) -> Generator[None, None, None]:
-        """Count what is raised inside, and go on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  # whatever it is, the user's call goes on
-            self._record(kind, error)
-
-
 def hear(monitor: Monitor, metrics: Mapping[str, object], step: object = None) -> None:
     """Give the monitor what was logged; without a step it belongs to the step that is underway."""
     if step is None and not monitor.observed:
@@ -47,54 +31,24 @@ def hear(monitor: Monitor, metrics: Mapping[str, object], step: object = None) -
     monitor.log(metrics, step)  # type: ignore[arg-type]  # of whatever type it came
 
 
-def on_wandb(
-    run: Any,
-    monitor: Monitor,
-    row: int | None,
-    until_finish: Callable[[Callable[[], None]], None],
-    append: Callable[[], None],
-) -> None:
-    """Hear `Run.log` and `wandb.log`; the step of the diagnostics is the number of W&B's row.
+def on_wandb(backend: WandbBackend, monitor: Monitor) -> None:
+    """Hear `Run.log` and `wandb.log`; the step of the diagnostics is the number of W&B's row."""
 
-    Args:
-        row: number of the row that is open; None where W&B has none.
-        until_finish: has what it is given called just before the run is finished, by whoever.
-        append: writes what still waits for a row of yours.
-    """
-
-    def heard(given: Mapping[str, Any]) -> None:
-        nonlocal row
-        data, step, commit = given["data"], given.get("step"), given.get("commit")
-        commits = step is None if commit is None else bool(commit)
-        if writing_of_ours():
-            row = row if row is None else row + commits
-            return
-        with monitor.guard("internal_errors"):  # one thread at a time
-            if row is not None and step is not None:  # counted here, since asking W&B takes a message to a process
-                row = max(row, step)
+    def heard(data: Mapping[str, Any], step: int | None, row: int | None) -> None:
+        with monitor.guard("internal_errors"):
             if step is None and (row is None or monitor.tensors_say_step):
                 hear(monitor, data)
             else:
                 monitor.log(data, row if step is None else step)
-            row = row + commits if row is not None else None
 
     def end() -> None:
-        """The run ends now: what waited for a row of yours gets rows of its own."""
         atexit.unregister(end)
         monitor.close()
-        with monitor.guard("backend_errors"):
-            append()
 
-    until_finish(end)
+    backend.heard = heard
+    before_finish(backend.run, end)
     atexit.register(end)
-    parameters = ("data", "step", "commit")
-    module: Any = sys.modules.get("wandb")
-    current = getattr(getattr(module, "log", None), "__self__", None) is run  # it would keep the run's own method
-    own = Unlocked(monitor.record)
-    monitor.at_close(before(run, "log", parameters, heard, own))
-    monitor.at_close(before(run, "finish", (), lambda _: end(), own))
-    if current:
-        monitor.at_close(before(module, "log", parameters, heard, own))
+    monitor.at_close(before(backend.run, "finish", (), lambda _: end(), Unlocked(monitor.record)))
 
 
 class MlflowEars:

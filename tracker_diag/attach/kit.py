@@ -12,9 +12,9 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from tracker_diag.attach.hooks import HookError
 from tracker_diag.backends.discovery import active_backends
 from tracker_diag.errors import require
+from tracker_diag.hooks import HookError
 from tracker_diag.monitor import Monitor
 
 NOTHING = "nothing of it is watched"

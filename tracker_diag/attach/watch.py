@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from tracker_diag.attach.ears import MLFLOW
-from tracker_diag.attach.hooks import HookError, after
 from tracker_diag.attach.wrap import Settings, underway, wrap
+from tracker_diag.backends.base import writing_of_ours
 from tracker_diag.errors import DiagError
 from tracker_diag.health import Health
+from tracker_diag.hooks import HookError, Seen, after
 from tracker_diag.monitor import Monitor
 from tracker_diag.tensors.batch import Tensors
 
@@ -92,10 +93,17 @@ class Watch:
             if name == "mlflow":
                 MLFLOW.open()
             else:
-                begun = after(module, "init", ("project",), lambda run, _: self._attach(name, run), self._state)
+                begun = after(module, "init", ("project",), self._begun(name), self._state)
                 self._hooks.append(begun)
         except (HookError, ImportError) as error:
             _log.warning("runs of %s are not watched: %s", name, error)
+
+    def _begun(self, name: str) -> Seen:
+        def begun(run: Any, _: Mapping[str, Any]) -> None:
+            if not writing_of_ours():
+                self._attach(name, run)
+
+        return begun
 
     def _look(self) -> None:
         """Attach to the runs that are underway."""

@@ -191,7 +191,7 @@ def _listen(target: Any, backend: Backend | None, monitor: Monitor) -> None:
     from tracker_diag.backends.wandb import WandbBackend
 
     if isinstance(backend, WandbBackend):
-        ears.on_wandb(backend.run, monitor, backend.first, backend.until_finish, backend.append)
+        ears.on_wandb(backend, monitor)
     elif isinstance(backend, MlflowBackend):
         ears.MLFLOW.listen(backend.run_id, monitor)
     elif isinstance(backend, TensorBoardBackend):

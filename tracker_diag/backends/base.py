@@ -143,6 +143,9 @@ class Backend:
         """What is to be added to `diag/health/<name>`, since the last time of asking."""
         return {}
 
+    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        """Nothing comes after this but `close`, which waits for what others have still to write; this does not."""
+
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """The end: everything that is still underway is to be written. The run itself is not ours to end.
 

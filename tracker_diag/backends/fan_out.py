@@ -71,9 +71,8 @@ class FanOut:
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         for backend in self.backends:  # all at once: one that is down is waited for, and the others with it
-            if isinstance(backend, Outbox):
-                with self._guard("backend_errors"):
-                    backend.end(summary, tables)
+            with self._guard("backend_errors"):
+                backend.end(summary, tables)
         for backend in self._all:
             with self._guard("backend_errors"):
                 backend.close(summary, tables)

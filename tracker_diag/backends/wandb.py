@@ -1,56 +1,80 @@
-"""W&B: scalars, histograms, tables and alerts, in the run that exists.
+"""W&B: scalars and histograms in your rows, tables and alerts in the run that exists.
 
-W&B has one open row, which every call without a commit goes into. A call of ours with a step of its own could drop
-a row of yours, and one that commits would cut one in two; so ours go into whatever row is open, one step a row,
-and `diag/step` says which step they are of.
+The rows of a run are yours. Ours never make one, close one or give one another number: what is known of a step goes
+into the row of the very call of yours that it is evaluated in, or else of your next one, and `diag/step` says which
+step it is. What finds no such row, as more steps are observed than you log rows, has a run of its own: `Beside`.
 """
 
+import os
 import shlex
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from tracker_diag.backends.base import Backend, is_a
+from tracker_diag.backends.base import Backend, is_a, writing, writing_of_ours
+from tracker_diag.backends.delivery.journal import Journal
+from tracker_diag.backends.delivery.outbox import Outbox, journal_for
+from tracker_diag.backends.wandb_beside import STEP, Beside, media
 from tracker_diag.errors import DiagError, require
+from tracker_diag.hooks import Unlocked, before
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Histogram, Record, Table
+from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.tables import events_table, findings_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
-STEP = PREFIX + "step"
+Heard: TypeAlias = Callable[[Mapping[str, Any], int | None, int | None], None]
+"""Is told of each row of yours before W&B is: its metrics, the step that was said, and the row's number."""
 
-ALONE = 20
-"""Steps of ours that wait for a first row of yours; a run that then has none is ours alone."""
+
+KEPT = 4 << 20
+"""Bytes of steps that are kept in case the process is killed; W&B writes its rows in blocks of 32 KiB."""
 
 
 class WandbBackend(Backend):
-    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it."""
+    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it.
+
+    Rows are written by the thread that logs, as W&B takes them at once and keeps them in a process of its own.
+    """
 
     name = "wandb"
+    local = True
 
     def __init__(self, run: Any) -> None:
-        self._wandb: Any = require("wandb", "wandb")
+        require("wandb", "wandb")
         self.run = run
-        self._goes_on = False
-        self._rows: deque[dict[str, Any]] = deque()
-        self._tables: dict[str, Table] = {}
-        self._events: list[tuple[int, str]] = []
-        self._used: int | None = None
-        """The row that our last step went into."""
-        self._last: int | None = None
-        """That step; what comes of it later may go into the same row."""
-        self._ours = 0
-        self.first = row_of(run)
-        """Number of the row that was open when we came; None in shared mode."""
+        self.heard: Heard | None = None
+        self._row = row_of(run)
+        """Number of the row that your next call goes into; None in shared mode, where each call has one of its own."""
+        self._waiting: tuple[int, list[Record], float] | None = None
+        """What came after your last call: step, records, time."""
+        self._lock = threading.RLock()
+        """Of what waits; nothing is called while it is held."""
+        self._used: tuple[int | None, int | None] = None, None
+        """The row that our last step went into, and the step."""
+        self._hearing = False
+        self._more = False
+        """Whether there were steps that found no row of yours."""
+        self._errors: deque[Exception] = deque(maxlen=100)
+        self._process = os.getpid()
+        self._rest = Outbox(Beside(address_of(run), run))
+        self._kept: Journal | None = None
+        """The last steps, as W&B loses its last rows when the process is killed."""
+        self._keeps = True
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
+        own, parameters = Unlocked(lambda _, error: self._errors.append(error)), ("data", "step", "commit")
+        module: Any = sys.modules.get("wandb")
+        current = getattr(getattr(module, "log", None), "__self__", None) is run  # it would keep the run's own method
+        self._off = [before(run, "log", parameters, self._logged, own)]
+        if current:
+            self._off.append(before(module, "log", parameters, self._logged, own))
 
     @classmethod
     def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
@@ -75,14 +99,13 @@ class WandbBackend(Backend):
     @classmethod
     @contextmanager
     def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
-        wandb: Any = require("wandb", "wandb")
-        place = {"project": address["project"], "entity": address["entity"] or None}
-        with wandb.init(id=address["run"], resume="must", **place) as run:
-            yield cls(run)
+        beside = Beside(address)
+        yield beside
+        beside.finish()
 
     @property
     def address(self) -> Mapping[str, str]:
-        return {"run": self.run.id, "project": self.run.project, "entity": self.run.entity or ""}
+        return self._rest.inner.address
 
     @property
     def page(self) -> str:
@@ -92,7 +115,7 @@ class WandbBackend(Backend):
 
     @property
     def source(self) -> str:
-        return near(Path(self.run.dir).parent) if self.run.offline else f"wandb:{self.run.path}"
+        return near(self._rest.source) if self.run.offline else self._rest.source
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -102,98 +125,133 @@ class WandbBackend(Backend):
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         if not records:
             return
-        if not self._rows or self._rows[-1][STEP] != step:
-            self._rows.append({STEP: step})
-        self._rows[-1] |= {record.name: self._media(record) for record in records}
+        with self._lock:
+            earlier, self._waiting = self._waiting, (step, [*records], at)
+            # The row of its step was closed in between: the next step's takes what that has not itself.
+            if earlier and earlier[0] in (step, self._used[1]):
+                self._waiting, earlier = (step, [*earlier[1], *records], at), None
+        self._keep(step, records, at)
+        if earlier:
+            self._more = True
+            self._rest.log(*earlier)
+        if self._row is None:
+            self._join(None, None)
+        elif not self._hearing:  # nobody knows when your next row comes, and the process may die before
+            self._into_summary()
 
-    def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        table = findings_table(findings)
-        self._tables[table.name] = table  # rarely, since a table waits for the server
+    def _keep(self, step: int, records: Sequence[Record], at: float) -> None:
+        try:
+            if self._kept is None and self._keeps:
+                self._kept = journal_for(self._rest.inner, "-rows")
+            if self._kept:
+                scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+                self._kept.append({"scalars": scalars, "step": step, "at": at, "n": step})
+                if self._kept.size > KEPT:
+                    self._kept.halve()
+        except OSError as error:
+            self._keeps = False
+            self._errors.append(error)
+
+    def finding(self, step: int, finding: Finding) -> None:
+        self._rest.finding(step, finding)
 
     def alert(self, step: int, notice: Notice) -> None:
-        self.run.alert(notice.title, notice.text, level=notice.level.upper(), wait_duration=1)
+        self._rest.alert(step, notice)
 
     def event(self, step: int, event: str) -> None:
-        self._events.append((step, event))
-        table = events_table(self._events)
-        self._tables[table.name] = table
+        self._rest.event(step, event)
 
-    def flush(self, *, last: bool = False) -> bool:
-        return self._write(appending=last and not self._goes_on) or last
+    def errors(self) -> Sequence[Exception]:
+        found = [*self._errors, *self._rest.errors()]
+        self._errors.clear()
+        return found
 
-    def until_finish(self, ended: Callable[[], None]) -> None:
-        """The run may be logged to after `close`, by steps of its own: have `ended` called just before it is finished.
+    def counts(self) -> Mapping[str, int]:
+        return self._rest.counts()
 
-        What then still waits for a row is appended by `append`. Where this W&B has no hook for that, `close` does it.
-        """
-        self._goes_on = before_finish(self.run, ended)
-
-    def append(self) -> None:
-        """Append what still waits for a row, now that nothing of yours comes after it."""
-        self._write(appending=True)
-
-    def _write(self, *, appending: bool) -> bool:
-        """Write one step a row; whether none is left."""
-        while self._rows:
-            self._log({})  # a run that is finished says so here, and only after 30 s when asked for its row
-            row = row_of(self.run)
-            if row is not None and row != self._used and self._rows[0][STEP] == self._last and not appending:
-                # The row of its step was closed in between: the next step's takes what that has not itself.
-                if len(self._rows) == 1:
-                    return False
-                late = self._rows.popleft()
-                self._rows[0] = late | self._rows[0]
-            # A second step of ours would overwrite the first.
-            if row is not None and row == self._used and self._rows[0][STEP] != self._last:
-                if not (appending or self._alone(row)):
-                    return False
-                self._log({}, commit=True)
-                self._ours += 1
-            self._log(self._rows[0], commit=row is None)  # in shared mode each call is a row of its own
-            self._last = self._rows.popleft()[STEP]
-            self._used = row_of(self.run)
-        while self._tables:  # W&B itself adds our latest step, where a row has none yet
-            name, table = self._tables.popitem()
-            self.run.log({name: self._media(table)}, commit=False)
-        return True
-
-    def _log(self, data: dict[str, Any], *, commit: bool = False) -> None:
-        try:
-            self.run.log(data, commit=commit)
-        except Exception as error:
-            if not self.temporary(error):
-                self._rows.popleft()  # it would hold up all that come after it
-            raise
-
-    def _alone(self, row: int) -> bool:
-        """Whether nobody but us has written into this run since we came."""
-        return self.first is not None and row == self.first + self._ours and len(self._rows) > ALONE
-
-    def temporary(self, error: Exception) -> bool:
-        return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)
+    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        while self._off:
+            self._off.pop()()
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        if waiting and self._more:  # else it stands in the summary
+            self._rest.log(*waiting)
+        self._rest.end(summary, tables)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
-        if not self._rows:  # else they come after those, in `append`
-            self._write(appending=False)
+        self.end(summary, tables)
+        self._rest.close(summary, tables)
+        self._keeps = False
+        if self._kept:
+            self._kept.close(keep=False)
+            self._kept = None
 
-    def _media(self, record: Record) -> Any:
-        if isinstance(record, Histogram):
-            return self._wandb.Histogram(np_histogram=(record.counts, record.edges))
-        if isinstance(record, Table):
-            return self._wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
-        return record.value
+    def _logged(self, given: Mapping[str, Any]) -> None:
+        """A call of `Run.log` is about to be made."""
+        if writing_of_ours() or os.getpid() != self._process:
+            return
+        data, step, commit = given["data"], given.get("step"), given.get("commit")
+        if self._row is None:
+            if self.heard:
+                self.heard(data, step, None)
+            return
+        row = self._row if step is None else max(self._row, step)  # asking W&B would take a message to a process
+        if self.heard:
+            self._hearing = True
+            try:
+                self.heard(data, step, row)
+            finally:
+                self._hearing = False
+        refused = (step is not None and step < self._row) or not isinstance(data, Mapping)
+        if not refused:
+            self._join(row, step)
+            self._row = row + (step is None if commit is None else bool(commit))
+        self._into_summary()
+
+    def _join(self, row: int | None, step: int | None) -> None:
+        """Put the step that waits into `row`, which your call then goes into."""
+        with self._lock:
+            taken = row is not None and row == self._used[0]
+            if self._waiting is None or (taken and self._waiting[0] != self._used[1]):
+                return  # a second step of ours would overwrite the first
+            (ours, records, _), self._waiting = self._waiting, None
+            self._used = row, ours
+        data = {STEP: ours} | {record.name: media(record) for record in records}
+        with writing():
+            self.run.log(data, step=step, commit=row is None)
+
+    def _into_summary(self) -> None:
+        """What waits still: W&B has it there at once, without a row."""
+        with self._lock:
+            if self._waiting is None:
+                return
+            step, records, _ = self._waiting
+        with writing():
+            self.run.summary.update({STEP: step} | {record.name: media(record) for record in records})
 
 
-def before_finish(run: Any, call: Callable[[], None]) -> bool:
-    """Have `call` run just before `run` is finished, by whoever; False where this W&B has no hook for that."""
+def address_of(run: Any) -> dict[str, str]:
+    """What it takes to begin a run beside `run`, also long after."""
+    return {
+        "run": run.id,
+        "name": run.name or run.id,
+        "project": run.project or "",
+        "entity": run.entity or "",
+        "group": run.group or "",
+        "folder": str(Path(run.dir).parents[2]),
+        "mode": "offline" if run.offline else "online",
+        "source": str(Path(run.dir).parent.absolute()) if run.offline else f"wandb:{run.path}",
+    }
+
+
+def before_finish(run: Any, call: Callable[[], None]) -> None:
+    """Have `call` run just before `run` is finished, by whoever; a W&B without such a hook leaves it to `finish`."""
     try:
         from wandb.sdk.wandb_run import TeardownHook, TeardownStage
 
         run._teardown_hooks.append(TeardownHook(call, TeardownStage.EARLY))  # noqa: SLF001  # there is no other way
     except (ImportError, AttributeError):
-        return False
-    return True
+        return
 
 
 def row_of(run: Any) -> int | None:

@@ -6,7 +6,7 @@ Only the command makes it: whether a team wants another view in its project, no 
 from typing import Any
 
 from tracker_diag.backends.panels import NAME, PLOTS, RULES
-from tracker_diag.backends.wandb import STEP
+from tracker_diag.backends.wandb_beside import STEP
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS

@@ -14,11 +14,13 @@ from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
-from tracker_diag.errors import UnknownName
+from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.runs.live import is_ours
 from tracker_diag.runs.page import about_keys, lines
+from tracker_diag.runs.sources.open import read_run
 
 app = typer.Typer(
     help="See which slice of an agent-RL run goes unstable, which link broke first, and what to do.",
@@ -168,11 +170,20 @@ def flush(
     if not place.is_dir():
         refuse(f"{place}: no such folder, expected one with journals")
     whole = True
-    for path, outcome, well in deliver(place, seconds):
+    for path, outcome, well in deliver(place, seconds, steps_there):
         typer.echo(f"{path.name}: {outcome}")
         whole &= well
     if not whole:
         raise typer.Exit(2)
+
+
+def steps_there(source: str) -> set[int]:
+    """Steps whose diagnostics a run holds; none of one that cannot be read."""
+    try:
+        rows = read_run(source).rows
+    except DiagError:
+        return set()
+    return {step for step, row in rows.items() if any(is_ours(key) for key in row)}
 
 
 def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:

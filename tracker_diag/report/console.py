@@ -7,7 +7,7 @@ import sys
 from io import StringIO
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 QUIET = "TRACKER_DIAG_QUIET"
@@ -37,10 +37,10 @@ def show(*lines: RenderableType) -> None:
         console.print(line)
 
 
-def unbroken(line: Text) -> Text:
+def unbroken(line: Text) -> RenderableType:
     """`line` without a break that is ours, as it holds what a person copies."""
     line.no_wrap, line.overflow = True, "ignore"
-    return line
+    return Group(line)  # a text alone is joined with others, and then broken
 
 
 def plain(line: RenderableType) -> str:

@@ -1,18 +1,23 @@
 """Deliver: what is left in the journals of processes that have died goes to their trackers."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Collection, Generator
 from pathlib import Path
+from typing import TypeAlias
 
 from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
 from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.backends.discovery import backend_class
 
+Steps: TypeAlias = Callable[[str], Collection[int]]
+"""The steps that a run holds already, by what `tracker-diag diagnose` reads it from."""
 
-def deliver(folder: Path, seconds: float) -> Generator[tuple[Path, str, bool]]:
+
+def deliver(folder: Path, seconds: float, there: Steps = lambda _: ()) -> Generator[tuple[Path, str, bool]]:
     """Deliver what dead processes left in `folder`: each journal's path, what became of it, and whether all is well.
 
     Args:
         seconds: to spend on each.
+        there: asked of trackers that would take a step twice; their address has a `source`.
     """
     for path in sorted(folder.glob("*.jsonl")):
         if path.name.endswith(".findings.jsonl"):
@@ -25,17 +30,19 @@ def deliver(folder: Path, seconds: float) -> Generator[tuple[Path, str, bool]]:
         except JournalVersion as error:
             yield path, f"left alone: {error}", False
             continue
-        yield path, *_deliver(journal, seconds)
+        yield path, *_deliver(journal, seconds, there)
 
 
-def _deliver(journal: Journal, seconds: float) -> tuple[str, bool]:
+def _deliver(journal: Journal, seconds: float, there: Steps) -> tuple[str, bool]:
     if not journal.undelivered:
         journal.close(keep=False)
         return "nothing was left", True
     try:
         about = journal.about
         with backend_class(about["backend"]).reopened(about["address"]) as backend:
-            outbox = Outbox(backend, journal)
+            source = about["address"].get("source")
+            known = there(source) if source else ()
+            outbox = Outbox(backend, journal, known)
             whole = outbox.drain(seconds)
     except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
         journal.close(keep=True)
@@ -43,4 +50,5 @@ def _deliver(journal: Journal, seconds: float) -> tuple[str, bool]:
     errors = [error for error in outbox.errors() if not isinstance(error, TimeoutError)]
     if not whole:
         return f"kept: {errors[-1] if errors else 'not all was delivered in time'}", False
-    return f"delivered to {about['backend']} {about['address'].get('run', '')}", True
+    refused = f", but for {len(errors)} that it refused, {errors[0]}" if errors else ""
+    return f"delivered to {about['backend']} {about['address'].get('run', '')}{refused}", not errors

@@ -84,6 +84,11 @@ class Journal:
         """Up to where it has been read."""
 
     @property
+    def size(self) -> int:
+        """In bytes."""
+        return self._size
+
+    @property
     def unread(self) -> bool:
         return self.given < self._size
 
@@ -141,6 +146,15 @@ class Journal:
             os.pwrite(self._marks, f"{self._start:{_WIDTH}d}".encode(), 0)
             os.ftruncate(self._fd, self._start)
             self._size = self.sent = self.given = self._start
+
+    def halve(self) -> None:
+        """Forget the older half of the lines, for a journal of which only the end will ever be wanted."""
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        lines = os.read(self._fd, self._size)[self._start :].splitlines(keepends=True)
+        later = b"".join(lines[len(lines) // 2 :])
+        os.ftruncate(self._fd, self._start)
+        self._size = self._start
+        self._write(later)
 
     def close(self, *, keep: bool) -> None:
         """Let go of the file; delete it unless there is something to `keep`. What comes after is an OSError."""

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -48,11 +48,17 @@ def folder() -> Path:
 
 
 class Outbox(Backend):
-    """Stands before `inner`: takes all that a backend takes, at once, and never raises or waits but in `close`."""
+    """Stands before `inner`: takes all that a backend takes, at once, and never raises or waits but in `close`.
 
-    def __init__(self, inner: Backend, journal: Journal | None = None) -> None:
+    Args:
+        journal: that of a process that has died; else there is a new one.
+        there: steps that the tracker has already, whatever the journal says.
+    """
+
+    def __init__(self, inner: Backend, journal: Journal | None = None, there: Collection[int] = ()) -> None:
         self.name, self.inner = inner.name, inner
         self._journal = journal
+        self._there = there
         self._memory: deque[dict[str, Any]] = deque()
         """What the disk did not take; it comes after all that is in the journal."""
         self._pictures: OrderedDict[int, list[Record]] = OrderedDict()
@@ -207,7 +213,7 @@ class Outbox(Backend):
     def _open(self) -> None:
         if self._journal is None:
             try:
-                self._journal = _journal_for(self.inner)
+                self._journal = journal_for(self.inner)
             except OSError as error:
                 self._counts["spool_errors"] += 1
                 self._errors.append(error)
@@ -325,6 +331,8 @@ class Outbox(Backend):
         """Give one entry to the tracker."""
         step = entry.get("step", 0)
         if "scalars" in entry:
+            if step in self._there:
+                return
             with self._wake:
                 pictures = self._pictures.pop(entry["n"], [])
             try:
@@ -369,11 +377,14 @@ class Outbox(Backend):
         return isinstance(error, Refused) or not self.inner.temporary(error)
 
 
-def _journal_for(backend: Backend) -> Journal:
-    """The journal of `backend`; under another name where the first is in use, or of another version."""
+def journal_for(backend: Backend, kind: str = "") -> Journal:
+    """A journal of `backend`, of `kind` where it has several.
+
+    It has another name where the first is in use, or of another version.
+    """
     about = {"backend": backend.name, "address": dict(backend.address)}
     run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
     for number in count():
         with contextlib.suppress(JournalInUse, JournalVersion):
-            return Journal(folder() / f"{backend.name}-{run}{f'-{number}' if number else ''}.jsonl", about)
+            return Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
     raise AssertionError

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from tracker_diag.backends.wandb_beside import MORE, OF
 from tracker_diag.errors import SourceError, require
 from tracker_diag.runs.sources.keys import flat
 from tracker_diag.runs.sources.rows import Rows
@@ -26,8 +27,8 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
     if len([part for part in name.split("/") if part]) != 3:
         raise SourceError(f"{source}: expected wandb:<entity>/<project>/<run>")
     try:
-        run = wandb.Api(timeout=TIMEOUT).run(name)
-        return _history(run, source, progress)
+        api = wandb.Api(timeout=TIMEOUT)
+        return _history(api.run(name), api, source, progress)
     except SourceError:
         raise
     except Exception as error:  # the client raises its own errors, those of its service and of pydantic
@@ -38,7 +39,7 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
         raise SourceError(f"{source}: {said}") from error
 
 
-def _history(run: Any, source: str, progress: Progress | None) -> FinishedRun:
+def _history(run: Any, api: Any, source: str, progress: Progress | None) -> FinishedRun:
     rows, axis = Rows(), Axis()
     for metric, step_metric in _definitions(run.rawconfig):
         axis.define(metric, step_metric)
@@ -47,6 +48,10 @@ def _history(run: Any, source: str, progress: Progress | None) -> FinishedRun:
         axis.add(rows, row)
         if progress and isinstance(at := row.get("_step"), int):
             progress(min((at + 1) / count, 1.0))
+    if MORE in run.summary:
+        for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
+            for row in other.scan_history():
+                axis.beside(rows, row)
     axis.told(rows)
     return rows.finish(source, dict(flat(run.config, ".")))
 

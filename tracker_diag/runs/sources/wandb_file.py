@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,24 +44,43 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
     require("wandb", "wandb")
     rows, axis = Rows(), Axis()
     config: dict[str, object] = {}
+    run_id = ""
+    last: dict[str, object] = {}
     with tempfile.TemporaryFile() as said:
         for record in _records(file, said, progress):
-            kind = record.get("type")
-            if kind == "history":
-                axis.add(rows, record["history"].get("item", {}))
-            elif kind == "metric" and "step_metric" in (metric := record["metric"]):
-                axis.define(metric.get("glob_name") or metric.get("name", ""), metric["step_metric"])
-            elif kind in {"run", "config"}:
-                given = record[kind].get("config", {}) if kind == "run" else record[kind]
-                config |= {k: v for k, v in flat(given.get("update", {}), ".") if not k.startswith("_wandb")}
-        said.seek(0)
-        for line in said.read().decode("utf-8", "replace").splitlines():
-            if "incomplete" in line:
-                rows.note("the file breaks off: the run was killed or still runs; W&B may have lost its last seconds")
-            elif "corrupt" in line:
-                rows.note("parts of the file are damaged; W&B's reader passed over them")
+            match record.get("type"):
+                case "history":
+                    axis.add(rows, record["history"].get("item", {}))
+                case "summary":
+                    last = {**last, **record["summary"].get("update", {})}
+                case "metric" if "step_metric" in (metric := record["metric"]):
+                    axis.define(metric.get("glob_name") or metric.get("name", ""), metric["step_metric"])
+                case "run":
+                    run_id = record["run"].get("run_id", "")
+                    config |= _settings(record["run"].get("config", {}))
+                case "config":
+                    config |= _settings(record["config"])
+        axis.beside(rows, last)  # the diagnostics' last step, if it found no row
+        for other in sorted(file.parent.parent.glob(f"*-{run_id}-diag-*/*.wandb")) if run_id else ():
+            for record in _records(other, said, None):
+                axis.beside(rows, record.get("history", {}).get("item", {}))
+        _note_damage(said, rows)
     axis.told(rows)
     return rows.finish(source, config)
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, object]:
+    return {key: value for key, value in flat(given.get("update", {}), ".") if not key.startswith("_wandb")}
+
+
+def _note_damage(said: BinaryIO, rows: Rows) -> None:
+    """Note what W&B's reader had to say."""
+    said.seek(0)
+    for line in said.read().decode("utf-8", "replace").splitlines():
+        if "incomplete" in line:
+            rows.note("the file breaks off: the run was killed or still runs; W&B may have lost its last seconds")
+        elif "corrupt" in line:
+            rows.note("parts of the file are damaged; W&B's reader passed over them")
 
 
 def _records(file: Path, said: BinaryIO, progress: Progress | None) -> Iterator[dict[str, Any]]:

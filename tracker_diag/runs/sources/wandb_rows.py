@@ -43,6 +43,12 @@ class Axis:
         clock = given.get("_timestamp")
         rows.add(step, values, f"step {own}", float(clock) if isinstance(clock, int | float) else None)
 
+    def beside(self, rows: Rows, given: Mapping[str, object]) -> None:
+        """Put one row of the diagnostics' own run into `rows`, with the steps that found no row of the trainer's."""
+        step = integer(given.get(f"{PREFIX}step"))
+        if step is not None:
+            rows.add(step, {key: value for key, value in _numbers(given) if key.startswith(PREFIX)}, f"step {step}")
+
     def told(self, rows: Rows) -> None:
         """Note which axis it was, where it was not W&B's own."""
         if self._axis not in {STEP, None} and self._at is not None:

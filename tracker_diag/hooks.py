@@ -5,8 +5,8 @@ does ever reaches the function's caller.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import update_wrapper
 from typing import Any, Protocol, TypeAlias
 
@@ -25,6 +25,21 @@ class HasGuard(Protocol):
     def guard(self, kind: str, /) -> AbstractContextManager[None]:
         """Counts what is raised inside under `diag/health/<kind>`, and goes on."""
         ...
+
+
+class Unlocked:
+    """The guard of a hook that our own threads come through as well: who waits for them may hold a monitor's turn."""
+
+    def __init__(self, record: Callable[[str, Exception], None]) -> None:
+        self._record = record
+
+    @contextmanager
+    def guard(self, kind: str) -> Generator[None, None, None]:
+        """Count what is raised inside, and go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # whatever it is, the user's call goes on
+            self._record(kind, error)
 
 
 class HookError(DiagError):

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from tracker_diag import Monitor
-from tracker_diag.attach.hooks import HookError, after, before
+from tracker_diag.hooks import HookError, after, before
 
 
 class Trainer:

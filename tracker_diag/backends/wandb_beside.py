@@ -1,0 +1,127 @@
+"""W&B, beside your rows: tables and alerts, and a run of our own for the steps that found no row of yours."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tracker_diag.backends.base import Backend
+from tracker_diag.errors import require
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Histogram, Record, Table
+from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+
+STEP = PREFIX + "step"
+MORE = PREFIX + "more"
+"""Key in the summary of your run: the id of the run beside it."""
+
+OF = "diag_of"
+"""Setting of the run beside: the id of yours."""
+
+
+class Beside(Backend):
+    """What a row of yours has no place for.
+
+    Tables and alerts go to `run`, tables into its summary; steps into a run of their own, which begins with the first
+    of them and has an id that no other process takes.
+
+    Args:
+        address: of your run, as `WandbBackend.address` gives it.
+        run: your run, while it is underway; without it the run beside takes tables and alerts too.
+    """
+
+    name = "wandb"
+
+    def __init__(self, address: Mapping[str, str], run: Any = None) -> None:
+        self._wandb: Any = require("wandb", "wandb")
+        self._address, self._run = address, run
+        self._own: Any = None
+        self._rows: deque[dict[str, Any]] = deque()
+        self._tables: dict[str, Table] = {}
+        self._events: list[tuple[int, str]] = []
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return self._address
+
+    @property
+    def source(self) -> str:
+        return self._address["source"]
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        if not self._rows or self._rows[-1][STEP] != step:
+            self._rows.append({STEP: step})
+        self._rows[-1] |= {record.name: media(record) for record in records}
+
+    def standing(self, step: int, findings: Sequence[Finding]) -> None:
+        table = findings_table(findings)
+        self._tables[table.name] = table
+
+    def alert(self, step: int, notice: Notice) -> None:
+        run = self._run or self._begin()
+        run.alert(notice.title, notice.text, level=notice.level.upper(), wait_duration=1)
+
+    def event(self, step: int, event: str) -> None:
+        self._events.append((step, event))
+        table = events_table(self._events)
+        self._tables[table.name] = table
+
+    def flush(self, *, last: bool = False) -> bool:
+        while self._rows:
+            self._begin().log(self._rows[0], commit=True)
+            self._rows.popleft()
+        while self._tables:
+            name, table = next(iter(self._tables.items()))
+            (self._run or self._begin()).summary[name] = media(table)
+            del self._tables[name]
+        return True
+
+    def temporary(self, error: Exception) -> bool:
+        return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
+        self.flush(last=True)
+        self.finish()
+
+    def finish(self) -> None:
+        """End the run beside, if there is one."""
+        if self._own is not None:
+            self._own.finish()
+
+    def _begin(self) -> Any:
+        """The run beside yours: a number of its own for each process, as W&B counts rows from 0 in each."""
+        if self._own is None:
+            of, here = self._address, self._wandb
+            self._own = here.init(
+                id=f"{of['run']}-diag-{time.time_ns() // 1_000_000:x}",
+                name=f"{of['name']} diag",
+                project=of["project"] or None,
+                entity=of["entity"] or None,
+                group=of["group"] or None,
+                dir=of["folder"],
+                mode=of["mode"],
+                job_type="diag",
+                config={OF: of["run"]},
+                reinit="create_new",
+                settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),
+            )
+            self._own.define_metric(STEP, hidden=True)
+            self._own.define_metric(PREFIX + "*", step_metric=STEP)
+            if self._run is not None:
+                self._run.summary[MORE] = self._own.id
+        return self._own
+
+
+def media(record: Record) -> Any:
+    """`record` as W&B takes it."""
+    wandb: Any = sys.modules["wandb"]
+    if isinstance(record, Histogram):
+        return wandb.Histogram(np_histogram=(record.counts, record.edges))
+    if isinstance(record, Table):
+        return wandb.Table(columns=list(record.columns), data=[list(row) for row in record.rows])
+    return record.value
