@@ -66,7 +66,7 @@ def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_ba
     assert evidence["reward_falls"].holds is False
     assert str(evidence["mean_kl_grows"].unknown) == "no series kl"
     blind = monitor.summary().blind
-    assert str(blind["POL002"][0]) == "reference: no logprobs and ref_logprobs observed"
+    assert str(blind["POL002"][0]) == "reference: no ref_logprobs observed"
     assert str(blind["RES007"][0]) == "no ranks that report through a store"
 
 
@@ -195,7 +195,7 @@ def test_nan_and_inf_are_counted_and_become_a_finding(rng, make_batch):
     assert fired(monitor) == [("NUM004", None, "all")]
     (finding,) = monitor.summary().findings
     assert finding.fired == 3
-    assert finding.evidence[0].series == "policy/post_tool/nonfinite"
+    assert finding.evidence[0].series == "log-ratio of policy on post_tool"
     assert seen.scalars(3)["diag/health/nonfinite_tokens"] == 2
     assert "diag/health/nonfinite_tokens" not in seen.scalars(2)
     assert math.isfinite(seen.scalars(4)["diag/policy/post_tool/ess"])

@@ -11,7 +11,7 @@ import atexit
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 2
 
+UNSEEN = 20  # steps without tensors after which it is said what can be seen all the same
 SETTLED = 5  # steps after which a ratio that is still 1 stays so: the first ones may be on-policy
 
 
@@ -293,7 +294,10 @@ class Monitor:
             return readout.slices_table(self._windows, self._intake.names)
 
     def _result(self) -> Summary:
-        return Summary.of(self._engine, self._source, self._progress.steps, self._progress.first, self._progress.last)
+        now, short = self._progress, self._settings.short
+        found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
+        caveats = readout.caveats(self._windows, self.health, now, short.burn_in + short.baseline)
+        return replace(found, caveats=caveats, tails=readout.tails(self._windows))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -357,7 +361,7 @@ class Monitor:
             records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
         self._out.step(step.step, own, step.unsent(records), changed, self._alerts.notices(step.step, changed))
         settled = self._progress.steps >= SETTLED or all(window.signal for window in self._windows.values())
-        if observed and self._out.tells and settled and not self._shown:
+        if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:
             self._shown = True
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())

@@ -1,6 +1,7 @@
 """Readout: from the windows of a step to the series that rules read, and to the records that leave."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -17,6 +18,8 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.step import Progress
+from tracker_diag.tensors.suspicions import UNHEARD
 from tracker_diag.tensors.windows import Observation, PairWindow
 
 HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
@@ -56,10 +59,60 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     return not_observed(windows) | on_policy
 
 
+def caveats(
+    windows: Mapping[Pair, PairWindow], health: Mapping[str, int], progress: Progress, needed: int
+) -> tuple[str, ...]:
+    """What keeps "nothing was found" from meaning that all was well, the gravest first.
+
+    Args:
+        needed: steps with a signal until growth can be judged.
+    """
+    found: list[str] = []
+    if lost := health.get("rejected_batches", 0):
+        found.append(f"{lost} batches were rejected; the first warning says why")
+    if late := health.get("late_steps", 0):
+        found.append(f"{late} calls went back to an earlier step, and their metrics were left out")
+    last, with_tensors = progress.last, progress.last_with_tensors
+    if with_tensors is None:
+        found.append("no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step")
+    elif last is not None and last - with_tensors > UNHEARD:
+        found.append(f"no tensors came after step {with_tensors}")
+    signal = [window for window in windows.values() if window.signal]
+    if windows and not signal:
+        found.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
+    elif signal and (have := max(window.with_signal for window in signal)) < needed:
+        found.append(f"it was too early to judge how tails grow: {have} of {needed} steps")
+    if windows and not any(_tokens(window)["post_tool"] for window in windows.values()):
+        found.append("no token came after a tool; if there are tools, look at model_mask")
+    return tuple(found)
+
+
+def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
+    """In a line for each pair with a signal: p95 |log-ratio| of both slices now, and in the reference period."""
+    found: list[str] = []
+    for pair, window in windows.items():
+        parts: list[str] = []
+        for name, said in (("post_tool", "after a tool"), ("text_only", "before any")):
+            of = window.context.get(name)
+            if of is None or not window.signal:
+                continue
+            now, then = _finite(slice_statistics(of, ("p95",)).get("p95")), _p95(of)
+            if now is not None:
+                parts.append(f"{said} {now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
+        if parts:
+            found.append(f"{pair} p95 |log-ratio|: {', '.join(parts)}")
+    return tuple(found)
+
+
 def seen(pair: Pair, window: PairWindow | None, lacks: Reason | None) -> Seen:
     """What is there of one pair."""
-    tokens = {name: of.n for name, of in window.context.items()} if window else {}
-    return Seen(pair, tokens.get("text_only", 0), tokens.get("post_tool", 0), lacks)
+    tokens = _tokens(window)
+    return Seen(pair, tokens["text_only"], tokens["post_tool"], lacks)
+
+
+def _tokens(window: PairWindow | None) -> Counter[str]:
+    """Tokens of each slice of `context` in the window."""
+    return Counter({name: of.n for name, of in window.context.items()} if window else {})
 
 
 def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
@@ -81,11 +134,11 @@ def finite(found: Mapping[StatKey, Estimate]) -> tuple[dict[SeriesKey, Scalar], 
     return series, [key for key in found if key not in series]  # a weight beyond float64
 
 
-def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[StatKey]:
+def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[str]:
     """The slices that NaN or infinity were observed in."""
     for pair, one in observed.items():
         for row in np.flatnonzero(one.nonfinite):
-            yield StatKey(pair, CONTEXT[row], "nonfinite")
+            yield f"log-ratio of {pair} on {CONTEXT[row]}"
 
 
 def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:

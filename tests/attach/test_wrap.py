@@ -10,7 +10,12 @@ from tracker_diag import DiagError, MissingExtra, wrap
 from tracker_diag.errors import require
 
 
-@pytest.mark.parametrize("target", [None, 3, "wandb", object()])
+def test_a_run_that_is_not_there_yet_is_told():
+    with pytest.raises(DiagError, match=r"None given, expected a run; begin it first, by wandb.init\(\)"):
+        wrap(None)
+
+
+@pytest.mark.parametrize("target", [3, "wandb", object()])
 def test_what_cannot_be_wrapped_is_told_with_what_can(target):
     with pytest.raises(DiagError) as error:
         wrap(target)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor
-from tracker_diag.testing import example_batch
+from tracker_diag.testing import CapturingBackend, example_batch
 
 
 def growing(step):
@@ -166,12 +167,12 @@ def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_sto
 
     client = mlflow.MlflowClient()
     backend = MlflowBackend(client, client.create_run("0").info.run_id)
-    assert backend.page == f"mlflow ui --backend-store-uri sqlite:///mlflow.db, run {backend.run_id}"
+    assert backend.page == f"mlflow ui --backend-store-uri sqlite:///mlflow.db  # run {backend.run_id}"
     for uri, shown in (
         ("http://me:secret@tracking.example:5000/", "http://***@tracking.example:5000/#/experiments/0/runs/"),
         (
             "postgresql://me:secret@db.example/mlflow",
-            "mlflow ui --backend-store-uri postgresql://***@db.example/mlflow,",
+            "mlflow ui --backend-store-uri postgresql://***@db.example/mlflow  #",
         ),
     ):
         with monkeypatch.context() as patch:
@@ -185,7 +186,7 @@ def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_sto
         ({}, "but no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step"),
         (
             {"logprobs", "old_logprobs", "response_mask"},
-            "but there were too few tokens after a tool to judge their tail",
+            "but it was too early to judge how tails grow: 12 of 65 steps no token came after a tool",
         ),
     ],
     ids=["no tensors", "no tool"],
@@ -200,3 +201,47 @@ def test_a_quiet_verdict_says_what_was_not_seen(given, caveat, capsys, monkeypat
     monitor.close()
     shown = " ".join(capsys.readouterr().err.split())
     assert f"found no rule fired at warn or above {caveat}" in shown
+
+
+def faulty(make_batch, how, steps=90):
+    """A quiet run in which something keeps the diagnostics from seeing."""
+    rng, monitor = np.random.default_rng(0), Monitor([CapturingBackend()])
+    for step in range(steps):
+        batch = make_batch(rng, pairs=("policy",))
+        if how == "shapes" and step > 10:
+            batch["old_logprobs"] = batch["old_logprobs"][:, 1:]
+        if how != "ends" or step < 80:
+            monitor.observe(**batch)
+        monitor.log({"reward": 0.5}, 3 if how == "backwards" and step == 50 else step)
+    return monitor.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "caveats"),
+    [
+        ("none", ()),
+        ("shapes", ("79 batches were rejected; the first warning says why", "no tensors came after step 10")),
+        ("ends", ("no tensors came after step 79",)),
+        ("backwards", ("1 calls went back to an earlier step, and their metrics were left out",)),
+    ],
+)
+def test_the_verdict_remembers_when_it_could_not_see(how, caveats, make_batch):
+    assert faulty(make_batch, how).caveats[: len(caveats)] == caveats
+
+
+def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, capsys):
+    rng, monitor = np.random.default_rng(0), Monitor([CapturingBackend()])
+    for step in range(40):
+        monitor.observe(**make_batch(rng, post=0.02 * 1.1**step, pairs=("policy",)))
+        monitor.log({"reward": 0.5}, step)
+    monitor.close()
+    told = " ".join(capsys.readouterr().err.split())
+    assert "it was too early to judge how tails grow: 40 of 65 steps" in told
+    assert re.search(r"tails now policy p95 \|log-ratio\|: after a tool [1-9]\.\d+ \(baseline", told)
+
+
+def test_a_mask_of_none_is_no_mask(make_batch, rng):
+    monitor = Monitor()
+    monitor.observe(**make_batch(rng, pairs=("policy",)) | {"model_mask": None, "tool": None})
+    monitor.log({"reward": 0.5}, 0)
+    assert "no token came after a tool; if there are tools, look at model_mask" in monitor.close().caveats

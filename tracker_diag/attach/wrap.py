@@ -154,6 +154,8 @@ def _nothing_more(given: Mapping[str, object], but: str = "") -> None:
 
 def _find(target: Any, run_id: str | None) -> tuple[Backend, bool]:
     """Where the diagnostics go, and whether `target` is but a logger around that."""
+    if target is None:
+        raise DiagError("target: None given, expected a run; begin it first, by wandb.init() or mlflow.start_run()")
     kind = f"{type(target).__module__}.{type(target).__qualname__}"
     if getattr_static(target, "diag", None) is not None:
         raise DiagError(

@@ -132,7 +132,7 @@ class MlflowBackend(Backend):
     def page(self) -> str:
         if self._uri.startswith("http"):
             return f"{self._uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
-        return f"mlflow ui --backend-store-uri {self._uri}, run {self.run_id}"
+        return f"mlflow ui --backend-store-uri {self._uri}  # run {self.run_id}"
 
     @property
     def source(self) -> str:

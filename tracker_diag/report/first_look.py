@@ -58,6 +58,9 @@ def first_look(
         table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
     if told_by:
         table.add_row("post_tool", told_by)
+    if any(one.text_only for one in pairs) and not any(one.post_tool for one in pairs):
+        missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
+        table.add_row("", Text(missing, style="yellow"))
     table.add_row("rules", sight(len(rules), blind))
     for heading, (remedy, opened) in zip(("to see more", *[""] * MOST), remedies(_lacking(blind))[:MOST], strict=False):
         shown = ", ".join(rules[rule] for rule in opened[:3])

@@ -48,7 +48,7 @@ def verdict(
 LABELS = 11
 """Width of the labels beside the short verdict."""
 
-MOST_OTHERS = 3
+MOST_OTHERS = 2
 """Findings that are listed beside the first break."""
 
 
@@ -64,23 +64,24 @@ def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> Re
     first = summary.first_break
     color = STYLE[summary.level] if summary.level else "green"
     if first is None:
-        caveat = unseen(summary)
-        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if caveat else "bold green"))
-        if caveat:
-            rows.add_row("but", Text(caveat, style="yellow"))
+        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
     else:
         place = f", on {first.slice}" if first.slice != "all" else ""
         rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
         rows.add_row("since", f"step {first.onset}, told at step {first.fired}; rule {first.rule.id}")
-        rows.add_row("evidence", _cut(first.summary, 220))
+        rows.add_row("evidence", _cut(first.summary, 200))
         if first.rule.remedy:
-            rows.add_row("do first", _cut(first.rule.remedy[0], 220))
+            rows.add_row("do first", _cut(first.rule.remedy[0], 130))
     others = [one for one in summary.findings if one is not first and one.fired is not None]
     for heading, one in zip(("also", *[""] * MOST_OTHERS), others[:MOST_OTHERS], strict=False):
         end = f" to {one.resolved}" if one.resolved is not None else ""
         rows.add_row(heading, _cut(f"{one.rule.id} {one.slice} since step {one.onset}{end}: {one.rule.title}", 68))
     if len(others) > MOST_OTHERS:
         rows.add_row("", f"and {len(others) - MOST_OTHERS} more")
+    for heading, caveat in zip(("but", ""), summary.caveats, strict=False):
+        rows.add_row(heading, Text(_cut(caveat, 150), style="yellow"))
+    for heading, line in zip(("tails now", "", ""), summary.tails, strict=False):
+        rows.add_row(heading, line)
     rows.add_row("rules", f"{_sight(summary)}; run.diag.explain() says what")
     places = [
         (label, place) for label, place in (*zip(("see", ""), where, strict=False), ("all of it", again)) if place
@@ -91,29 +92,6 @@ def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> Re
     return Group(
         head, rows, *(unbroken(Text.assemble((label.ljust(LABELS + 2), "dim"), place)) for label, place in places)
     )
-
-
-TAILS = "POL001"
-"""The rule that looks at the tail after tool calls."""
-
-
-def unseen(summary: Summary) -> str:
-    """Why the tail after tool calls could not be judged, if it could not; what no rule found there means nothing."""
-    reasons = summary.blind.get(TAILS, ())
-    kinds = {reason.why for reason in reasons}
-    if not kinds:
-        return ""
-    if kinds <= {Why.NOT_OBSERVED, Why.NO_STEP}:
-        return "no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step"
-    if Why.SHORT_BASELINE in kinds:
-        return "it was too early to judge how tails grow: " + str(
-            next(r for r in reasons if r.why is Why.SHORT_BASELINE)
-        )
-    if Why.ON_POLICY in kinds:
-        return "the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail"
-    if kinds & {Why.NOT_MEASURED, Why.FEW_TOKENS}:
-        return "there were too few tokens after a tool to judge their tail; if there are tools, look at model_mask"
-    return ""
 
 
 def _sight(summary: Summary) -> str:

@@ -50,6 +50,10 @@ class Summary:
     """Rules that could not see, and why."""
     healthy: tuple[str, ...]
     """Rules that could see and never fired."""
+    caveats: tuple[str, ...] = ()
+    """What keeps "nothing was found" from meaning that all was well."""
+    tails: tuple[str, ...] = ()
+    """Where the tails are now, a line for each pair."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
@@ -91,4 +95,5 @@ class Summary:
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
             "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
+            "caveats": list(self.caveats),
         }

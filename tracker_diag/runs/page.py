@@ -38,7 +38,8 @@ def about_keys(found: Diagnosis) -> str:
         text += f" Not read: {', '.join(keys.unmapped[:8])}{more}."
     if found.algorithm:
         text += f" Limits are those of {found.algorithm}."
-    return " ".join([text, *(f"{note.rstrip('.')}." for note in found.run.notes)])
+    notes = "; ".join(note.rstrip(".") for note in found.run.notes)
+    return f"{text} Of the source: {notes}." if notes else text
 
 
 def run_page(found: Diagnosis) -> str:

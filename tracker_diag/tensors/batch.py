@@ -136,7 +136,11 @@ class TokenBatch:
         response, model = masks.get("response_mask"), masks.get("model_mask")
         if model is None:
             if response is None:
-                raise BatchError("model_mask", "no mask", "model_mask or response_mask, True on sampled tokens")
+                raise BatchError(
+                    "model_mask",
+                    "no mask",
+                    "response_mask, and model_mask if there are tools: 1 on the tokens that the policy sampled",
+                )
             model, response = response, None  # what most trainers call the loss mask: its gaps are what tools said
         width = shape[1] if len(shape) == 2 else None
         if response is None:

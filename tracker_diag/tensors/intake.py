@@ -1,7 +1,7 @@
 """Intake: what was observed and not judged yet, of this rank and of all."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
@@ -63,6 +63,7 @@ class Intake:
         self._batches += 1
         if not self._health.strict:  # one that is rejected counts too, as the other ranks wait for it
             self._came(step, seconds)
+        tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
         batch = TokenBatch.of(check=self._health.strict, **tensors)
         labels = label(batch, self._names)
         if self._health.strict:

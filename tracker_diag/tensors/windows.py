@@ -238,7 +238,7 @@ class PairWindow:
         self._recent: deque[_Step] = deque(maxlen=steps)
         self._burn_in, self._steps = burn_in, baseline
         self._clip = clip
-        self._with_signal = 0
+        self.with_signal = 0  # steps in which it was above float noise
         self._reference_steps, self._reference_tokens = 0, 0
         self._in_reference = False  # whether the last step belongs to the reference period
         self.signal = False
@@ -264,9 +264,9 @@ class PairWindow:
         self._count(step)
         self._in_reference = False
         if observed.signal:
-            self._with_signal += 1
+            self.with_signal += 1
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
-            self._in_reference = self._with_signal > self._burn_in and not done
+            self._in_reference = self.with_signal > self._burn_in and not done
             self._reference_steps += self._in_reference
             self._refer(step)
 
@@ -299,7 +299,7 @@ class PairWindow:
         self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
         self._of_sequences[:] = 0
         self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
-        self._with_signal = max(self._with_signal, self._burn_in)
+        self.with_signal = max(self.with_signal, self._burn_in)
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
@@ -347,7 +347,7 @@ class PairWindow:
         return {
             "recent": [_step_state(step) for step in self._recent],
             "baseline": {dimension: [pack(part) for part in sparse(c)] for dimension, c in self.baseline.items()},
-            "with_signal": self._with_signal,
+            "with_signal": self.with_signal,
             "reference_steps": self._reference_steps,
             "in_reference": self._in_reference,
         }
@@ -363,7 +363,7 @@ class PairWindow:
             self._count(step)
         _add(self.baseline, _by_dimension(state["baseline"]))
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
-        self._with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
+        self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
 
 
