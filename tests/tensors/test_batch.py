@@ -92,8 +92,10 @@ BAD = {
     ),
     "no mask": (
         {"model_mask": None},
-        "model_mask: no mask given, expected response_mask, and model_mask if there are tools: "
-        "1 on the tokens that the policy sampled",
+        (
+            "model_mask: no mask given, expected response_mask, and model_mask if there are tools: "
+            "1 on the tokens that the policy sampled"
+        ),
     ),
     "integer log-probs": (
         {"logprobs": np.ones((2, 3), np.int64)},
