@@ -14,9 +14,11 @@ attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError i
 """
 
 import re
+import signal
 from collections.abc import Collection
 from difflib import get_close_matches
-from types import ModuleType
+from types import CodeType, ModuleType
+from typing import Any
 
 
 class DiagError(Exception):
@@ -78,6 +80,31 @@ def require(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"') from error
+
+
+SIGNALS = tuple(
+    number
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM")
+    if (number := getattr(signal, name, None)) is not None
+)
+"""Those that programs have handlers of their own for."""
+
+
+def _code(handler: Any) -> CodeType | None:
+    """What runs when `handler`, a function, a method or an object that can be called, is called."""
+    function = getattr(handler, "__func__", handler)
+    return getattr(function, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+
+
+def of_a_handler(error: Exception) -> bool:
+    """Whether `error` comes from a signal handler, which runs in the midst of whatever the main thread does."""
+    codes = {_code(signal.getsignal(number)) for number in SIGNALS} - {None}
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code in codes:
+            return True
+        at = at.tb_next
+    return False
 
 
 def without_password(text: str) -> str:

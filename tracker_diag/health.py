@@ -2,14 +2,73 @@
 
 import logging
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from types import FrameType
+from typing import Protocol
+from weakref import WeakSet
 
-from tracker_diag.errors import DiagError, StepError
+from tracker_diag.errors import SIGNALS, DiagError, StepError, of_a_handler
 
 _log = logging.getLogger("tracker_diag")
+
+
+@contextmanager
+def whole() -> Generator[None, None, None]:
+    """Do what is inside as a whole: signal handlers, and so Ctrl-C, come right after it. Nothing inside may wait."""
+    if threading.current_thread() is not threading.main_thread():  # no handler runs there
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    over = False
+
+    def later(number: int, frame: FrameType | None) -> None:
+        if over:  # another one has come while handlers were put back
+            handlers[number](number, frame)
+        else:
+            came.append((number, frame))
+
+    found = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, later)
+    try:
+        yield
+    finally:
+        over = True
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is later:
+                signal.signal(number, handler)
+        for number, frame in came:
+            handlers[number](number, frame)
+
+
+class HasLocks(Protocol):
+    """What is locked by a thread while it works."""
+
+    def new_locks(self) -> None:
+        """Make the locks anew, all of them open."""
+        ...
+
+
+_in_forks: "WeakSet[HasLocks]" = WeakSet()
+
+
+def open_in_forks(owner: HasLocks) -> None:
+    """Have `owner` make its locks anew in a fork: a thread that held one is not there to open it."""
+    _in_forks.add(owner)
+
+
+def _forked() -> None:
+    for owner in _in_forks:
+        owner.new_locks()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Health:
@@ -22,9 +81,14 @@ class Health:
         """The first message of each kind."""
         self.strict = True
         """Until one observation has gone well, whatever is wrong with one raises."""
+        self._process = os.getpid()
+        self.new_locks()
+        open_in_forks(self)
+
+    def new_locks(self) -> None:
+        """Make the locks anew, all of them open."""
         self.turn = threading.RLock()
         """Held by the thread that works on the run."""
-        self._process = os.getpid()
 
     def elsewhere(self) -> bool:
         """Whether this is a fork of the process that the diagnostics live in; they stay silent there."""
@@ -46,12 +110,15 @@ class Health:
 
     @contextmanager
     def guard(self, kind: str) -> Generator[None, None, None]:
-        """Count what is raised inside, warn of its first time, and go on; a first batch's error goes through."""
+        """Count what is raised inside, warn of its first time, and go on.
+
+        What goes through is a first batch's error, and what a signal handler of the user's has raised.
+        """
         with self.turn:
             try:
                 yield
             except Exception as error:
-                if self.strict and kind == "rejected_batches":
+                if (self.strict and kind == "rejected_batches") or of_a_handler(error):
                     raise
                 if isinstance(error, StepError):
                     kind = "late_steps"

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import update_wrapper
 from typing import Any, Protocol, TypeAlias
 
-from tracker_diag.errors import DiagError
+from tracker_diag.errors import DiagError, of_a_handler
 
 Seen: TypeAlias = Callable[[Any, Mapping[str, Any]], None]
 """What to do after a call: it is given what the function returned and its arguments by name."""
@@ -38,8 +38,10 @@ class Unlocked:
         """Count what is raised inside, and go on."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001  # whatever it is, the user's call goes on
-            self._record(kind, error)
+        except Exception as error:
+            if of_a_handler(error):
+                raise
+            self._record(kind, error)  # whatever it is, the user's call goes on
 
 
 class HookError(DiagError):

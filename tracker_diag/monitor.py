@@ -22,7 +22,7 @@ from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError, StepError
-from tracker_diag.health import Health
+from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar, Table
@@ -161,7 +161,8 @@ class Monitor:
             at = None if step is None else step_of(step)
             if self._intake.step is not None and self._intake.step != at:
                 self._take({}, self._intake.step)
-            self._intake.observe(tensors, at, seconds)
+            with whole():
+                self._intake.observe(tensors, at, seconds)
             self._state.strict = False
             self._say(self._silence.observed(at))
 
@@ -341,7 +342,7 @@ class Monitor:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
         observed, records = self._intake.taken(), list[Record]()
         changed: list[Finding] = []
-        with self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
+        with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
             for pair, one in observed.items():
                 if pair not in self._windows:
                     self._windows[pair] = self._window(pair)

@@ -20,6 +20,7 @@ from tracker_diag.backends.delivery.journal import Journal
 from tracker_diag.backends.delivery.outbox import Outbox, journal_for
 from tracker_diag.backends.wandb_beside import STEP, Beside, media
 from tracker_diag.errors import DiagError, require
+from tracker_diag.health import open_in_forks
 from tracker_diag.hooks import Unlocked, before
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Record, Scalar, Table
@@ -53,8 +54,8 @@ class WandbBackend(Backend):
         """Number of the row that your next call goes into; None in shared mode, where each call has one of its own."""
         self._waiting: tuple[int, list[Record], float] | None = None
         """What came after your last call: step, records, time."""
-        self._lock = threading.RLock()
-        """Of what waits; nothing is called while it is held."""
+        self.new_locks()
+        open_in_forks(self)
         self._used: tuple[int | None, int | None] = None, None
         """The row that our last step went into, and the step."""
         self._hearing = False
@@ -75,6 +76,10 @@ class WandbBackend(Backend):
         self._off = [before(run, "log", parameters, self._logged, own)]
         if current:
             self._off.append(before(module, "log", parameters, self._logged, own))
+
+    def new_locks(self) -> None:
+        self._lock = threading.RLock()
+        """Of what waits; nothing is called while it is held."""
 
     @classmethod
     def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:

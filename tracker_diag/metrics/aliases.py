@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.families import derived
 from tracker_diag.metrics.yaml_files import YamlFile
+from tracker_diag.stats.once import once
 
 FOLDER = Path(__file__).parent / "aliases"
 GENERIC = "generic"
@@ -124,7 +125,7 @@ class KeyMap:
             ranks[mapped.name] = mapped.rank
         return derived(found) if self._has_members else found
 
-    @cached_property
+    @once
     def _has_members(self) -> bool:
         return any(":" in mapped.name for mapped in self.mapped.values())
 

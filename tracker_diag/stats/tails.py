@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
+from tracker_diag.stats.once import once
 from tracker_diag.stats.weights import WeightSums
 
 NO_SIGNAL = 1e-6
@@ -51,17 +51,17 @@ class SliceWindow:
     clip: tuple[float, float] = (0.2, 0.2)
     """How far below and above 1 the trainer clips the ratio."""
 
-    @cached_property
+    @once
     def counts(self) -> IntArray:
         counts: IntArray = self.groups.sum(axis=0)
         return counts
 
-    @cached_property
+    @once
     def magnitudes(self) -> IntArray:
         magnitudes: IntArray = self.counts.sum(axis=0)
         return magnitudes
 
-    @cached_property
+    @once
     def n(self) -> int:
         return int(self.magnitudes.sum())
 
@@ -69,12 +69,12 @@ class SliceWindow:
     def k1(self) -> float:
         return float(self.weights.mean if self.from_numerator else -self.weights.mean)
 
-    @cached_property
+    @once
     def cumulated(self) -> IntArray:
         cumulated: IntArray = np.cumsum(self.magnitudes)
         return cumulated
 
-    @cached_property
+    @once
     def then(self) -> IntArray | None:
         """(4098,) counts of |r| in the reference period."""
         return None if self.reference is None else self.reference.reshape(-1, BINS).sum(axis=0)
@@ -95,7 +95,7 @@ class SliceWindow:
         """Share of the tokens whose applied weight is not exp r; NaN where none were given."""
         return math.nan if self.applied is None else float(self.applied[3] / self.applied[0])
 
-    @cached_property
+    @once
     def weights(self) -> WeightSums:
         """`tokens`, or where they are not kept the same sums from the sketch."""
         if self.tokens is None:
@@ -107,7 +107,7 @@ class SliceWindow:
         rank = int(level * (self.n - 1)) + 1
         return float(QUANTILE_VALUES[np.searchsorted(self.cumulated, rank)]) if self.n else math.nan
 
-    @cached_property
+    @once
     def leave_one_out(self) -> tuple[IntArray, Float64Array]:
         """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of the g groups that have any.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace, on_device
+from tracker_diag.stats.once import once
 from tracker_diag.tensors.given import unified
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ class TokenBatch:
         """The ratio pairs whose two log-probabilities were both given."""
         return tuple(pair for pair, (new, old) in PAIRS.items() if {new, old} <= self.logprobs.keys())
 
-    @cached_property
+    @once
     def sequence(self) -> Array:
         """(N,) index of each token's sequence: 0, 0, …, 1, 1 and so on."""
         return self.ids if self.ids is not None else self.per_token(self.arange(self.sequences))
 
-    @cached_property
+    @once
     def sequences(self) -> int:
         """How many sequences there are; of packed arrays on a device, where this is not known, at most as many."""
         if self.ids is None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tracker_diag.backends.base import Backend, Refused, writing
 from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
+from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
@@ -66,7 +67,8 @@ class Outbox(Backend):
         self._known: dict[Identity, Finding] = {}
         self._changed: int | None = None
         """Step of a finding that `standing` has not been told of yet."""
-        self._wake = threading.Condition()
+        self.new_locks()
+        open_in_forks(self)
         self._errors: deque[Exception] = deque(maxlen=100)
         self._counts: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
@@ -79,6 +81,9 @@ class Outbox(Backend):
         """The tracker's end was told, or there is none to tell."""
         self._whole = False
         """All was delivered, and the tracker's end was told."""
+
+    def new_locks(self) -> None:
+        self._wake = threading.Condition()
 
     @property
     def page(self) -> str:

@@ -1,0 +1,133 @@
+"""Training goes on, whatever happens inside the diagnostics: signals at any point, forks beside other threads."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag.health import Health, whole
+from tracker_diag.testing import CapturingBackend, example_batch
+
+BATCHES = [example_batch(step) for step in range(8)]
+
+
+class Of(Exception):  # of the user's program
+    """What a signal handler of the user's raises, as one that ends a job in time does."""
+
+
+@pytest.fixture
+def alarms():
+    """Has a handler called in the midst of what follows, after ever other times."""
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda handler: signal.signal(signal.SIGUSR1, handler)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def interrupted(monitor, delay, raised):
+    """A few steps, in each of which the alarm goes off after `delay`; how often one of `raised` has come through."""
+    came = 0
+    for step, batch in enumerate(BATCHES):
+        alarm = threading.Timer(delay * (1 + 0.1 * step), os.kill, (os.getpid(), signal.SIGUSR1))
+        try:
+            alarm.start()
+            monitor.observe(**batch)
+            monitor.log({"loss": 1.0, "reward": 0.5}, step)
+            alarm.join(60)
+        except raised:
+            came += 1
+    return came
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, Of])
+def test_an_interrupt_at_any_point_leaves_the_diagnostics_whole(raised, alarms, rng):
+    calls, came = [], 0
+
+    def handler(number, frame):
+        calls.append(number)
+        raise raised
+
+    alarms(handler)
+    for delay in rng.uniform(2e-5, 6e-3, 40):
+        monitor = Monitor([CapturingBackend()])
+        came += interrupted(monitor, delay, raised)
+        monitor.observe(**BATCHES[0])
+        monitor.log({"loss": 1.0}, 100)
+        monitor.state_dict()
+        monitor.close()
+        assert {kind for kind, count in monitor.health.items() if count} <= {"late_steps"}, monitor.failures
+    assert came == len(calls) > 100
+
+
+@pytest.mark.slow
+def test_a_handler_that_logs_itself(alarms, rng):
+    for delay in rng.uniform(2e-5, 6e-3, 40):
+        monitor = Monitor([CapturingBackend()])
+        alarms(lambda *_, monitor=monitor: monitor.log({"from": 1.0}, monitor.step))
+        interrupted(monitor, delay, ())
+        monitor.close()
+        assert monitor.failures == []
+
+
+def test_signals_wait_until_the_whole_is_done(alarms):
+    order = []
+    before = signal.getsignal(signal.SIGINT)
+    alarms(lambda *_: order.append("handled"))
+    with whole(), whole():
+        signal.raise_signal(signal.SIGUSR1)
+        order.append("done")
+    assert order == ["done", "handled"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_a_handler_raises_is_not_ours_to_count(alarms):
+    def handler(*_):
+        raise Of
+
+    alarms(handler)
+    health = Health()
+    with pytest.raises(Of), health.guard("internal_errors"):
+        signal.raise_signal(signal.SIGUSR1)
+    assert not health.counts
+
+
+@pytest.mark.slow
+def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
+    class Own:
+        def log(self, data, step=None):
+            pass
+
+    own = Own()
+    run = wrap(own, also=[JsonlBackend(tmp_path)])
+    stop, begun = threading.Event(), threading.Event()
+
+    def train():
+        step = 0
+        while not stop.is_set():
+            run.diag.observe(**BATCHES[0])
+            run.diag.log({"loss": 1.0}, step)
+            step += 1
+            begun.set()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    begun.wait(60)
+    ended = []
+    for number in range(15):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # by then it hangs
+            own.log({"loss": 2.0}, 10**6 + number)
+            run.diag.observe(**BATCHES[1])
+            run.diag.summary()
+            run.diag.state_dict()
+            run.diag.close()
+            os._exit(0)
+        ended.append(os.waitpid(child, 0)[1])
+    stop.set()
+    thread.join(60)
+    assert ended == [0] * 15
+    assert run.diag.close().last_step < 10**6
+    assert run.diag.failures == []
