@@ -13,6 +13,7 @@ A few more subclasses of DiagError stand beside what raises them and are handled
 attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError in chat.
 """
 
+import os
 import re
 import signal
 from collections.abc import Collection
@@ -110,3 +111,15 @@ def of_a_handler(error: Exception) -> bool:
 def without_password(text: str) -> str:
     """`text` with the user and password of each address in it replaced by stars."""
     return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)
+
+
+SECRET = re.compile("TOKEN|PASSWORD|SECRET|API_?KEY|CREDENTIAL|TRACKER_DIAG_NOTIFY")
+"""In the name of an environment variable that holds one."""
+
+
+def without_secrets(text: str) -> str:
+    """`text` with stars for the user and password of each address, and for what the environment holds as secrets."""
+    for name, value in os.environ.items():
+        if len(value) >= 8 and value in text and SECRET.search(name):
+            text = text.replace(value, "***")
+    return without_password(text)

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Protocol
 from weakref import WeakSet
 
-from tracker_diag.errors import SIGNALS, DiagError, StepError, of_a_handler
+from tracker_diag.errors import SIGNALS, DiagError, StepError, of_a_handler, without_secrets
 
 _log = logging.getLogger("tracker_diag")
 
@@ -99,7 +99,7 @@ class Health:
         with self.turn:
             self.counts[kind] += 1
             if self.counts[kind] == 1:
-                message = f"{kind}: {type(error).__name__}: {error}"
+                message = without_secrets(f"{kind}: {type(error).__name__}: {error}")
                 self.failures.append(message)
                 _log.warning("%s (training goes on; further ones are counted in diag/health/%s)", message, kind)
 

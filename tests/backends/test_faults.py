@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from tracker_diag import Monitor
 from tracker_diag.backends.delivery import outbox
-from tracker_diag.backends.delivery.journal import VERSION
+from tracker_diag.backends.delivery.journal import VERSION, Journal
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
 from tracker_diag.cli.app import app
@@ -120,6 +120,7 @@ class Proxy(ThreadingHTTPServer):
     """
 
     down = False
+    status, said = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
     errors = 0
     slow, late = 0, 0
     """Answers that are still to be late, and those that are underway."""
@@ -138,7 +139,7 @@ class Proxy(ThreadingHTTPServer):
         if down:
             if lost:  # done all the same: it is the answer alone that is lost
                 forward()
-            return 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
+            return self.status, self.said
         done = forward()
         if slow:
             with self.lock:
@@ -254,6 +255,33 @@ def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient
     assert list(journals.iterdir()) == []
 
 
+PASSING = {
+    "an expired token": (401, b"<html>log in</html>"),
+    "no permission": (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
+    "a gateway without its service": (404, b"<html>not found</html>"),
+    "a gateway that does not understand": (400, b"<html>bad request</html>"),
+    "a run that is not there for a while": (404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no"}'),
+}
+
+
+@pytest.mark.parametrize("answer", PASSING)
+@pytest.mark.usefixtures("impatient")
+def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
+    run_id = behind.create_run("0").info.run_id
+    monitor = a_monitor(behind, run_id)
+    monitor.add(JsonlBackend(tmp_path))
+    proxy.status, proxy.said = PASSING[answer]
+    train(monitor, range(10))
+    proxy.down = True
+    train(monitor, range(10, 20))
+    wait_for(lambda: proxy.errors >= 3)
+    proxy.down = False
+    train(monitor, range(20, 30))
+    monitor.close()
+    assert_the_same(behind, run_id, tmp_path)
+    assert list(journals.iterdir()) == []
+
+
 def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):
     client, journals = behind, outbox.folder()
     run_id = client.create_run("0").info.run_id
@@ -272,7 +300,7 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     proxy.let_go.set()
 
     def flushed():  # left alone as long as our thread waits for its last answer
-        CliRunner().invoke(app, ["flush"])
+        CliRunner().invoke(app, ["flush", "--to", proxy.address])
         return not list(journals.iterdir())
 
     wait_for(flushed)
@@ -365,3 +393,52 @@ def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow
     done = CliRunner().invoke(app, ["flush", str(journals / "nowhere")])
     assert done.exit_code == 2
     assert "no such folder" in done.output
+
+
+def left_for(uri, journals):
+    """A journal that a dead process has left for a run on the server at `uri`."""
+    Journal(journals / "mlflow-gone.jsonl", {"backend": "mlflow", "address": {"run": "f" * 32, "uri": uri}}).close(
+        keep=True
+    )
+    with (journals / "mlflow-gone.jsonl").open("ab") as file:
+        file.write(json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}).encode() + b"\n")
+
+
+def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, journals, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token-of-mine")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    asked = []
+    monkeypatch.setattr(proxy, "answer", lambda forward: (asked.append(1), (404, b"{}"))[1])
+    left_for(proxy.address, journals)
+    done = CliRunner().invoke(app, ["flush"])
+    assert done.exit_code == 2
+    assert f"tracker-diag flush --to {proxy.address}" in " ".join(done.output.split())
+    assert asked == []
+    done = CliRunner().invoke(app, ["flush", "--seconds", "1", "--to", proxy.address])
+    assert asked
+    assert "secret-token-of-mine" not in done.output
+
+
+def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient, caplog, capsys):
+    import mlflow
+
+    address = proxy.address.replace("http://", "http://me:a-password@")
+    client = mlflow.MlflowClient(address)
+    monitor = a_monitor(client, client.create_run("0").info.run_id)
+    impatient.setattr(outbox, "CLOSE_WITHIN", 1.0)
+    proxy.down = True
+    train(monitor, range(5))
+    wait_for(lambda: proxy.errors)
+    monitor.record("backend_errors", OSError(f"no answer from {address}"))
+    left = "".join(file.read_text() for file in journals.iterdir())
+    monitor.close()
+    told = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]
+    assert "me:***" not in left
+    assert "***@" in left
+    for text in told:
+        assert "a-password" not in text
+    proxy.down = False
+    impatient.setenv("MLFLOW_TRACKING_URI", address)
+    done = CliRunner().invoke(app, ["flush"])
+    assert "a-password" not in done.output
+    assert done.exit_code == 0, done.output

@@ -302,7 +302,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     assert client.list_artifacts(run_id) == []
 
 
-@pytest.mark.parametrize(("status", "temporary"), [(403, False), (413, False), (429, True), (500, True), (503, True)])
+@pytest.mark.parametrize(("status", "temporary"), [(403, True), (404, True), (413, False), (429, True), (500, True)])
 def test_what_an_artifact_store_answers_says_whether_to_try_again(status, temporary, mlflow):
     client = mlflow.MlflowClient()
     backend = MlflowBackend(client, client.create_run("0").info.run_id)

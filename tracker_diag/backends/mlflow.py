@@ -1,6 +1,7 @@
 """MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists."""
 
 import json
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -36,13 +37,20 @@ TABLES_TAG = "mlflow.loggedArtifacts"
 MOST = 20 * BATCH
 """Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
 
-TEMPORARY = frozenset(
-    {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
-)
-"""Error codes of MLflow that say nothing against what was sent."""
+LOCAL = ("sqlite:", "file:")
+"""Beginnings of addresses that no credentials are sent to."""
+
+REFUSED = "INVALID_PARAMETER_VALUE"
+"""Error code with which MLflow says what it has against a value. All else may pass: an expired token, a gateway that is
+being redeployed and answers 404 itself, a run that is restored."""
+
+TOO_LARGE = 413
 
 TOO_EARLY = frozenset({408, 425, 429})
-"""Statuses below 500 with which an artifact store says the same."""
+"""Statuses below 500 that say nothing against what was sent."""
+
+TRIES = 8
+"""Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
 
 Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
 """Writes one thing, or writes nothing and gives the tasks to be done in its place."""
@@ -79,6 +87,8 @@ class MlflowBackend(Backend):
         self._tasks: deque[Task] = deque()
         self.sent = 0
         """Requests that went well."""
+        self._tries = 0
+        """Times that the first of the tasks was answered by 4xx."""
 
     @classmethod
     def of(cls, target: Any, *, run_id: str | None = None) -> Backend | None:
@@ -114,7 +124,15 @@ class MlflowBackend(Backend):
     def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
         import mlflow
 
-        yield cls(mlflow.MlflowClient(address["uri"]), address["run"])
+        uri, named = address["uri"], os.environ.get("MLFLOW_TRACKING_URI", "")
+        if without_password(named) == uri:
+            uri = named
+        elif "://" in uri and not uri.startswith(LOCAL):  # whoever wrote the journal is not to choose who gets a token
+            raise DiagError(
+                f"the journal names {uri}, and MLFLOW_TRACKING_URI does not; to send it there, with the credentials "
+                f"that you have for MLflow: tracker-diag flush --to {uri}"
+            )
+        yield cls(mlflow.MlflowClient(uri), address["run"])
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -126,7 +144,7 @@ class MlflowBackend(Backend):
 
     @property
     def address(self) -> Mapping[str, str]:
-        return {"run": self.run_id, "uri": str(self._client.tracking_uri)}
+        return {"run": self.run_id, "uri": without_password(str(self._client.tracking_uri))}
 
     @property
     def page(self) -> str:
@@ -197,9 +215,22 @@ class MlflowBackend(Backend):
                 self._client.set_tag(self.run_id, key, shown, synchronous=True)
         while self._tasks:
             with self._request(self._tasks.popleft):
-                instead = self._tasks[0]()
+                instead = self._tried(self._tasks[0])
             self._tasks.extendleft(reversed(instead or ()))
         return True
+
+    def _tried(self, task: Task) -> Sequence[Task] | None:
+        """`task()`; Refused once it has been answered by 4xx so often that it would hold up what comes after it."""
+        try:
+            instead = task()
+        except Exception as error:
+            self._tries += 400 <= _status(error) < 500 and _status(error) not in TOO_EARLY
+            if self._tries < TRIES:
+                raise
+            self._tries = 0
+            raise Refused(f"mlflow: given up after {TRIES} tries, {error}") from error
+        self._tries = 0
+        return instead
 
     @contextmanager
     def _request(self, done: Callable[[], object]) -> Generator[None]:
@@ -226,11 +257,11 @@ class MlflowBackend(Backend):
         return refused
 
     def temporary(self, error: Exception) -> bool:
-        code = getattr(error, "error_code", None)
-        if code:
-            return code in TEMPORARY
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        return super().temporary(error) and (status is None or status >= 500 or status in TOO_EARLY)
+        if isinstance(error, Refused):
+            return False
+        if code := getattr(error, "error_code", None):
+            return bool(code != REFUSED)
+        return super().temporary(error) and _status(error) != TOO_LARGE
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         found = json.dumps(summary.to_json(), indent=1)
@@ -323,6 +354,14 @@ class MlflowBackend(Backend):
         before, _, rest = present.partition(NOTE_START)
         _, _, after = rest.partition(NOTE_END)
         return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status that `error` tells of; 0 if none."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is None and hasattr(error, "get_http_status_code"):  # of MLflow's own
+        status = error.get_http_status_code()
+    return status or 0
 
 
 def _tags(findings: Collection[Finding]) -> dict[str, str]:

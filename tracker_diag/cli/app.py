@@ -1,6 +1,7 @@
 """The command line: `tracker-diag demo | replay | diagnose | rules | panels | flush | integrations`."""
 
 import json
+import os
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
@@ -161,6 +162,10 @@ def flush(
         Path | None, typer.Argument(help="Where the journals lie: TRACKER_DIAG_DIR or .tracker_diag by default.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="To spend on each journal.")] = 60.0,
+    to: Annotated[
+        str | None,
+        typer.Option(help="The MLflow server that may have your credentials; MLFLOW_TRACKING_URI by default."),
+    ] = None,
 ) -> None:
     """Send the tracker what a run that died, or lost its server, could not send any more."""
     from tracker_diag.backends.delivery.deliver import deliver
@@ -169,6 +174,8 @@ def flush(
     place = folder or default()
     if not place.is_dir():
         refuse(f"{place}: no such folder, expected one with journals")
+    if to:
+        os.environ["MLFLOW_TRACKING_URI"] = to
     whole = True
     for path, outcome, well in deliver(place, seconds, steps_there):
         typer.echo(f"{path.name}: {outcome}")

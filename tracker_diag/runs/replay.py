@@ -11,7 +11,7 @@ from tracker_diag.runs.sources.prime_rl import read_exports
 from tracker_diag.runs.sources.tokens import read_tokens
 
 
-def replay(tokens: Path, metrics: Path | None = None, *, rules: Own = (), catalog: bool = True) -> Summary:
+def replay(tokens: Path | str, metrics: Path | str | None = None, *, rules: Own = (), catalog: bool = True) -> Summary:
     """Diagnose the token table `tokens`, with the run's own `metrics` file where there is one.
 
     A folder is taken for the token exports of prime-rl. `rules` and `catalog` are as in `Monitor`.
@@ -19,11 +19,12 @@ def replay(tokens: Path, metrics: Path | None = None, *, rules: Own = (), catalo
     Raises:
         SourceError: what is wrong with which file.
     """
-    own = read_metrics(metrics) if metrics else {}
+    table = Path(tokens)
+    own = read_metrics(Path(metrics)) if metrics else {}
     waiting = iter(own)
     upcoming = next(waiting, None)
     with Monitor(source=str(tokens), rules=rules, catalog=catalog) as monitor:
-        for step, tensors in (read_exports if tokens.is_dir() else read_tokens)(tokens):
+        for step, tensors in (read_exports if table.is_dir() else read_tokens)(table):
             while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
                 monitor.log(own[upcoming], upcoming)
                 upcoming = next(waiting, None)

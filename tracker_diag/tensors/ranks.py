@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tracker_diag.errors import require
 from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair, Rank
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, Sketch
@@ -98,6 +99,7 @@ class AllReduce:
     """
 
     def __init__(self, backend: str = "gloo") -> None:
+        require("torch", "torch")
         import torch
         import torch.distributed as dist
 

@@ -37,7 +37,7 @@ def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(pa
     journal.close(keep=True)
 
     again = Journal(path, {"backend": "another"})
-    assert again.about == {"version": 1, "backend": "x"}
+    assert again.about == {"version": 2, "backend": "x"}
     assert [line["i"] for line in lines(again)] == [1, 2, 3, 4]
     again.delivered()
     assert not again.undelivered
@@ -59,12 +59,13 @@ def test_a_torn_line_costs_itself_alone(path):
 def test_a_journal_of_another_version_is_left_alone_and_told(path, monkeypatch):
     Journal(path, {"backend": "jsonl"}).close(keep=True)
     before = path.read_bytes()
-    monkeypatch.setattr(module, "VERSION", 2)
-    with pytest.raises(JournalVersion, match=r"run\.jsonl: a journal of version 1 given, expected 2; deliver it with"):
+    monkeypatch.setattr(module, "VERSION", 3)
+    monkeypatch.setattr(module, "READ", {3})
+    with pytest.raises(JournalVersion, match=r"run\.jsonl: a journal of version 2 given, expected 3; deliver it with"):
         Journal(path, {})
     ((told, outcome, well),) = deliver(path.parent, 1.0)
     assert (told, well) == (path, False)
-    assert outcome.startswith(f"left alone: {path}: a journal of version 1")
+    assert outcome.startswith(f"left alone: {path}: a journal of version 2")
     assert path.read_bytes() == before
 
 
@@ -129,3 +130,55 @@ def test_any_lines_survive_any_number_of_processes(tmp_path_factory, values, dat
     out += lines(journal)
     journal.close(keep=False)
     assert out == json.loads(json.dumps(values))
+
+
+def test_a_line_that_changed_on_the_disk_is_put_aside_and_counted(path):
+    journal = Journal(path, {})
+    for i in range(3):
+        journal.append({"value": 10 + i})
+    journal.close(keep=True)
+    path.write_bytes(path.read_bytes().replace(b"11", b"71"))
+    journal = Journal(path, {})
+    assert lines(journal) == [{"value": 10}, {}, {"value": 12}]
+    assert journal.damaged == 1
+    assert b"71" in journal.aside.read_bytes()
+
+
+@pytest.mark.parametrize("mark", [b"", b"nonsense", b"\xff" * 20, b"9" * 20, b"-5"])
+def test_a_damaged_mark_loses_nothing(mark, path):
+    journal = Journal(path, {})
+    journal.append({"i": 0})
+    journal.close(keep=True)
+    path.with_suffix(".sent").write_bytes(mark)
+    assert lines(Journal(path, {})) == [{"i": 0}]
+
+
+def test_lines_of_any_size_and_what_follows_them(path, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 64)
+    journal = Journal(path, {})
+    written = [{"i": i, "text": "x" * size} for i, size in enumerate((1, 1000, 1, 70_000, 3))]
+    for line in written:
+        journal.append(line)
+    assert lines(journal) == written
+
+
+def test_findings_that_are_damaged_leave_the_others(path):
+    journal = Journal(path, {})
+    journal.append({"finding": 1}, keep=True)
+    journal.append({"finding": 2}, keep=True)
+    findings = path.with_suffix(".findings.jsonl")
+    findings.write_bytes(b"\x00\xff{\n" + findings.read_bytes() + b'{"finding": 3, "torn')
+    assert [line["finding"] for line in journal.kept()] == [1, 2]
+    assert journal.damaged == 2
+
+
+def test_the_older_half_is_forgotten(path):
+    journal = Journal(path, {"backend": "x"})
+    for i in range(10):
+        journal.append({"i": i})
+    journal.halve()
+    journal.append({"i": 10})
+    journal.close(keep=True)
+    again = Journal(path, {})
+    assert again.about["backend"] == "x"
+    assert [line["i"] for line in lines(again)] == [5, 6, 7, 8, 9, 10]

@@ -355,6 +355,7 @@ def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatc
 
 def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journals):
     monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "jittered", lambda pause: pause)
     monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
     tracker, down = Collector(), [True]
     tracker.fails = while_it_is(down)

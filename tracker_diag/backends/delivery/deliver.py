@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Generator
 from pathlib import Path
 from typing import TypeAlias
 
-from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
+from tracker_diag.backends.delivery.journal import Journal, JournalInUse
 from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.backends.discovery import backend_class
+from tracker_diag.errors import DiagError, without_secrets
 
 Steps: TypeAlias = Callable[[str], Collection[int]]
 """The steps that a run holds already, by what `tracker-diag diagnose` reads it from."""
@@ -27,7 +28,7 @@ def deliver(folder: Path, seconds: float, there: Steps = lambda _: ()) -> Genera
         except JournalInUse:
             yield path, "left alone: its process is alive and delivers it itself", True
             continue
-        except JournalVersion as error:
+        except (DiagError, OSError, ValueError) as error:  # one journal is in no other's way
             yield path, f"left alone: {error}", False
             continue
         yield path, *_deliver(journal, seconds, there)
@@ -46,9 +47,9 @@ def _deliver(journal: Journal, seconds: float, there: Steps) -> tuple[str, bool]
             whole = outbox.drain(seconds)
     except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
         journal.close(keep=True)
-        return f"kept: {type(error).__name__}: {error}", False
+        return without_secrets(f"kept: {error if isinstance(error, DiagError) else repr(error)}"), False
     errors = [error for error in outbox.errors() if not isinstance(error, TimeoutError)]
     if not whole:
-        return f"kept: {errors[-1] if errors else 'not all was delivered in time'}", False
-    refused = f", but for {len(errors)} that it refused, {errors[0]}" if errors else ""
+        return without_secrets(f"kept: {errors[-1] if errors else 'not all was delivered in time'}"), False
+    refused = without_secrets(f", but for {len(errors)} that it refused, {errors[0]}") if errors else ""
     return f"delivered to {about['backend']} {about['address'].get('run', '')}{refused}", not errors

@@ -1,7 +1,8 @@
 """Journal: a file that is a queue. What is put into it outlives the process, and so does what was taken out.
 
-One JSON object a line, appended with one call, so that a killed process leaves whole lines. How far it has been
-delivered stands in a second file beside it. One process at a time has it open.
+One JSON object and its checksum a line, appended with one call, so that a killed process leaves whole lines. How far
+it has been delivered stands in a second file beside it, and lines that are damaged in a third. One process at a time
+has it open.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from tracker_diag.errors import DiagError
 
@@ -18,11 +20,14 @@ try:
 except ImportError:  # no such locks on Windows: there, a journal in use is not told from one that is left
     fcntl = None  # type: ignore[assignment]
 
-VERSION = 1
+VERSION = 2
 """Of the format; it stands in the first line."""
 
+READ = {1, VERSION}
+"""Versions that are read; lines of the first have no checksum."""
+
 CHUNK = 1 << 20
-"""Bytes read at once; no line is longer."""
+"""Bytes read at once, if no line is longer."""
 
 SHRINK = 1 << 20
 """Size from which a file of which all is delivered starts afresh."""
@@ -36,6 +41,11 @@ class JournalInUse(DiagError):
 
 class JournalVersion(DiagError):
     """The journal was written by another version of tracker_diag; it is left as it is."""
+
+
+def _line(value: Mapping[str, object]) -> bytes:
+    data = json.dumps(value).encode()
+    return b"%s\t%08x\n" % (data, crc32(data))
 
 
 class Journal:
@@ -64,21 +74,27 @@ class Journal:
                 raise JournalInUse(f"{path}: in use by a process that is alive") from error
             raise
         self._findings = path.with_suffix(".findings.jsonl")
+        self.damaged = 0
+        """Lines that could not be read, and were put aside."""
         self._size = os.fstat(self._fd).st_size
         if self._size == 0:
             self.append({"version": VERSION, **about})
         first = os.pread(self._fd, CHUNK, 0)
         self._start = first.index(b"\n") + 1 if b"\n" in first else len(first)
         with contextlib.suppress(ValueError):
-            self.about: Mapping[str, Any] = json.loads(first[: self._start])
-            if (version := self.about.get("version")) != VERSION:
+            head = first[: self._start]
+            self.about: Mapping[str, Any] = json.loads(head.rpartition(b"\t")[0] or head)
+            if (version := self.about.get("version")) not in READ:
                 self.close(keep=True)
                 do = "deliver it with the tracker_diag that wrote it, or delete it"
                 raise JournalVersion(f"{path}: a journal of version {version} given, expected {VERSION}; {do}")
         if os.pread(self._fd, 1, self._size - 1) != b"\n":  # the disk was full, or the machine went down
             self._write(b"\n")
-        sent = os.pread(self._marks, _WIDTH, 0)
-        self.sent = min(max(int(sent) if sent else 0, self._start), self._size)
+        try:
+            sent = int(os.pread(self._marks, _WIDTH, 0) or 0)
+        except ValueError:  # all again then, rather than none
+            sent = 0
+        self.sent = max(sent, self._start) if sent <= self._size else self._start
         """Up to where it is delivered."""
         self.given = self.sent
         """Up to where it has been read."""
@@ -102,18 +118,19 @@ class Journal:
         Raises:
             OSError: the disk is full, say; the line is then not in the journal.
         """
-        self._write(json.dumps(line).encode() + b"\n")
+        data = _line(line)
+        self._write(data)
         if keep:
-            with self._findings.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with self._findings.open("ab") as file:
+                file.write(data)
 
     def kept(self) -> list[dict[str, Any]]:
         """The lines that were to be kept, of this process and of those before it."""
         try:
-            lines = self._findings.read_text(encoding="utf-8").splitlines(keepends=True)
+            lines = self._findings.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return [value for line in lines if (value := self._value(line)) is not None]
 
     def _write(self, data: bytes) -> None:
         written = os.write(self._fd, data)
@@ -124,16 +141,35 @@ class Journal:
 
     def read(self) -> list[tuple[int, dict[str, Any]]]:
         """The next lines, each with the place where it ends; `given` is for the caller to move on."""
-        data = os.pread(self._fd, CHUNK, self.given)
+        size = CHUNK
+        while b"\n" not in (data := os.pread(self._fd, size, self.given)) and self.given + size < self._size:
+            size *= 2
         lines, place = [], self.given
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            place += len(line)
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            lines.append((place, value if isinstance(value, dict) else {}))
+        for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
+            place += len(line) + 1
+            lines.append((place, self._value(line) or {}))
         return lines
+
+    def _value(self, line: bytes) -> dict[str, Any] | None:
+        """What stands in `line`; one that is damaged is put aside, and counted."""
+        data, _, check = line.rstrip(b"\n").rpartition(b"\t")
+        data, check = (data, check) if data else (check, b"")  # of version 1
+        try:
+            value = json.loads(data)
+            if isinstance(value, dict) and (not check or int(check, 16) == crc32(data)):
+                return value
+        except (ValueError, RecursionError):
+            pass
+        if line.strip():  # an empty one is what a full disk left of another
+            self.damaged += 1
+            with self.aside.open("ab") as file:
+                file.write(line.rstrip(b"\n") + b"\n")
+        return None
+
+    @property
+    def aside(self) -> Path:
+        """Where damaged lines are put."""
+        return self.path.with_suffix(".damaged")
 
     def delivered(self) -> None:
         """All that was given is delivered."""

@@ -6,6 +6,7 @@ wait for `tracker-diag flush`. Nothing is dropped but histograms, which are larg
 
 import contextlib
 import os
+import random
 import threading
 import time
 from collections import Counter, OrderedDict, deque
@@ -36,8 +37,11 @@ MEMORY = 1000
 REFUSALS = 100
 """Times that a tracker may refuse something in one go."""
 
+EXIT_TIMEOUT = "TRACKER_DIAG_EXIT_TIMEOUT"
+"""Environment variable: seconds that the end of a run waits while nothing gets through to a tracker; 5 if not set."""
+
 CLOSE_WITHIN = 30.0
-"""Seconds that the end of a run waits for a slow tracker."""
+"""Seconds that it waits at most, for one that is slow."""
 
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
@@ -73,7 +77,10 @@ class Outbox(Backend):
         self._counts: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
         self._end: tuple[Summary, Sequence[Table]] | None = None
-        self._deadline = float("inf")
+        self._deadline = self._latest = float("inf")
+        self._patience = CLOSE_WITHIN
+        self._pause = 0.0
+        """Between two attempts at the end."""
         self._stop = False
         self._handing: object = None
         """Number of the entry that is on its way to the tracker."""
@@ -128,7 +135,7 @@ class Outbox(Backend):
         return found
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        """Deliver what waits and end, within `CLOSE_WITHIN` seconds; what is left then stays in the journal."""
+        """Deliver what waits and end, as long as something gets through; what is left then stays in the journal."""
         self.end(summary, tables)
         self._finish()
 
@@ -136,14 +143,17 @@ class Outbox(Backend):
         """Say that nothing comes after this, and wait for nothing; `close` then waits."""
         with self._wake:
             if self._end is None:
-                self._end, self._deadline = (summary, tables), time.monotonic() + CLOSE_WITHIN
+                now, self._patience = time.monotonic(), min(exit_timeout(), CLOSE_WITHIN)
+                self._latest, self._deadline = now + CLOSE_WITHIN, now + self._patience
+                self._end = summary, tables
                 self._start()
                 self._wake.notify()
 
     def drain(self, seconds: float) -> bool:
         """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
         with self._wake:
-            self._stop, self._deadline = True, time.monotonic() + seconds
+            self._stop, self._patience = True, seconds
+            self._deadline = self._latest = time.monotonic() + seconds
             self._start()
             self._wake.notify()
         return self._finish()
@@ -156,12 +166,16 @@ class Outbox(Backend):
         if self._thread is None or self._thread.ident is None:
             self._work()
         else:
-            self._thread.join(max(0.0, self._deadline - time.monotonic()) + 1)
+            before = self._progress()
+            while self._thread.is_alive() and time.monotonic() <= self._deadline + 1:
+                if (place := self._progress()) != before:
+                    before, self._deadline = place, min(self._latest, time.monotonic() + self._patience)
+                self._thread.join(0.05)
         with self._wake:
             if self._whole:
                 return True
-            place = self._journal.path if self._journal else "memory, and lost with the process"
-            left = f"not all was delivered; the rest is in {place}: tracker-diag flush"
+            where = self._journal.path if self._journal else "memory, and lost with the process"
+            left = f"not all was delivered; the rest is in {where}: tracker-diag flush"
             if not self._waits:
                 left = "every step was delivered, but not all of the report at the end"
             self._errors.append(TimeoutError(f"{self.name}: {left}"))
@@ -224,7 +238,16 @@ class Outbox(Backend):
                 self._errors.append(error)
         if self._journal:
             for entry in self._journal.kept():
-                self._remember(entry)
+                self._attempt(partial(self._remember, entry))  # one of another version is told, and left out
+            self._tell_damage(self._journal)
+
+    def _tell_damage(self, journal: Journal) -> None:
+        with self._wake:
+            if journal.damaged:
+                self._counts["damaged_lines"] += journal.damaged
+                told = f"{self.name}: {journal.damaged} damaged lines, put aside in {journal.aside}"
+                self._errors.append(Refused(told))
+                journal.damaged = 0
 
     def _work(self) -> None:
         with writing():
@@ -235,7 +258,8 @@ class Outbox(Backend):
         while True:
             with self._wake:
                 if failed:  # what arrives meanwhile is no reason to try again sooner
-                    self._wake.wait_for(lambda: self._ending, min(pause, max(0.0, self._deadline - time.monotonic())))
+                    left = max(0.0, self._deadline - time.monotonic())
+                    self._wake.wait_for(lambda: self._ending, min(jittered(pause), left))
                 elif pause:
                     self._wake.wait(pause)
                 else:
@@ -255,19 +279,20 @@ class Outbox(Backend):
             if self._journal:
                 self._journal.close(keep=self._waits)
 
-    def _progress(self) -> tuple[object, int]:
+    def _progress(self) -> tuple[object, int, bool]:
         """Something else than before, if anything was delivered since: the entry that failed, what the tracker took.
 
         How far the journal was read tells nothing: a backend that collects takes entries while its server is down.
         """
-        return self._handing, self.inner.sent
+        return self._handing, self.inner.sent, self._waits
 
     def _failed(self, error: Exception) -> None:
-        """Count what may go well later; at the end there is no time for longer pauses."""
+        """Count what may go well later; at the end, pause."""
         with self._wake:
             self._errors.append(error)
         if self._ending:
-            time.sleep(min(RETRY, max(0.0, self._deadline - time.monotonic())))
+            self._pause = min(2 * self._pause, 8 * RETRY) if self._pause else RETRY
+            time.sleep(max(0.0, min(jittered(self._pause), self._deadline - time.monotonic())))
 
     def _tell_end(self, summary: Summary, tables: Sequence[Table]) -> bool:
         """`close` of the tracker, then `flush` for what that could not bring, until the deadline."""
@@ -309,6 +334,7 @@ class Outbox(Backend):
                 self._handing = entry.get("n")
                 self._attempt(partial(self._hand, entry))
                 journal.given = place
+            self._tell_damage(journal)
         if journal is None or not journal.unread:
             while self._memory:
                 self._handing = self._memory[0]["n"]
@@ -380,6 +406,20 @@ class Outbox(Backend):
     def _lasting(self, error: Exception) -> bool:
         """Whether what raised `error` will never go well."""
         return isinstance(error, Refused) or not self.inner.temporary(error)
+
+
+def jittered(pause: float) -> float:
+    """Three quarters of `pause` to all of it: many trainers do not come back to a server at once."""
+    return pause * random.uniform(0.75, 1.0)  # nothing is kept secret by it
+
+
+def exit_timeout() -> float:
+    """Seconds that the end of a run waits while nothing gets through."""
+    given = os.environ.get(EXIT_TIMEOUT, "")
+    try:
+        return max(0.0, float(given)) if given else 5.0
+    except ValueError:
+        return 5.0
 
 
 def journal_for(backend: Backend, kind: str = "") -> Journal:
