@@ -16,6 +16,7 @@ from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.errors import DiagError, UnknownName
+from tracker_diag.report.console import Terminal
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import SEVERITIES, Summary
@@ -151,8 +152,8 @@ def diagnose(
     if as_json:
         typer.echo(json.dumps(shown.to_json(), indent=1))
     else:
-        Console().print(verdict(shown.summary, lines(shown), shown.live))
-        Console().print(about_keys(shown), style="dim")
+        Terminal().print(verdict(shown.summary, lines(shown), shown.live))
+        Terminal().print(about_keys(shown), style="dim")
     _exit_on(found.summary, fail_on)
 
 
@@ -202,4 +203,4 @@ def _report(summary: Summary, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(summary.to_json(), indent=1))
     else:
-        Console().print(verdict(summary))
+        Terminal().print(verdict(summary))

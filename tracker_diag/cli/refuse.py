@@ -7,11 +7,12 @@ from typing import NoReturn
 import typer
 
 from tracker_diag.errors import DiagError
+from tracker_diag.report.console import clean
 
 
 def refuse(message: str) -> NoReturn:
     """End the command with `message`."""
-    typer.echo(f"tracker-diag: {' '.join(message.split())}", err=True)
+    typer.echo(f"tracker-diag: {clean(' '.join(message.split()))}", err=True)
     raise typer.Exit(2)
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.errors import RuleError, UnknownName, nearest
+from tracker_diag.report.console import Terminal
 from tracker_diag.rules import new
 from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.loader import chosen, in_force, load_rules
@@ -36,7 +36,7 @@ def list_rules(which: Which = None) -> None:
         table.add_column(column, no_wrap=column != "file", overflow="fold")
     for rule in rules:
         table.add_row(rule.id, rule.name, rule.severity, rule.link, *([str(rule.file)] if rule.own else []))
-    Console().print(table)
+    Terminal().print(table)
 
 
 @rules_app.command()
@@ -51,7 +51,7 @@ def show(rule_id: Annotated[str, typer.Argument(help="For example POL001.")], wh
     facts.add_column()
     for name, text in page(rules[rule_id.upper()]).items():
         facts.add_row(name, Text(text))
-    Console().print(facts)
+    Terminal().print(facts)
 
 
 def page(rule: Rule) -> dict[str, str]:

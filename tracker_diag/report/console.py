@@ -4,16 +4,38 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 QUIET = "TRACKER_DIAG_QUIET"
 """Environment variable: set to anything but 0, only warnings are shown."""
 
 COLORS = {logging.WARNING: "yellow", logging.ERROR: "red"}
+
+
+CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def clean(text: str) -> str:
+    """`text` without what steers a terminal: names of metrics and messages of servers may hold anything."""
+    return text.translate(CONTROL)
+
+
+class Terminal(Console):
+    """A console on which text is text: nothing in it is markup, or steers the terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(clean(segment.text), segment.style)
 
 
 def say(*lines: RenderableType) -> None:
@@ -32,7 +54,7 @@ def near(path: str | Path) -> str:
 
 def show(*lines: RenderableType) -> None:
     """Show `lines` on standard output, as they were asked for."""
-    console = Console(highlight=False)
+    console = Terminal()
     for line in lines:
         console.print(line)
 
@@ -45,9 +67,9 @@ def unbroken(line: Text) -> RenderableType:
 
 def plain(line: RenderableType) -> str:
     """`line` as text of 100 columns without colours."""
-    console = Console(width=100, highlight=False, color_system=None, file=StringIO())
+    console = Terminal(width=100, color_system=None, file=StringIO())
     with console.capture() as shown:
-        console.print(line)
+        console.print(line, crop=False)
     return "\n".join(row.rstrip() for row in shown.get().splitlines())
 
 
@@ -64,7 +86,7 @@ class Screen(logging.Handler):
 
 
 def _show(*lines: RenderableType) -> None:
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True)
     with contextlib.suppress(OSError, ValueError):  # it is closed, or takes no more
         if console.is_jupyter:
             console.print(*lines, sep="\n")

@@ -89,11 +89,11 @@ def record(data):
 BAD = {
     "empty.jsonl": (b"", "{file}: the file is empty"),
     "blank.csv": (b"\n \n", "{file}: the file is empty"),
-    "a.jsonl": (b'{"step": 1, "a": 1}\n{"step": oops}\n{"step": 3, "a": 1}\n', "{file}:2: no JSON object: "),
-    "b.jsonl": (b'{"step": 1, "a": 1}\n[1, 2]\n', "{file}:2: list given, expected a JSON object with a step"),
+    "a.jsonl": (b'{"step": oops}\n{"step": 3 "a": 1}\n', "{file}:1: no JSON object: "),
+    "b.jsonl": (b'{"step": 1, "a"}\n[1, 2]\n', "{file}:1: no JSON object: "),
     "c.jsonl": (b'{"step": "x", "a": 1}\n', "{file}:1: step is 'x', expected a whole number"),
     "d.jsonl": (b'{"step": 1, "a": "text"}\n', "{file}: no metrics: not one number was logged; values that are no"),
-    "e.jsonl": (b'{"step": 1, "a": 1}\n' + b"[" * 100_000 + b"\n", "{file}:2: no JSON object: "),
+    "e.jsonl": (b'{"a":' * 100_000 + b"\n", "{file}:1: no JSON object: "),
     "f.jsonl": (b'{"step": 1, "a": "\xff"}\n', "{file}:1: no UTF-8 text: "),
     "g.jsonl": (b'{"step": 1e400, "a": 1}\n', "{file}:1: step is 'inf', expected a whole number"),
     "h.jsonl": (b"hello\nworld\n", "{file}: expected JSON Lines, by its name, but its content is something else"),
@@ -115,6 +115,15 @@ BAD = {
     "model.bin": (b"\x80\x02ab\0\0\1", "{file}: neither text nor a file of TensorBoard, W&B or numpy"),
     "train.log": (b"hello\nworld\n", "{file}: no metrics in 2 lines: neither a step of verl nor a dictionary of TRL"),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", [b'{"step": oops}', b"[1, 2]", b"[" * 100_000])
+def test_a_broken_line_costs_itself_alone_and_is_named(tmp_path, broken):
+    file = tmp_path / "m.jsonl"
+    file.write_bytes(b'{"step": 1, "a": 1}\n' + broken + b'\n{"step": 3, "a": 2}\n')
+    run = read_run(str(file))
+    assert {step: row["a"] for step, row in run.rows.items()} == {1: 1.0, 3: 2.0}
+    assert any("lines that are no JSON object, left out" in note and "line 2" in note for note in run.notes)
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -13,7 +13,7 @@ from tracker_diag.runs.sources.run import FinishedRun, Progress
 from tracker_diag.runs.sources.text import read_lines
 
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]{1,5}m")
-NUMBER = r"[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|nan|inf(?:inity)?|NaN|Infinity)"
+NUMBER = r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?|NaN|Infinity)"
 VERL = re.compile(r"\bstep:(\d+) - (?=\S+:)")
 VERL_ITEM = re.compile(rf"(?:^| - )(\S+):(?:[\w.]+\()?({NUMBER}|True|False)(?=[\s),]|$)")
 """`actor/entropy:0.4`, or `actor/entropy:np.float64(0.4)` as newer numpy has it."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -49,16 +50,18 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
     step_key = _step_key(file)
     rows = Rows()
     config: dict[str, object] = {}
+    broken: SourceError | None = None
     for at, line, ended in read_lines(file, progress):
         if not line.strip(" \t\r\n\0"):
             continue
         try:
             row = _row(file, at, line)
-        except SourceError:
-            # What a killed process wrote last.
-            if ended or not rows.added:
-                raise
-            rows.note(f"the last line, {at}, breaks off and was left out")
+        except SourceError as error:
+            broken = broken or error
+            if ended:
+                rows.count("lines that are no JSON object, left out", f"line {at}")
+                continue
+            rows.note(f"the last line, {at}, breaks off and was left out")  # what a killed process wrote last
             break
         if isinstance(settings := row.pop("config", None), dict):
             config |= flat(settings, ".")
@@ -71,6 +74,8 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
             step = step_of(row[step_key], f"{file}:{at}")
         values = {key: value for key, value in row.items() if key != step_key and key not in NO_METRICS}
         rows.add(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
+    if broken and not rows.added:
+        raise broken
     if step_key is None:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
     return replace(rows.finish(source, config, padded=True), findings=_findings(file.with_name("findings.jsonl")))
@@ -81,8 +86,8 @@ def _findings(file: Path) -> tuple[Mapping[str, Any], ...]:
     last: dict[tuple[object, ...], Mapping[str, Any]] = {}
     if file.is_file():
         for at, line, ended in read_lines(file):
-            if ended and line.strip():
-                row = _row(file, at, line)
+            with suppress(SourceError):
+                row = _row(file, at, line) if ended and line.strip() else {}
                 if "rule" in row:
                     last[tuple(row.get(key) for key in ("rule", "pair", "slice", "onset"))] = row
     return tuple(last.values())
@@ -105,5 +110,6 @@ def _step_key(file: Path) -> str | None:
     found: set[str] = set()
     for at, line, ended in islice(read_lines(file), HEAD):
         if ended and line.strip(" \t\r\n\0"):
-            found |= _row(file, at, line).keys()
+            with suppress(SourceError):  # told when it is read
+                found |= _row(file, at, line).keys()
     return next((key for key in STEPS if key in found), None)
