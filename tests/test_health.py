@@ -3,10 +3,13 @@
 import os
 import signal
 import threading
+from enum import Enum
+from functools import partial
 
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag.errors import without_secrets
 from tracker_diag.health import Health, whole
 from tracker_diag.testing import CapturingBackend, example_batch
 
@@ -131,3 +134,63 @@ def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
     assert ended == [0] * 15
     assert run.diag.close().last_step < 10**6
     assert run.diag.failures == []
+
+
+def test_every_signal_is_heard_and_none_is_forgotten(alarms):
+    heard = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: heard.append("the second"))
+
+    def first(*_):
+        heard.append("the first")
+        raise Of
+
+    alarms(first)
+    health = Health()
+
+    def both():
+        with health.guard("internal_errors"), whole():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR2)
+
+    try:
+        with pytest.raises(Of):
+            both()
+        assert heard == ["the first", "the second"]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert not health.counts
+
+
+def test_an_error_of_ours_is_none_of_a_handler():
+    """The system's own handlers are an enum, and so are reasons and more of ours."""
+
+    class Kind(Enum):
+        ONE = 1
+
+    health = Health()
+    health.strict = False
+    with health.guard("internal_errors"):
+        Kind("none of these")
+    assert health.counts["internal_errors"] == 1
+
+
+def test_a_handler_that_takes_itself_off_first(alarms):
+    def once(*_):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        raise Of
+
+    alarms(partial(once))
+    health = Health()
+    with pytest.raises(Of), health.guard("internal_errors"), whole():
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_secrets_of_the_environment_are_not_told(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "a key/with+signs")
+    monkeypatch.setenv("TRACKER_DIAG_NOTIFY", "slack://first-of-two mail://second-of-two")
+    monkeypatch.setenv("TOKENIZER_PATH", "/models/tokenizer")
+    told = without_secrets(
+        "no answer from slack://first-of-two, mail://second-of-two; http://me:word@host/?X-Amz-Signature=abc&y=1 of "
+        "/models/tokenizer"
+    )
+    assert told == "no answer from ***, ***; http://***@host/?X-Amz-Signature=***&y=1 of /models/tokenizer"

@@ -18,8 +18,10 @@ import re
 import signal
 from collections.abc import Collection
 from difflib import get_close_matches
+from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
+from urllib.parse import quote
 
 
 class DiagError(Exception):
@@ -91,14 +93,24 @@ SIGNALS = tuple(
 """Those that programs have handlers of their own for."""
 
 
+RAISED_BY_A_HANDLER = "_raised_by_a_signal_handler"
+"""Attribute of an exception of which that is known, as the handler may have put another in its own place."""
+
+
 def _code(handler: Any) -> CodeType | None:
     """What runs when `handler`, a function, a method or an object that can be called, is called."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not callable(handler) or isinstance(handler, signal.Handlers):  # the system's own, an enum
+        return None
     function = getattr(handler, "__func__", handler)
     return getattr(function, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
 def of_a_handler(error: Exception) -> bool:
     """Whether `error` comes from a signal handler, which runs in the midst of whatever the main thread does."""
+    if getattr(error, RAISED_BY_A_HANDLER, False):
+        return True
     codes = {_code(signal.getsignal(number)) for number in SIGNALS} - {None}
     at = error.__traceback__
     while at is not None:
@@ -113,13 +125,15 @@ def without_password(text: str) -> str:
     return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)
 
 
-SECRET = re.compile("TOKEN|PASSWORD|SECRET|API_?KEY|CREDENTIAL|TRACKER_DIAG_NOTIFY")
+SECRET = re.compile(r"(^|_)(TOKENS?|PASSWORD|SECRETS?|API_?KEY|(SECRET|ACCESS)_KEY|CREDENTIALS?|PAT|NOTIFY)(_|$)")
 """In the name of an environment variable that holds one."""
 
 
 def without_secrets(text: str) -> str:
     """`text` with stars for the user and password of each address, and for what the environment holds as secrets."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and value in text and SECRET.search(name):
-            text = text.replace(value, "***")
-    return without_password(text)
+    for name, values in os.environ.items():
+        if SECRET.search(name):
+            for value in values.split():
+                for form in (value, quote(value, safe="")):
+                    text = text.replace(form, "***") if len(value) >= 8 else text
+    return without_password(re.sub(r"([?&]X-Amz-(?:Signature|Credential|Security-Token)=)[^&\s]+", r"\1***", text))

@@ -5,15 +5,18 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from tracker_diag.errors import SIGNALS, DiagError, StepError, of_a_handler, without_secrets
+from tracker_diag.errors import RAISED_BY_A_HANDLER, SIGNALS, DiagError, StepError, of_a_handler, without_secrets
 
 _log = logging.getLogger("tracker_diag")
+
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 @contextmanager
@@ -33,17 +36,29 @@ def whole() -> Generator[None, None, None]:
 
     found = {number: signal.getsignal(number) for number in SIGNALS}
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
-    for number in handlers:
-        signal.signal(number, later)
     try:
+        for number in handlers:
+            signal.signal(number, later)
         yield
     finally:
         over = True
         for number, handler in handlers.items():
             if signal.getsignal(number) is later:
                 signal.signal(number, handler)
-        for number, frame in came:
+        _call_all(handlers, came)
+
+
+def _call_all(handlers: Mapping[int, Handler], came: Sequence[tuple[int, FrameType | None]]) -> None:
+    """Call the handler of each signal that `came`; then raise what the first of them has raised."""
+    raised: BaseException | None = None
+    for number, frame in came:
+        try:
             handlers[number](number, frame)
+        except BaseException as error:  # noqa: BLE001, PERF203  # Ctrl-C is one; none keeps another from being heard
+            raised = raised or error
+    if raised is not None:
+        setattr(raised, RAISED_BY_A_HANDLER, True)
+        raise raised
 
 
 class HasLocks(Protocol):

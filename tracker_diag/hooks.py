@@ -132,8 +132,8 @@ class OnObject:
     """A hook on one object alone; a copy of that object has its class's own method again."""
 
     def __init__(self, owner: Any, name: str, call: Callable[..., Any], original: Callable[..., Any]) -> None:
+        update_wrapper(self, original)  # first, as it brings all attributes of a hook that is there already
         self._owner, self._name, self._call = owner, name, call
-        update_wrapper(self, original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)

@@ -350,7 +350,7 @@ class Monitor:
                     self._windows[pair].amend(one)
                 else:
                     self._windows[pair].push(one)
-                self._progress.last_with_tensors = step.step
+                self._progress.observed(step.step)
             statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
             step.pairs.update(observed)
             self._say(self._silence.judged(observed))

@@ -55,7 +55,9 @@ def statistics(
 
 def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     """The pairs that have no values, and why."""
-    on_policy = {pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal}
+    on_policy: dict[Pair, Reason] = {
+        pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal
+    }
     return not_observed(windows) | on_policy
 
 
@@ -75,15 +77,15 @@ def caveats(
     last, with_tensors = progress.last, progress.last_with_tensors
     if with_tensors is None:
         found.append("no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step")
-    elif last is not None and last - with_tensors > UNHEARD:
+    elif last is not None and last - with_tensors > max(UNHEARD, 2 * progress.widest):
         found.append(f"no tensors came after step {with_tensors}")
-    signal = [window for window in windows.values() if window.signal]
-    if windows and not signal:
+    have = max((window.with_signal for window in windows.values()), default=0)
+    if windows and not have:
         found.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
-    elif signal and (have := max(window.with_signal for window in signal)) < needed:
+    elif windows and have < needed:
         found.append(f"it was too early to judge how tails grow: {have} of {needed} steps")
     if windows and not any(_tokens(window)["post_tool"] for window in windows.values()):
-        found.append("no token came after a tool; if there are tools, look at model_mask")
+        found.append("no token came after a tool in the last steps; if there are tools, look at model_mask")
     return tuple(found)
 
 

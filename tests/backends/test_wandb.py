@@ -1,5 +1,6 @@
 """Against real offline runs, read back with W&B's own reader."""
 
+import contextlib
 import math
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tracker_diag import Monitor, wrap
+from tracker_diag.backends.delivery.journal import Journal
 from tracker_diag.backends.wandb import WandbBackend
 
 pytestmark = pytest.mark.slow
@@ -163,7 +165,8 @@ def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_
     if when == "before":
         YOURS[yours](run)
     run.finish()
-    assert {kind for kind, count in run.diag.health.items() if count} <= {"late_steps"}  # rows that count epochs
+    counted = {kind for kind, count in run.diag.health.items() if count}
+    assert counted <= {"late_steps", "dropped_histograms"}  # of rows that count epochs, and of steps without a row
     records = wandb_offline.records()
     assert repr(own(rows_of(records))) == repr(rows_of(wandb_offline.records("plain")))
     assert len(rows_of(records)) == len(rows_of(wandb_offline.records("plain")))
@@ -186,6 +189,69 @@ def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_of
     run.finish()
     rows = history(wandb_offline.records())
     assert [(row["train/global_step"], row["train/loss"]) for row in rows] == [(s, 0.1 * s) for s in (0, 4, 8)]
+
+
+def test_your_next_run_is_yours_and_a_sweep_is_none_of_ours(rng, make_batch, wandb_offline, monkeypatch, tmp_path):
+    """W&B gives `init` whatever run was begun last, and whoever has a sweep's variables that sweep's run."""
+    import wandb
+
+    run = wrap(wandb_offline.start())
+    for step in range(10):
+        run.diag.observe(**make_batch(rng))
+        run.diag.log({"loss": 1.0}, step)
+    assert wandb.init(project="test", dir=tmp_path, mode="offline").id == run.id
+    with monkeypatch.context() as sweep:
+        for name, value in {"SWEEP_ID": "of-yours", "RUN_ID": run.id, "RESUME": "must"}.items():
+            sweep.setenv(f"WANDB_{name}", value)
+        run.finish()
+    (records,) = wandb_offline.beside()
+    assert [row["diag/step"] for row in history(records)] == list(range(10))
+    assert run.diag.failures == []
+    after = wandb.init(project="test", dir=tmp_path, mode="offline")
+    assert after.id != run.id
+    assert "-diag-" not in after.id
+    after.finish()
+
+
+def test_a_run_that_is_wrapped_twice_and_again_after_the_end_is_heard(rng, make_batch, wandb_offline):
+    run = wandb_offline.start()
+    first = wrap(run)
+    assert wrap(run).diag is first.diag
+    first.diag.observe(**make_batch(rng))
+    run.log({"a": 1}, step=0)
+    first.diag.close()
+    again = wrap(run)
+    again.diag.observe(**make_batch(rng))
+    run.log({"a": 2}, step=1)
+    run.finish()
+    assert again.diag.step == 1
+    rows = history(wandb_offline.records())
+    assert [(row["_step"], row["a"], row["diag/step"]) for row in rows] == [(0, 1, 0), (1, 2, 1)]
+
+
+@pytest.mark.parametrize("refused", [("text", {}), ({1: 2}, {}), ({"a": 1}, {"step": 2})])
+def test_a_row_that_is_refused_is_none_of_ours_either(refused, rng, make_batch, wandb_offline):
+    run = wrap(wandb_offline.start())
+    data, options = refused
+    run.log({"a": 0}, step=5)
+    run.diag.observe(**make_batch(rng))
+    with contextlib.suppress(TypeError, ValueError):
+        run.log(data, **options)
+    run.log({"a": 6}, step=6)
+    run.finish()
+    assert [(row["_step"], row["a"]) for row in history(wandb_offline.records())] == [(5, 0), (6, 6)]
+
+
+def test_what_a_kill_left_outlives_the_run_that_is_resumed(journals, rng, make_batch, wandb_offline):
+    run = wandb_offline.start()
+    journal = Journal(journals / f"wandb-{run.id}-rows.jsonl", {"backend": "wandb", "address": {}})
+    journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
+    journal.close(keep=True)
+    wrapped = wrap(run)
+    wrapped.diag.observe(**make_batch(rng))
+    run.log({"a": 1}, step=1)
+    run.finish()
+    assert [file.name for file in journals.glob("*.jsonl")] == [f"wandb-{run.id}-rows.jsonl"]
 
 
 KILLED = """

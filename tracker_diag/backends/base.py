@@ -98,6 +98,9 @@ class Backend:
         """What `tracker-diag diagnose` reads the run from, later; empty if it cannot."""
         return ""
 
+    def begin(self) -> None:
+        """A monitor writes here from now on."""
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """The trainer's own metrics of `step`, for a backend that is not the tracker they went to.
 

@@ -30,6 +30,7 @@ class FanOut:
 
     def add(self, backend: Backend) -> None:
         self.tell_people()
+        backend.begin()
         self.backends += (backend if backend.local else Outbox(backend),)
 
     def tell_people(self) -> None:

@@ -359,9 +359,8 @@ class MlflowBackend(Backend):
 def _status(error: Exception) -> int:
     """The HTTP status that `error` tells of; 0 if none."""
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status is None and hasattr(error, "get_http_status_code"):  # of MLflow's own
-        status = error.get_http_status_code()
-    return status or 0
+    of_mlflow: Any = getattr(error, "get_http_status_code", None)
+    return status or (of_mlflow() if of_mlflow else 0)
 
 
 def _tags(findings: Collection[Finding]) -> dict[str, str]:

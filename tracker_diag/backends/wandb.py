@@ -2,23 +2,25 @@
 
 The rows of a run are yours. Ours never make one, close one or give one another number: what is known of a step goes
 into the row of the very call of yours that it is evaluated in, or else of your next one, and `diag/step` says which
-step it is. What finds no such row, as more steps are observed than you log rows, has a run of its own: `Beside`.
+step it is. What finds no such row, as more steps are observed than you log rows, waits on disk until the end, and
+another process then brings it to a run of its own: `Beside`. None is begun in yours, where W&B might take it for yours.
 """
 
 import os
 import shlex
+import subprocess
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, is_a, writing, writing_of_ours
 from tracker_diag.backends.delivery.journal import Journal
-from tracker_diag.backends.delivery.outbox import Outbox, journal_for
-from tracker_diag.backends.wandb_beside import STEP, Beside, media
+from tracker_diag.backends.delivery.outbox import Outbox, exit_timeout, journal_for
+from tracker_diag.backends.wandb_beside import MORE, STEP, Beside, media
 from tracker_diag.errors import DiagError, require
 from tracker_diag.health import open_in_forks
 from tracker_diag.hooks import Unlocked, before
@@ -35,6 +37,11 @@ Heard: TypeAlias = Callable[[Mapping[str, Any], int | None, int | None], None]
 
 KEPT = 4 << 20
 """Bytes of steps that are kept in case the process is killed; W&B writes its rows in blocks of 32 KiB."""
+
+
+ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
+SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")}
+"""Settings of the environment that are not about your run, or about the sweep that it belongs to."""
 
 
 class WandbBackend(Backend):
@@ -59,8 +66,9 @@ class WandbBackend(Backend):
         self._used: tuple[int | None, int | None] = None, None
         """The row that our last step went into, and the step."""
         self._hearing = False
-        self._more = False
-        """Whether there were steps that found no row of yours."""
+        self._more: Journal | None = None
+        """The steps that found no row of yours."""
+        self._steps_more = self._dropped = 0
         self._errors: deque[Exception] = deque(maxlen=100)
         self._process = os.getpid()
         self._rest = Outbox(Beside(address_of(run), run))
@@ -70,12 +78,7 @@ class WandbBackend(Backend):
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
-        own, parameters = Unlocked(lambda _, error: self._errors.append(error)), ("data", "step", "commit")
-        module: Any = sys.modules.get("wandb")
-        current = getattr(getattr(module, "log", None), "__self__", None) is run  # it would keep the run's own method
-        self._off = [before(run, "log", parameters, self._logged, own)]
-        if current:
-            self._off.append(before(module, "log", parameters, self._logged, own))
+        self._off: list[Callable[[], None]] = []
 
     def new_locks(self) -> None:
         self._lock = threading.RLock()
@@ -127,6 +130,15 @@ class WandbBackend(Backend):
         settings: Mapping[str, object] = self.run.config.as_dict()
         return settings
 
+    def begin(self) -> None:
+        own, parameters = Unlocked(lambda _, error: self._errors.append(error)), ("data", "step", "commit")
+        module: Any = sys.modules.get("wandb")
+        # That one would keep the run's own method.
+        current = getattr(getattr(module, "log", None), "__self__", None) is self.run
+        self._off = [before(self.run, "log", parameters, self._logged, own)]
+        if current:
+            self._off.append(before(module, "log", parameters, self._logged, own))
+
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         if not records:
             return
@@ -137,8 +149,7 @@ class WandbBackend(Backend):
                 self._waiting, earlier = (step, [*earlier[1], *records], at), None
         self._keep(step, records, at)
         if earlier:
-            self._more = True
-            self._rest.log(*earlier)
+            self._put_by(*earlier)
         if self._row is None:
             self._join(None, None)
         elif not self._hearing:  # nobody knows when your next row comes, and the process may die before
@@ -172,7 +183,8 @@ class WandbBackend(Backend):
         return found
 
     def counts(self) -> Mapping[str, int]:
-        return self._rest.counts()
+        found, self._dropped = Counter({"dropped_histograms": self._dropped}) + Counter(self._rest.counts()), 0
+        return found
 
     def end(self, summary: Summary, tables: Sequence[Table]) -> None:
         while self._off:
@@ -180,7 +192,7 @@ class WandbBackend(Backend):
         with self._lock:
             waiting, self._waiting = self._waiting, None
         if waiting and self._more:  # else it stands in the summary
-            self._rest.log(*waiting)
+            self._put_by(*waiting)
         self._rest.end(summary, tables)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
@@ -190,27 +202,56 @@ class WandbBackend(Backend):
         if self._kept:
             self._kept.close(keep=False)
             self._kept = None
+        if self._more:
+            with suppress(Exception):  # the run may be over
+                self.run.summary[MORE] = self._steps_more
+            self._more.close(keep=True)
+            self._bring(self._more.path)
+            self._more = None
+
+    def _put_by(self, step: int, records: Sequence[Record], at: float) -> None:
+        """Keep a step that found no row of yours."""
+        scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+        self._dropped += len(records) - len(scalars)
+        self._steps_more += 1
+        try:
+            if self._more is None:
+                self._more = journal_for(self._rest.inner, "-more")
+            self._more.append({"scalars": scalars, "step": step, "at": at, "n": step})
+        except OSError as error:
+            self._errors.append(error)
+
+    def _bring(self, path: Path) -> None:
+        """Have another process bring `path` to a run beside yours; it goes on if that takes longer than an exit may."""
+        known = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") or name in SAME}
+        command = [sys.executable, "-c", "from tracker_diag.cli.app import app; app()", "flush", str(path)]
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        child = subprocess.Popen(command, env=known, start_new_session=True, **quiet)  # noqa: S603  # our own
+        try:
+            child.wait(exit_timeout())
+        except subprocess.TimeoutExpired:
+            left = f"{self._steps_more} steps are still on their way; if they do not come: tracker-diag flush {path}"
+            self._errors.append(TimeoutError(f"wandb: {left}"))
 
     def _logged(self, given: Mapping[str, Any]) -> None:
         """A call of `Run.log` is about to be made."""
-        if writing_of_ours() or os.getpid() != self._process:
-            return
         data, step, commit = given["data"], given.get("step"), given.get("commit")
-        if self._row is None:
-            if self.heard:
-                self.heard(data, step, None)
+        if writing_of_ours() or os.getpid() != self._process or not _is_taken(data):
             return
-        row = self._row if step is None else max(self._row, step)  # asking W&B would take a message to a process
+        with self._lock:
+            row = late = None
+            if self._row is not None:  # asking W&B for it would take a message to a process
+                late = step is not None and step < self._row
+                row = self._row if step is None else max(self._row, step)
+                self._row = self._row if late else row + (step is None if commit is None else bool(commit))
         if self.heard:
             self._hearing = True
             try:
                 self.heard(data, step, row)
             finally:
                 self._hearing = False
-        refused = (step is not None and step < self._row) or not isinstance(data, Mapping)
-        if not refused:
+        if not late:
             self._join(row, step)
-            self._row = row + (step is None if commit is None else bool(commit))
         self._into_summary()
 
     def _join(self, row: int | None, step: int | None) -> None:
@@ -233,6 +274,11 @@ class WandbBackend(Backend):
             step, records, _ = self._waiting
         with writing():
             self.run.summary.update({STEP: step} | {record.name: media(record) for record in records})
+
+
+def _is_taken(data: object) -> bool:
+    """Whether W&B takes `data` for a row; else it raises, and there is none."""
+    return isinstance(data, Mapping) and all(isinstance(key, str) for key in data)
 
 
 def address_of(run: Any) -> dict[str, str]:

@@ -17,7 +17,7 @@ from tracker_diag.rules.triage import Summary
 
 STEP = PREFIX + "step"
 MORE = PREFIX + "more"
-"""Key in the summary of your run: the id of the run beside it."""
+"""Key in the summary of your run: how many steps are in runs beside it."""
 
 OF = "diag_of"
 """Setting of the run beside: the id of yours."""
@@ -26,12 +26,12 @@ OF = "diag_of"
 class Beside(Backend):
     """What a row of yours has no place for.
 
-    Tables and alerts go to `run`, tables into its summary; steps into a run of their own, which begins with the first
-    of them and has an id that no other process takes.
+    Tables and alerts go to `run`, tables into its summary. Without it, in a process of `tracker-diag flush`, all goes
+    into a run of its own, which begins with the first step and has an id that no other process takes.
 
     Args:
         address: of your run, as `WandbBackend.address` gives it.
-        run: your run, while it is underway; without it the run beside takes tables and alerts too.
+        run: your run, while it is underway.
     """
 
     name = "wandb"
@@ -40,6 +40,10 @@ class Beside(Backend):
         self._wandb: Any = require("wandb", "wandb")
         self._address, self._run = address, run
         self._own: Any = None
+        self._refused: Exception | None = None
+        """Why no run can be begun."""
+        self.sent = 0
+        """Rows and tables that W&B has taken."""
         self._rows: deque[dict[str, Any]] = deque()
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
@@ -74,11 +78,18 @@ class Beside(Backend):
         while self._rows:
             self._begin().log(self._rows[0], commit=True)
             self._rows.popleft()
+            self.sent += 1
         while self._tables:
             name, table = next(iter(self._tables.items()))
             (self._run or self._begin()).summary[name] = media(table)
             del self._tables[name]
+            self.sent += 1
         return True
+
+    def finish(self) -> None:
+        """End the run beside, if there is one; what it was given lies in a file of W&B's already."""
+        if self._own is not None:
+            self._own.finish()
 
     def temporary(self, error: Exception) -> bool:
         return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)
@@ -86,34 +97,34 @@ class Beside(Backend):
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
         self.flush(last=True)
-        self.finish()
-
-    def finish(self) -> None:
-        """End the run beside, if there is one."""
-        if self._own is not None:
-            self._own.finish()
 
     def _begin(self) -> Any:
         """The run beside yours: a number of its own for each process, as W&B counts rows from 0 in each."""
+        if self._refused:
+            raise self._refused
         if self._own is None:
             of, here = self._address, self._wandb
-            self._own = here.init(
-                id=f"{of['run']}-diag-{time.time_ns() // 1_000_000:x}",
-                name=f"{of['name']} diag",
-                project=of["project"] or None,
-                entity=of["entity"] or None,
-                group=of["group"] or None,
-                dir=of["folder"],
-                mode=of["mode"],
-                job_type="diag",
-                config={OF: of["run"]},
-                reinit="create_new",
-                settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),
-            )
+            run_id = f"{of['run']}-diag-{time.time_ns() // 1_000_000:x}"
+            try:
+                self._own = here.init(
+                    id=run_id,
+                    name=f"{of['name']} diag",
+                    project=of["project"] or None,
+                    entity=of["entity"] or None,
+                    group=of["group"] or None,
+                    dir=of["folder"],
+                    mode=of["mode"],
+                    job_type="diag",
+                    config={OF: of["run"]},
+                    resume="never",
+                    reinit="create_new",
+                    settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),
+                )
+            except Exception as error:
+                self._refused = None if self.temporary(error) else error
+                raise
             self._own.define_metric(STEP, hidden=True)
             self._own.define_metric(PREFIX + "*", step_metric=STEP)
-            if self._run is not None:
-                self._run.summary[MORE] = self._own.id
         return self._own
 
 

@@ -173,7 +173,7 @@ def flush(
     from tracker_diag.backends.delivery.outbox import folder as default
 
     place = folder or default()
-    if not place.is_dir():
+    if not place.exists():
         refuse(f"{place}: no such folder, expected one with journals")
     if to:
         os.environ["MLFLOW_TRACKING_URI"] = to

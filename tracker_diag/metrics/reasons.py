@@ -72,7 +72,9 @@ def reason(why: Why, **facts: Fact) -> Reason:
 def not_observed(there: Collection[Pair]) -> dict[Pair, Reason]:
     """The pairs that are not among those `there`, and which tensors they lack."""
     given = {field for pair in there for field in PAIRS[pair]}
-    lacking = {pair: [field for field in PAIRS[pair] if field not in given] for pair in PAIRS if pair not in there}
+    lacking: dict[Pair, list[str]] = {
+        pair: [field for field in PAIRS[pair] if field not in given] for pair in PAIRS if pair not in there
+    }
     return {pair: reason(Why.NOT_OBSERVED, fields=" and ".join(fields)) for pair, fields in lacking.items()}
 
 

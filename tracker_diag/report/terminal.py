@@ -80,8 +80,8 @@ def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> Re
         rows.add_row("", f"and {len(others) - MOST_OTHERS} more")
     for heading, caveat in zip(("but", ""), summary.caveats, strict=False):
         rows.add_row(heading, Text(_cut(caveat, 150), style="yellow"))
-    for heading, line in zip(("tails now", "", ""), summary.tails, strict=False):
-        rows.add_row(heading, line)
+    for heading, line in zip(("tails now", ""), summary.tails, strict=False):
+        rows.add_row(heading, _cut(line, 130))
     rows.add_row("rules", f"{_sight(summary)}; run.diag.explain() says what")
     places = [
         (label, place) for label, place in (*zip(("see", ""), where, strict=False), ("all of it", again)) if place

@@ -139,7 +139,7 @@ def diagnose(
 
 def _absent(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:
     """The pairs that a run with statistics of slices has none of; nothing is known of a run without any."""
-    there = {key.pair for row in rows.values() for key, _ in statistics(row)}
+    there: set[Pair] = {key.pair for row in rows.values() for key, _ in statistics(row)}
     return not_observed(there) if there else {}
 
 

@@ -21,6 +21,14 @@ class Progress:
     first: int | None = None
     last: int | None = None
     last_with_tensors: int | None = None
+    widest: int = 1
+    """Steps from one with tensors to the next, at most."""
+
+    def observed(self, step: int) -> None:
+        """Tensors of `step` have come."""
+        if self.last_with_tensors is not None:
+            self.widest = max(self.widest, step - self.last_with_tensors)
+        self.last_with_tensors = step
 
     def begun(self, step: int) -> None:
         """Count `step`."""

@@ -17,10 +17,11 @@ def deliver(folder: Path, seconds: float, there: Steps = lambda _: ()) -> Genera
     """Deliver what dead processes left in `folder`: each journal's path, what became of it, and whether all is well.
 
     Args:
+        folder: or one journal.
         seconds: to spend on each.
         there: asked of trackers that would take a step twice; their address has a `source`.
     """
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in [folder] if folder.is_file() else sorted(folder.glob("*.jsonl")):
         if path.name.endswith(".findings.jsonl"):
             continue
         try:

@@ -76,6 +76,8 @@ class Journal:
         self._findings = path.with_suffix(".findings.jsonl")
         self.damaged = 0
         """Lines that could not be read, and were put aside."""
+        self._seen = 0
+        """Up to where damage was looked for."""
         self._size = os.fstat(self._fd).st_size
         if self._size == 0:
             self.append({"version": VERSION, **about})
@@ -83,7 +85,8 @@ class Journal:
         self._start = first.index(b"\n") + 1 if b"\n" in first else len(first)
         with contextlib.suppress(ValueError):
             head = first[: self._start]
-            self.about: Mapping[str, Any] = json.loads(head.rpartition(b"\t")[0] or head)
+            about = json.loads(head.rpartition(b"\t")[0] or head)
+            self.about: Mapping[str, Any] = about if isinstance(about, dict) else {}
             if (version := self.about.get("version")) not in READ:
                 self.close(keep=True)
                 do = "deliver it with the tracker_diag that wrote it, or delete it"
@@ -130,7 +133,11 @@ class Journal:
             lines = self._findings.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
             return []
-        return [value for line in lines if (value := self._value(line)) is not None]
+        found = [(line, self._value(line)) for line in lines]
+        for line, value in found:
+            if value is None:
+                self._put_aside(line)
+        return [value for _, value in found if value is not None]
 
     def _write(self, data: bytes) -> None:
         written = os.write(self._fd, data)
@@ -147,11 +154,15 @@ class Journal:
         lines, place = [], self.given
         for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
             place += len(line) + 1
-            lines.append((place, self._value(line) or {}))
+            value = self._value(line)
+            if value is None and place > self._seen:
+                self._put_aside(line)
+            self._seen = max(self._seen, place)
+            lines.append((place, value or {}))
         return lines
 
     def _value(self, line: bytes) -> dict[str, Any] | None:
-        """What stands in `line`; one that is damaged is put aside, and counted."""
+        """What stands in `line`; None if it is damaged."""
         data, _, check = line.rstrip(b"\n").rpartition(b"\t")
         data, check = (data, check) if data else (check, b"")  # of version 1
         try:
@@ -160,11 +171,13 @@ class Journal:
                 return value
         except (ValueError, RecursionError):
             pass
+        return None
+
+    def _put_aside(self, line: bytes) -> None:
         if line.strip():  # an empty one is what a full disk left of another
             self.damaged += 1
-            with self.aside.open("ab") as file:
+            with contextlib.suppress(OSError), self.aside.open("ab") as file:
                 file.write(line.rstrip(b"\n") + b"\n")
-        return None
 
     @property
     def aside(self) -> Path:
@@ -194,6 +207,8 @@ class Journal:
 
     def close(self, *, keep: bool) -> None:
         """Let go of the file; delete it unless there is something to `keep`. What comes after is an OSError."""
+        if self._fd < 0:
+            return
         os.close(self._fd)
         os.close(self._marks)
         self._fd = self._marks = -1  # the numbers soon are those of other files

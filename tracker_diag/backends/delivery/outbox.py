@@ -328,13 +328,14 @@ class Outbox(Backend):
         """Hand on what waits; whether all of it has arrived."""
         journal = self._journal
         if journal:
-            for place, entry in journal.read():
+            waiting = journal.read()
+            self._tell_damage(journal)
+            for place, entry in waiting:
                 if self.inner.full:
                     break
                 self._handing = entry.get("n")
                 self._attempt(partial(self._hand, entry))
                 journal.given = place
-            self._tell_damage(journal)
         if journal is None or not journal.unread:
             while self._memory:
                 self._handing = self._memory[0]["n"]
@@ -351,7 +352,7 @@ class Outbox(Backend):
             arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
             if arrived is not None:
                 break
-        arrived = arrived is not False
+        arrived = bool(arrived)  # None where one thing after the other was refused
         if journal and arrived:
             with self._wake:
                 journal.delivered()
@@ -423,13 +424,16 @@ def exit_timeout() -> float:
 
 
 def journal_for(backend: Backend, kind: str = "") -> Journal:
-    """A journal of `backend`, of `kind` where it has several.
+    """A journal of `backend`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
 
-    It has another name where the first is in use, or of another version.
+    It has another name where the first is in use, of another version, or of a kind that is not to go on with it.
     """
     about = {"backend": backend.name, "address": dict(backend.address)}
     run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
     for number in count():
         with contextlib.suppress(JournalInUse, JournalVersion):
-            return Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
+            journal = Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
+            if not (kind and journal.undelivered):
+                return journal
+            journal.close(keep=True)
     raise AssertionError

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tracker_diag.errors import SourceError, require
+from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.runs.sources.keys import flat
 from tracker_diag.runs.sources.rows import Rows
 from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
@@ -52,7 +53,8 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
                 case "history":
                     axis.add(rows, record["history"].get("item", {}))
                 case "summary":
-                    last = {**last, **record["summary"].get("update", {})}
+                    update = record["summary"].get("update", {})
+                    last = update if f"{PREFIX}step" in update else last
                 case "metric" if "step_metric" in (metric := record["metric"]):
                     axis.define(metric.get("glob_name") or metric.get("name", ""), metric["step_metric"])
                 case "run":
@@ -60,7 +62,10 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
                     config |= _settings(record["run"].get("config", {}))
                 case "config":
                     config |= _settings(record["config"])
-        axis.beside(rows, last)  # the diagnostics' last step, if it found no row
+                case "exit":  # until then another one may come in its place
+                    axis.beside(rows, last)  # the diagnostics' last step, if it found no row
+                case _:
+                    pass
         for other in sorted(file.parent.parent.glob(f"*-{run_id}-diag-*/*.wandb")) if run_id else ():
             for record in _records(other, said, None):
                 axis.beside(rows, record.get("history", {}).get("item", {}))
