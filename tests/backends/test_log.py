@@ -244,4 +244,7 @@ def test_a_mask_of_none_is_no_mask(make_batch, rng):
     monitor = Monitor()
     monitor.observe(**make_batch(rng, pairs=("policy",)) | {"model_mask": None, "tool": None})
     monitor.log({"reward": 0.5}, 0)
-    assert "no token came after a tool; if there are tools, look at model_mask" in monitor.close().caveats
+    assert (
+        "no token came after a tool in the last steps; if there are tools, look at model_mask"
+        in monitor.close().caveats
+    )
