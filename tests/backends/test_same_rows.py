@@ -45,7 +45,7 @@ def test_wandb(calls, tensors, read_wandb):
                     target.diag.observe(**tensors)
                 target.log(data, step=step, commit=commit)
             target.finish()
-            (file,) = Path(folder).glob("wandb/offline-run-*/run-*.wandb")
+            (file,) = Path(folder).glob(f"wandb/offline-run-*-{run.id}/run-*.wandb")
             records = read_wandb(file)
         rows = [record["history"]["item"] for record in records if record["type"] == "history"]
         mine = [
