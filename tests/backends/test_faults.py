@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tracker_diag import Monitor
-from tracker_diag.backends.delivery import outbox
+from tracker_diag.backends.delivery import journal, outbox
 from tracker_diag.backends.delivery.journal import VERSION, Journal
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.mlflow import MlflowBackend
@@ -283,7 +283,7 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
 
 
 def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):
-    client, journals = behind, outbox.folder()
+    client, journals = behind, journal.folder()
     run_id = client.create_run("0").info.run_id
     monitor = a_monitor(client, run_id)
     monitor.add(JsonlBackend(tmp_path))

@@ -231,7 +231,8 @@ def tracker() -> dict[str, float]:
     import mlflow
     import wandb
 
-    from tracker_diag.backends.delivery.outbox import FOLDER, Outbox
+    from tracker_diag.backends.delivery.journal import FOLDER
+    from tracker_diag.backends.delivery.outbox import Outbox
     from tracker_diag.backends.mlflow import MlflowBackend
     from tracker_diag.backends.wandb import WandbBackend
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, is_a, writing, writing_of_ours
-from tracker_diag.backends.delivery.journal import Journal
-from tracker_diag.backends.delivery.outbox import Outbox, exit_timeout, journal_for
+from tracker_diag.backends.delivery.journal import Journal, journal_for
+from tracker_diag.backends.delivery.outbox import Outbox
+from tracker_diag.backends.delivery.patience import exit_timeout
 from tracker_diag.backends.wandb_beside import MORE, STEP, Beside, media
 from tracker_diag.errors import DiagError, require
 from tracker_diag.health import open_in_forks
@@ -160,8 +161,7 @@ class WandbBackend(Backend):
             if self._kept is None and self._keeps:
                 self._kept = journal_for(self._rest.inner, "-rows")
             if self._kept:
-                scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-                self._kept.append({"scalars": scalars, "step": step, "at": at, "n": step})
+                self._kept.append(_entry(step, records, at))
                 if self._kept.size > KEPT:
                     self._kept.halve()
         except OSError as error:
@@ -211,13 +211,12 @@ class WandbBackend(Backend):
 
     def _put_by(self, step: int, records: Sequence[Record], at: float) -> None:
         """Keep a step that found no row of yours."""
-        scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-        self._dropped += len(records) - len(scalars)
+        self._dropped += sum(not isinstance(record, Scalar) for record in records)
         self._steps_more += 1
         try:
             if self._more is None:
                 self._more = journal_for(self._rest.inner, "-more")
-            self._more.append({"scalars": scalars, "step": step, "at": at, "n": step})
+            self._more.append(_entry(step, records, at))
         except OSError as error:
             self._errors.append(error)
 
@@ -274,6 +273,12 @@ class WandbBackend(Backend):
             step, records, _ = self._waiting
         with writing():
             self.run.summary.update({STEP: step} | {record.name: media(record) for record in records})
+
+
+def _entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
+    """A line of a journal, as `Outbox` reads it; without what is too large for a file."""
+    scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+    return {"scalars": scalars, "step": step, "at": at, "n": step}
 
 
 def _is_taken(data: object) -> bool:

@@ -170,7 +170,7 @@ def flush(
 ) -> None:
     """Send the tracker what a run that died, or lost its server, could not send any more."""
     from tracker_diag.backends.delivery.deliver import deliver
-    from tracker_diag.backends.delivery.outbox import folder as default
+    from tracker_diag.backends.delivery.journal import folder as default
 
     place = folder or default()
     if not place.exists():

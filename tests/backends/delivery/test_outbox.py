@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracker_diag import Monitor
 from tracker_diag.backends.base import Backend, Refused
 from tracker_diag.backends.delivery import outbox as module
-from tracker_diag.backends.delivery.journal import Journal
+from tracker_diag.backends.delivery.journal import FOLDER, Journal
 from tracker_diag.backends.delivery.outbox import HISTOGRAM_STEPS, Outbox
 from tracker_diag.records import Histogram, Scalar
 from tracker_diag.rules.triage import Summary
@@ -154,7 +154,7 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
 def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, failing, refused):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "RETRY", 0.001)
-        patch.setenv(module.FOLDER, str(tmp_path_factory.mktemp("journals")))
+        patch.setenv(FOLDER, str(tmp_path_factory.mktemp("journals")))
         tracker, calls, down = Tracker(), [], list(failing)
 
         def fails(what):
@@ -249,7 +249,7 @@ def test_two_monitors_of_one_run_have_a_journal_each(journals):
 
 def test_a_folder_that_cannot_be_written_is_counted_and_memory_serves(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(module.FOLDER, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "below"))
     tracker = Tracker()
     monitor = Monitor([tracker])
     for step in range(10):
@@ -289,7 +289,7 @@ def test_a_full_disk_is_counted_and_nothing_is_lost(tmp_path):
 def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeypatch, quick):
     monkeypatch.setattr(module, "MEMORY", 20)
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(module.FOLDER, str(tmp_path / "file"))
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
     tracker = Tracker()
     tracker.ready.clear()
     monitor = Monitor([tracker])

@@ -9,16 +9,21 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from tracker_diag.backends.base import Backend
 from tracker_diag.errors import DiagError
 
 try:
     import fcntl
 except ImportError:  # no such locks on Windows: there, a journal in use is not told from one that is left
     fcntl = None  # type: ignore[assignment]
+
+FOLDER = "TRACKER_DIAG_DIR"
+"""Environment variable that says where journals lie; `.tracker_diag` in the working directory by default."""
 
 VERSION = 2
 """Of the format; it stands in the first line."""
@@ -216,3 +221,24 @@ class Journal:
             self.path.unlink(missing_ok=True)
             self.path.with_suffix(".sent").unlink(missing_ok=True)
             self._findings.unlink(missing_ok=True)
+
+
+def folder() -> Path:
+    """Where journals lie."""
+    return Path(os.environ.get(FOLDER, ".tracker_diag"))
+
+
+def journal_for(backend: Backend, kind: str = "") -> Journal:
+    """A journal of `backend`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
+
+    It has another name where the first is in use, of another version, or of a kind that is not to go on with it.
+    """
+    about = {"backend": backend.name, "address": dict(backend.address)}
+    run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
+    for number in count():
+        with contextlib.suppress(JournalInUse, JournalVersion):
+            journal = Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
+            if not (kind and journal.undelivered):
+                return journal
+            journal.close(keep=True)
+    raise AssertionError

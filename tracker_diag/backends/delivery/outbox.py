@@ -5,28 +5,22 @@ wait for `tracker-diag flush`. Nothing is dropped but histograms, which are larg
 """
 
 import contextlib
-import os
-import random
 import threading
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 from tracker_diag.backends.base import Backend, Refused, writing
-from tracker_diag.backends.delivery.journal import Journal, JournalInUse, JournalVersion
+from tracker_diag.backends.delivery.journal import Journal, journal_for
+from tracker_diag.backends.delivery.patience import exit_timeout, jittered
 from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
-
-FOLDER = "TRACKER_DIAG_DIR"
-"""Environment variable that says where journals lie; `.tracker_diag` in the working directory by default."""
 
 HISTOGRAM_STEPS = 50
 """Steps whose histograms may wait."""
@@ -37,19 +31,11 @@ MEMORY = 1000
 REFUSALS = 100
 """Times that a tracker may refuse something in one go."""
 
-EXIT_TIMEOUT = "TRACKER_DIAG_EXIT_TIMEOUT"
-"""Environment variable: seconds that the end of a run waits while nothing gets through to a tracker; 5 if not set."""
-
 CLOSE_WITHIN = 30.0
 """Seconds that it waits at most, for one that is slow."""
 
 RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
-
-
-def folder() -> Path:
-    """Where journals lie."""
-    return Path(os.environ.get(FOLDER, ".tracker_diag"))
 
 
 class Outbox(Backend):
@@ -407,33 +393,3 @@ class Outbox(Backend):
     def _lasting(self, error: Exception) -> bool:
         """Whether what raised `error` will never go well."""
         return isinstance(error, Refused) or not self.inner.temporary(error)
-
-
-def jittered(pause: float) -> float:
-    """Three quarters of `pause` to all of it: many trainers do not come back to a server at once."""
-    return pause * random.uniform(0.75, 1.0)  # nothing is kept secret by it
-
-
-def exit_timeout() -> float:
-    """Seconds that the end of a run waits while nothing gets through."""
-    given = os.environ.get(EXIT_TIMEOUT, "")
-    try:
-        return max(0.0, float(given)) if given else 5.0
-    except ValueError:
-        return 5.0
-
-
-def journal_for(backend: Backend, kind: str = "") -> Journal:
-    """A journal of `backend`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
-
-    It has another name where the first is in use, of another version, or of a kind that is not to go on with it.
-    """
-    about = {"backend": backend.name, "address": dict(backend.address)}
-    run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
-    for number in count():
-        with contextlib.suppress(JournalInUse, JournalVersion):
-            journal = Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
-            if not (kind and journal.undelivered):
-                return journal
-            journal.close(keep=True)
-    raise AssertionError
