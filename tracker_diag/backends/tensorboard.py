@@ -62,7 +62,10 @@ class TensorBoardBackend(Backend):
     @property
     def address(self) -> Mapping[str, str]:
         folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
-        return {"run": f"{Path(folder).name}-{crc32(folder.encode()):08x}", "folder": folder}  # one folder, one name
+        return {
+            "run": f"{Path(folder).name}-{crc32(os.fsencode(folder)):08x}",
+            "folder": folder,
+        }  # one folder, one name
 
     @property
     def page(self) -> str:

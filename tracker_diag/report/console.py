@@ -19,11 +19,12 @@ QUIET = "TRACKER_DIAG_QUIET"
 COLORS = {logging.WARNING: "yellow", logging.ERROR: "red"}
 
 
-CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+CONTROL: dict[int, str | None] = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # halves of a character, which no stream takes
 
 
 def clean(text: str) -> str:
-    """`text` without what steers a terminal: names of metrics and messages of servers may hold anything."""
+    """`text` without what steers a terminal or cannot be written: names of metrics and messages may hold anything."""
     return text.translate(CONTROL)
 
 

@@ -27,7 +27,7 @@ def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str,
         figures=figures,
         note=note,
     )
-    return text
+    return text.encode(errors="replace").decode()  # halves of a character, which no file takes
 
 
 def _cell(value: str | float | None) -> str:

@@ -94,15 +94,15 @@ BAD = {
     "c.jsonl": (b'{"step": "x", "a": 1}\n', "{file}:1: step is 'x', expected a whole number"),
     "d.jsonl": (b'{"step": 1, "a": "text"}\n', "{file}: no metrics: not one number was logged; values that are no"),
     "e.jsonl": (b'{"a":' * 100_000 + b"\n", "{file}:1: no JSON object: "),
-    "f.jsonl": (b'{"step": 1, "a": "\xff"}\n', "{file}:1: no UTF-8 text: "),
+    "f.jsonl": (b'{"step": 1, "a": "\xff"}\n', "{file}: no metrics: not one number was logged; "),
     "g.jsonl": (b'{"step": 1e400, "a": 1}\n', "{file}:1: step is 'inf', expected a whole number"),
     "h.jsonl": (b"hello\nworld\n", "{file}: expected JSON Lines, by its name, but its content is something else"),
-    "a.csv": (b"step,a\n1,2\n2\n3,4\n", "{file}:3: 1 cells, expected 2 as in the header"),
-    "b.csv": (b"step,a\nx,2\n3,4\n", "{file}:2: step is 'x', expected a whole number"),
+    "a.csv": (b"step,a\n2\n3\n", "{file}:2: 1 cells, expected 2 as in the header"),
+    "b.csv": (b"step,a\nx,2\ny,4\n", "{file}:2: step is 'x', expected a whole number"),
     "c.csv": (b'step,a\n1,2\n2,"3\n3,4\n4,5\n', "{file}:3: no CSV: unexpected end of data"),
     "d.csv": (b"step,a\n", "{file}: no metrics: not one number was logged"),
     "e.csv": (b'step,a\n1,"2"3\n', "{file}:2: no CSV: "),
-    "a.json": (b'{"log_history": [{"step": 1, "a": 1} {"step": 2}], "x": 1}', "{file}: character 37: no JSON: '{{'"),
+    "a.json": (b'{"log_history": [zzz, {"step": 2}], "x": 1}', "{file}: character 17: no JSON: Expecting value"),
     "b.json": (b'{"model": "x"}', "{file}: no metrics: "),
     "c.json": (b'{\n "model": "x"\n}', "{file}: a JSON object without log_history (model), expected a trainer_"),
     "x.wandb": (b"hello\n", "{file}: expected a W&B run, by its name, but its content is something else"),
@@ -117,13 +117,47 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("broken", [b'{"step": oops}', b"[1, 2]", b"[" * 100_000])
-def test_a_broken_line_costs_itself_alone_and_is_named(tmp_path, broken):
-    file = tmp_path / "m.jsonl"
-    file.write_bytes(b'{"step": 1, "a": 1}\n' + broken + b'\n{"step": 3, "a": 2}\n')
+JSONL = b'{"step": 1, "a": 1}\n%b\n{"step": 3, "a": 2}\n'
+TABLE = b"step,a\n1,1\n%b\n3,2\n"
+MONITOR = b'#{"t": 1}\na,l,t\n1,1,0\n%b\n2,2,0\n'
+HISTORY = b'{"log_history": [{"step": 1, "a": 1}, %b, {"step": 3, "a": 2}]}'
+BROKEN = [
+    ("m.jsonl", JSONL, b'{"step": oops}', "m.jsonl:2: no JSON object: "),
+    ("m.jsonl", JSONL, b"[1, 2]", "m.jsonl:2: list given"),
+    ("m.jsonl", JSONL, b"[" * 100_000, "m.jsonl:2: no JSON object: "),
+    ("m.jsonl", JSONL, b'{"step": 1e40, "a": 1}', "m.jsonl:2: step is '1e+40', expected a whole number"),
+    ("m.jsonl", JSONL, b'{"step": ' + b"9" * 40 + b"}", "m.jsonl:2: step is '999"),
+    ("m.jsonl", JSONL, b"9" * 10_000, "m.jsonl:2: no JSON object: "),
+    ("m.jsonl", JSONL, b'{"step": 1, "\xff": "x"}', "lines with bytes that are no UTF-8: 1, first line 2"),
+    ("p.csv", TABLE, b"2", "p.csv:3: 1 cells, expected 2 as in the header"),
+    ("p.csv", TABLE, b"2,3,4", "p.csv:3: 3 cells, expected 2 as in the header"),
+    ("p.csv", TABLE, b"x,2", "p.csv:3: step is 'x', expected a whole number"),
+    ("p.csv", TABLE, b"9" * 50 + b",2", "p.csv:3: step is '999"),
+    ("p.csv", TABLE, b'2,"3"4', "p.csv:3: no CSV: "),
+    ("p.csv", TABLE, b"2,\xff", "lines with bytes that are no UTF-8: 1, first line 3"),
+    ("monitor.csv", MONITOR, b"oops", "monitor.csv:4: 'oops', expected a,l,t"),
+    ("monitor.csv", MONITOR, b"1,2.5,3", "monitor.csv:4: '1,2.5,3', expected a,l,t, l a whole"),
+    ("trainer_state.json", HISTORY, b"5", "log_history[1]: int given, expected an object with a step"),
+    ("trainer_state.json", HISTORY, b'{"step": 1e40}', "log_history[1]: step is '1e+40'"),
+]
+
+
+@pytest.mark.parametrize(("name", "whole", "broken", "told"), BROKEN)
+def test_a_broken_row_costs_itself_alone_and_is_named(tmp_path, name, whole, broken, told):
+    file = tmp_path / name
+    file.write_bytes(whole % broken)
     run = read_run(str(file))
-    assert {step: row["a"] for step, row in run.rows.items()} == {1: 1.0, 3: 2.0}
-    assert any("lines that are no JSON object, left out" in note and "line 2" in note for note in run.notes)
+    assert {step: row.get("a", row.get("monitor/a")) for step, row in run.rows.items()} == {1: 1.0, 3: 2.0}
+    assert any(told in note for note in run.notes), run.notes
+
+
+@pytest.mark.parametrize("rest", [b"zzz, ", b'{"step": 2} '])
+def test_of_a_document_that_is_broken_what_came_before_is_read(tmp_path, rest):
+    file = tmp_path / "trainer_state.json"
+    file.write_bytes(HISTORY % (rest + b"x" * 50))
+    run = read_run(str(file))
+    assert list(run.rows) == [1]
+    assert any("what comes after could not be read" in note and "character" in note for note in run.notes)
 
 
 @pytest.mark.parametrize("name", BAD)

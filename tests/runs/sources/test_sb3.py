@@ -1,3 +1,7 @@
+import tracemalloc
+import zipfile
+from io import BytesIO
+
 import numpy as np
 import pytest
 
@@ -22,9 +26,9 @@ def test_evaluations_become_means_by_environment_step(tmp_path):
     [
         ({"a": [1]}, "arrays a, expected timesteps and results"),
         ({"timesteps": [1, 2], "results": [[1.0]]}, r"results: float64 \(1, 1\) given, expected numbers a timestep"),
-        ({"timesteps": [1], "results": [["x"]]}, "results: <U1"),
+        ({"timesteps": [1], "results": [["x"]]}, "results: 4 bytes for <U1"),
         ({"timesteps": [1.5], "results": [[1.0]]}, "timesteps: step is '1.5', expected a whole number"),
-        ({"timesteps": [1], "results": np.array([[1], [1, 2]], object)}, "Object arrays cannot be loaded"),
+        ({"timesteps": [1], "results": np.array([[1], [1, 2]], object)}, "bytes for object"),
         ({"timesteps": [], "results": np.empty((0, 5))}, "no metrics"),
     ],
 )
@@ -62,10 +66,10 @@ def test_a_monitor_file_counts_environment_steps(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (MONITOR + "oops\n1,2,3,True\n", r"monitor\.csv:5: 'oops', expected r,l,t,is_success"),
         ("#{broken\nr,l,t\n", r"monitor\.csv:1: no header of a monitor file"),
         ('#{"a": 1}\nx,y\n', r"monitor\.csv:2: columns x,y, expected r, l and t"),
-        (MONITOR + "1,2.5,3,True\n", r"monitor\.csv:5: step is '2.5'"),
+        ('#{"a": 1}\nr,l,t\noops\n', r"monitor\.csv:3: 'oops', expected r,l,t"),
+        ('#{"a": 1}\nr,l,t\n1,2.5,3\n', r"monitor\.csv:3: '1,2.5,3', expected r,l,t, l a whole number"),
         ('#{"a": 1}\nr,l,t\n', "it: no metrics"),
     ],
 )
@@ -74,3 +78,38 @@ def test_what_is_wrong_in_a_monitor_file(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(SourceError, match=message):
         read_monitor(file, "it")
+
+
+def member(shape, data=b"", dtype="<f8"):
+    """An array as numpy writes it, whose header says what it likes."""
+    out = BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return out.getvalue() + data
+
+
+@pytest.mark.parametrize("claimed", [(10**12, 3), (1 << 40,), (2, 10**9)])
+def test_an_archive_that_claims_more_than_it_holds_costs_no_memory(tmp_path, claimed):
+    file = tmp_path / "evaluations.npz"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("timesteps.npy", member((2,), bytes(16), "<i8"))
+        archive.writestr("results.npy", member(claimed, bytes(1000)))
+    with pytest.raises(SourceError, match=r"no arrays of numbers: results: 1000 bytes for float64"):
+        read_evaluations(file, "it")
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_left_alone(tmp_path):
+    file = tmp_path / "evaluations.npz"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("timesteps.npy", member((2,), bytes(16), "<i8"))
+        with archive.open("results.npy", "w") as out:
+            out.write(member((1 << 26,)))
+            for _ in range(512):
+                out.write(bytes(1 << 20))
+    assert file.stat().st_size < 1 << 20
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="results has more than 256 MiB"):
+            read_evaluations(file, "it")
+        assert tracemalloc.get_traced_memory()[1] < 600 << 20
+    finally:
+        tracemalloc.stop()

@@ -1,5 +1,7 @@
 import math
+import re
 import shutil
+import struct
 
 import numpy as np
 import pytest
@@ -95,16 +97,52 @@ def test_a_file_that_breaks_off_at_any_byte(write, tmp_path):
         assert len(run.rows) == 4 or not run.notes or "breaks off in a record at byte" in run.notes[0]
 
 
-def test_damage_is_told_with_its_place(write, tmp_path):
+def test_damage_costs_its_record_alone_and_is_told_with_its_place(write, tmp_path):
     folder = write("run", range(4), loss=float)
     (file,) = folder.iterdir()
     whole = bytearray(file.read_bytes())
+    starts = [0]
+    while starts[-1] < len(whole):
+        starts.append(starts[-1] + 16 + struct.unpack_from("<Q", whole, starts[-1])[0])
+    nothing_before = {start + i for start in starts[:-4] for i in range(12)}  # of the head of a record
     for at in range(len(whole)):
         damaged = bytearray(whole)
         damaged[at] ^= 0x55
         file.write_bytes(damaged)
-        with pytest.raises(SourceError, match=r"byte \d+: (the record is damaged|no record of a TensorBoard)"):
-            read_tensorboard(file, "it")
+        told = r"byte \d+: (the record is damaged|no record of a TensorBoard)"
+        if at in nothing_before:
+            with pytest.raises(SourceError, match=told):
+                read_tensorboard(file, "it")
+            continue
+        run = read_tensorboard(file, "it")
+        assert any(re.search(told, note) for note in run.notes)
+        # Where the length of a record is damaged, nobody knows where the next one begins.
+        assert len(run.rows) >= 3 or any("what comes after could not be read" in note for note in run.notes)
+        assert all(row == {"loss": float(step)} for step, row in run.rows.items())
+
+
+def test_what_a_record_claims_costs_nothing(tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+    from tensorboard.util.tensor_util import make_tensor_proto
+
+    huge = Summary.Value(tag="huge", tensor=make_tensor_proto(0.5))
+    huge.tensor.tensor_shape.dim.add().size = 1 << 40
+    unknown = Summary.Value(tag="unknown", tensor=make_tensor_proto(0.5))
+    unknown.tensor.dtype = 127
+    short = Summary.Value(tag="short", tensor=make_tensor_proto(0.5))
+    short.tensor.ClearField("float_val")
+    short.tensor.tensor_content = b"abc"
+    settings = Summary.Value(tag="_hparams_/session_start_info")
+    settings.metadata.plugin_data.plugin_name, settings.metadata.plugin_data.content = "hparams", b"\xff\xff"
+    values = [huge, unknown, short, settings, Summary.Value(tag="loss", simple_value=0.5)]
+    with (tmp_path / "events.out.tfevents.1").open("wb") as out:
+        for event in (Event(file_version="brain.Event:2"), Event(step=3, summary=Summary(value=values))):
+            data = event.SerializeToString()
+            head = struct.pack("<Q", len(data))
+            out.write(head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data)))
+    assert read_tensorboard(tmp_path, "it").rows == {3: {"loss": 0.5}}
 
 
 def test_no_scalars_and_no_events(write, tmp_path):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker_diag import SourceError, TokenBatch
+from tracker_diag.runs.sources import tokens
 from tracker_diag.runs.sources.tokens import read_tokens
 from tracker_diag.tensors.slices import Names, label
 
@@ -128,3 +129,43 @@ def test_a_file_that_breaks_off(tmp_path):
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(SourceError, match="no Parquet file"):
         list(read_tokens(file))
+
+
+TEXTS = ["string", "large_string", "string_view", "dictionary"]
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_of_any_kind_are_texts(tmp_path, kind):
+    names = pa.array(["search", None, "", "search"])
+    names = names.dictionary_encode() if kind == "dictionary" else names.cast(getattr(pa, kind)())
+    file = tmp_path / "tokens.parquet"
+    write(file, ROWS[:4], tool=names)
+    (step, found), *rest = read_tokens(file)
+    assert (step, rest) == (0, [])
+    assert found["tool"].tolist() == ["search", "", "", "search"]
+    assert found["after_tool"].tolist() == [True, False, False, True]
+
+
+def test_bytes_that_are_no_text_are_told_with_their_column(tmp_path):
+    file = tmp_path / "tokens.parquet"
+    names = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xffa")]
+    )
+    write(file, ROWS[:2], tool=names)
+    with pytest.raises(SourceError, match=r"tokens\.parquet: column tool: "):
+        list(read_tokens(file))
+
+
+def test_a_step_that_claims_any_number_of_tokens_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokens, "MOST_TOKENS", 5_000_000)
+    n = 20_000_000  # 20 kB of file: runs of the same value
+    columns = {"step": pa.array(np.zeros(n, np.int8)), "is_model": pa.array(np.ones(n, bool))}
+    columns |= dict.fromkeys(("sequence", "position"), columns["step"]) | {"logprob": pa.array(np.zeros(n, np.float32))}
+    file = tmp_path / "tokens.parquet"
+    pq.write_table(pa.table(columns), file)
+    del columns
+    before = pa.total_allocated_bytes()
+    with pytest.raises(SourceError, match="step 0 has more than 5,000,000 tokens"):
+        list(read_tokens(file))
+    assert pa.total_allocated_bytes() == before
+    assert file.stat().st_size < 1 << 20

@@ -14,7 +14,7 @@ from tracker_diag.runs.sources.text import read_lines
 
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]{1,5}m")
 NUMBER = r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|nan|inf(?:inity)?|NaN|Infinity)"
-VERL = re.compile(r"\bstep:(\d+) - (?=\S+:)")
+VERL = re.compile(r"\bstep:(\d{1,18}) - (?=\S+:)")
 VERL_ITEM = re.compile(rf"(?:^| - )(\S+):(?:[\w.]+\()?({NUMBER}|True|False)(?=[\s),]|$)")
 """`actor/entropy:0.4`, or `actor/entropy:np.float64(0.4)` as newer numpy has it."""
 ROUNDED = re.compile(r"-?\d+\.\d{3}|[a-zA-Z]+")
@@ -24,7 +24,7 @@ BEGUN = re.compile(r"\{\s*['\"](?:loss|reward|eval_\w+|train_runtime)['\"]:[^{}]
 PAIR = re.compile(rf"['\"]([^'\"]+)['\"]:\s*(?:[\w.]+\(|['\"])?({NUMBER})(?=[\s),'\"}}])")
 HUGGING_FACE = {"epoch", "loss", "train_runtime", "eval_loss", "step", "global_step"}
 """A dictionary with one of these is a row of metrics; others are settings that were printed."""
-BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d+)/(\d+) \[")
+BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d{1,18})/(\d{1,18}) \[")
 """A progress bar without a title, as the trainer's own."""
 WORDS = {"True": 1.0, "False": 0.0}
 

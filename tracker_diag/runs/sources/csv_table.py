@@ -4,6 +4,7 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.runs.sources.keys import NO_METRICS, STEPS, clock_of, integer
@@ -42,7 +43,11 @@ def read_csv(file: Path, source: str, progress: Progress | None = None) -> Finis
     for line, cells in table:
         where = f"line {line}"
         values = {name: _cell(cell) for name, cell in zip(names, cells, strict=True) if name}
-        step = rows.added if step_column is None else _step(file, line, cells[step_column])
+        try:
+            step = rows.added if step_column is None else _step(file, line, cells[step_column])
+        except SourceError as error:
+            rows.skip(error)
+            continue
         if step is None:
             rows.count("rows without a step, left out", where)
             continue
@@ -54,52 +59,65 @@ def read_csv(file: Path, source: str, progress: Progress | None = None) -> Finis
 def _long(file: Path, source: str, rows: Rows, lower: list[str], table: Iterator[tuple[int, list[str]]]) -> FinishedRun:
     at = {name: lower.index(name) for name in ("key", "value", "step")}
     for line, cells in table:
-        step = _step(file, line, cells[at["step"]])
+        try:
+            step = _step(file, line, cells[at["step"]])
+        except SourceError as error:
+            rows.skip(error)
+            continue
         if step is not None:
             rows.add(step, {cells[at["key"]]: _cell(cells[at["value"]])}, f"line {line}")
     return rows.finish(source)
 
 
 def _table(file: Path, rows: Rows, progress: Progress | None) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of each row, the header first; blank rows and a last row that breaks off are left out."""
-    lines = read_lines(file, progress)
+    """Line number and cells of each row, the header first; blank rows and those that are broken are left out."""
+    lines = read_lines(file, progress, errors="replace")
     _, first, _ = next(lines, (0, "", True))
     # Without strict quoting a quote that is never closed would swallow the rest of the file.
-    reader = csv.reader((text for _, text, _ in _again(first, lines)), delimiter=delimiter(first), strict=True)
+    reader = csv.reader(
+        (rows.look(text, f"line {line}") for line, text, _ in _again(first, lines)),
+        delimiter=delimiter(first),
+        strict=True,
+    )
     width = 0
-    begun = 1
-    waiting: tuple[int, list[str]] | None = None
-    try:
-        for cells in reader:
-            begun = reader.line_num + 1
-            if waiting:
-                yield _whole(file, *waiting, width)
-            waiting = (reader.line_num, cells) if cells else None
-            width = width or len(cells)
-    except csv.Error as error:
-        if "unexpected end" not in str(error) or reader.line_num > begun:
-            raise SourceError(f"{file}:{begun}: no CSV: {error}") from error
-        if waiting:
-            yield _whole(file, *waiting, width)
+    broken: SourceError | None = None
+    for line, cells in _cells(file, reader):
+        if broken:
+            rows.skip(broken)
+        if isinstance(cells, SourceError):
+            broken = cells
+            continue
+        width = width or len(cells)
+        wrong = f"{file}:{line}: {len(cells)} cells, expected {width} as in the header"
+        broken = None if len(cells) == width else SourceError(wrong)
+        if not broken:
+            yield line, cells
+    if broken and rows.added:
         rows.note(f"the last row, at line {reader.line_num}, breaks off and was left out")
-        return
-    if waiting is None:
-        return
-    if len(waiting[1]) < width:
-        rows.note(f"the last row, at line {waiting[0]}, breaks off and was left out")
-    else:
-        yield _whole(file, *waiting, width)
+    elif broken:
+        rows.skip(broken)
+
+
+def _cells(file: Path, reader: Any) -> Iterator[tuple[int, list[str] | SourceError]]:
+    """Line number and cells of each row that is not blank, or what is wrong with it."""
+    begun = 1
+    while True:
+        try:
+            cells: list[str] | SourceError = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            cells = SourceError(f"{file}:{begun}: no CSV: {error}")
+            if begun == 1 or ("unexpected end" in str(error) and reader.line_num > begun):  # the rest is in one cell
+                raise cells from error
+        if cells:
+            yield begun, cells
+        begun = reader.line_num + 1
 
 
 def _again(first: str, rest: Iterator[tuple[int, str, bool]]) -> Iterator[tuple[int, str, bool]]:
     yield 1, first, True
     yield from rest
-
-
-def _whole(file: Path, line: int, cells: list[str], width: int) -> tuple[int, list[str]]:
-    if len(cells) != width:
-        raise SourceError(f"{file}:{line}: {len(cells)} cells, expected {width} as in the header")
-    return line, cells
 
 
 def _names(file: Path, header: list[str], lower: list[str]) -> list[str]:

@@ -50,32 +50,26 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
     step_key = _step_key(file)
     rows = Rows()
     config: dict[str, object] = {}
-    broken: SourceError | None = None
-    for at, line, ended in read_lines(file, progress):
-        if not line.strip(" \t\r\n\0"):
+    for at, line, ended in read_lines(file, progress, errors="replace"):
+        if not rows.look(line, f"line {at}").strip(" \t\r\n\0"):
             continue
         try:
             row = _row(file, at, line)
+            given = rows.added if step_key is None else row.get(step_key)
+            step = None if given is None else step_of(given, f"{file}:{at}")
         except SourceError as error:
-            broken = broken or error
-            if ended:
-                rows.count("lines that are no JSON object, left out", f"line {at}")
-                continue
-            rows.note(f"the last line, {at}, breaks off and was left out")  # what a killed process wrote last
-            break
+            if ended or not rows.added:
+                rows.skip(error)
+            else:
+                rows.note(f"the last line, {at}, breaks off and was left out")  # what a killed process wrote last
+            continue
         if isinstance(settings := row.pop("config", None), dict):
             config |= flat(settings, ".")
-        if step_key is None:
-            step = rows.added
-        elif row.get(step_key) is None:
+        if step is None:
             rows.count("lines without a step, left out", f"line {at}")
             continue
-        else:
-            step = step_of(row[step_key], f"{file}:{at}")
         values = {key: value for key, value in row.items() if key != step_key and key not in NO_METRICS}
         rows.add(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
-    if broken and not rows.added:
-        raise broken
     if step_key is None:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
     return replace(rows.finish(source, config, padded=True), findings=_findings(file.with_name("findings.jsonl")))
@@ -85,7 +79,7 @@ def _findings(file: Path) -> tuple[Mapping[str, Any], ...]:
     """What the diagnostics left beside the metrics, each finding in its last state; nothing if they left none."""
     last: dict[tuple[object, ...], Mapping[str, Any]] = {}
     if file.is_file():
-        for at, line, ended in read_lines(file):
+        for at, line, ended in read_lines(file, errors="replace"):
             with suppress(SourceError):
                 row = _row(file, at, line) if ended and line.strip() else {}
                 if "rule" in row:
@@ -108,7 +102,7 @@ def _row(file: Path, at: int, line: str) -> dict[str, object]:
 def _step_key(file: Path) -> str | None:
     """The first of the known names that stands in one of the first rows."""
     found: set[str] = set()
-    for at, line, ended in islice(read_lines(file), HEAD):
+    for at, line, ended in islice(read_lines(file, errors="replace"), HEAD):
         if ended and line.strip(" \t\r\n\0"):
             with suppress(SourceError):  # told when it is read
                 found |= _row(file, at, line).keys()

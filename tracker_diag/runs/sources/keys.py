@@ -35,17 +35,17 @@ def flat(
 
 
 def integer(value: object) -> int | None:
-    """`value` if it is a whole number, as an int or as a float that has one."""
-    if type(value) is int:
-        return value
-    return int(value) if isinstance(value, float) and value.is_integer() else None
+    """`value` if it is a whole number of 64 bits, as an int or as a float that has one."""
+    if type(value) is int or (isinstance(value, float) and value.is_integer()):
+        return int(value) if -(1 << 63) <= value < 1 << 63 else None
+    return None
 
 
 def step_of(value: object, where: str) -> int:
     """`value` as a step.
 
     Raises:
-        SourceError: it is no whole number.
+        SourceError: it is no whole number, or one of more than 64 bits.
     """
     step = integer(value)
     if step is None:

@@ -47,6 +47,7 @@ class Rows:
         self._nan: dict[str, int] = {}
         self._notes: list[str] = []
         self._odd: dict[str, tuple[int, str]] = {}
+        self._skipped: SourceError | None = None
         self.added = 0
         """Rows that were added so far."""
 
@@ -58,6 +59,17 @@ class Rows:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
         n, earlier = self._odd.get(what, (0, first))
         self._odd[what] = (n + 1, earlier)
+
+    def look(self, text: str, where: str) -> str:
+        """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
+        if "\ufffd" in text:
+            self.count("lines with bytes that are no UTF-8", where)
+        return text
+
+    def skip(self, error: SourceError) -> None:
+        """Count one more row that cannot be read; `finish` raises the first error if nothing else was read."""
+        self.count("rows that cannot be read, left out", str(error))
+        self._skipped = self._skipped or error
 
     def add(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
@@ -87,9 +99,11 @@ class Rows:
         """The run; `padded` where the format gives each row every key, so that NaN may mean that nothing was logged.
 
         Raises:
-            SourceError: not one number was logged.
+            SourceError: not one number was logged, or what kept the first row from being read.
         """
         ends = {index: self._ends.get(index, index) for index in sorted(self._rows) if self._rows[index]}
+        if not ends and self._skipped:
+            raise self._skipped
         if not ends:
             told = "".join(f"; {sentence}" for sentence in self._told())
             raise SourceError(f"{source}: no metrics: not one number was logged{told}")

@@ -1,5 +1,6 @@
 """TensorBoard: an event file, or a folder of them."""
 
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from tracker_diag.runs.sources.tensorboard_text import settings
 
 CHECKED = 1024
 """Records of up to so many bytes, as those with numbers are, have their checksum verified; it is slow in Python."""
+LARGEST = 1 << 28
+"""Bytes of a record that is looked at; larger ones hold pictures or sound."""
 PARTS = {"train", "training", "eval", "evaluation", "val", "validation", "test"}
 """Folders that are parts of one run, as Keras writes them, and not runs of their own."""
 
@@ -95,7 +98,6 @@ def _events(file: Path, rows: Rows) -> Iterator[tuple[int, Any]]:
     from google.protobuf.message import DecodeError
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 
-    read_event = require("tensorboard.compat.proto.event_pb2", "tensorboard").Event.FromString
     at = 0
     try:
         with file.open("rb") as handle:
@@ -103,20 +105,35 @@ def _events(file: Path, rows: Rows) -> Iterator[tuple[int, Any]]:
             while head := handle.read(12):
                 length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
                 if len(head) == 12 and masked_crc32c(head[:8]) != struct.unpack("<I", head[8:])[0]:
-                    raise SourceError(f"{file}: byte {at}: no record of a TensorBoard event file")
+                    wrong = SourceError(f"{file}: byte {at}: no record of a TensorBoard event file")
+                    if not rows.added:
+                        raise wrong
+                    rows.note(f"what comes after could not be read: {wrong}")  # nor where the next record begins
+                    return
                 if len(head) < 12 or at + 16 + length > size:
                     rows.note(f"{file.name} breaks off in a record at byte {at}; what came before was read")
                     return
-                data = handle.read(length)
-                checksum = struct.unpack("<I", handle.read(4))[0]
-                if length <= CHECKED and masked_crc32c(data) != checksum:
-                    raise SourceError(f"{file}: byte {at}: the record is damaged: its checksum is wrong")
-                yield at, read_event(data)
+                try:
+                    data = handle.read(length) if length <= LARGEST else b""
+                    handle.seek(at + 12 + length)
+                    event = _event(data, handle.read(4))
+                except DecodeError as error:
+                    rows.skip(SourceError(f"{file}: byte {at}: the record is damaged: {one_line(error)}"))
+                else:
+                    yield at, event
                 at += 16 + length
-    except DecodeError as error:
-        raise SourceError(f"{file}: byte {at}: the record is damaged: {one_line(error)}") from error
     except OSError as error:
         raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+
+
+def _event(data: bytes, checksum: bytes) -> Any:
+    """The event that a record holds; DecodeError if it is damaged."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    if len(data) <= CHECKED and masked_crc32c(data) != struct.unpack("<I", checksum)[0]:
+        raise DecodeError("its checksum is wrong")
+    return require("tensorboard.compat.proto.event_pb2", "tensorboard").Event.FromString(data)
 
 
 def _scalar(value: Any) -> float | None:
@@ -127,5 +144,10 @@ def _scalar(value: Any) -> float | None:
         return None
     from tensorboard.util.tensor_util import make_ndarray
 
-    array = make_ndarray(value.tensor)
+    if math.prod(dim.size for dim in value.tensor.tensor_shape.dim) != 1:  # before it is made: it may claim any size
+        return None
+    try:
+        array = make_ndarray(value.tensor)
+    except (ValueError, TypeError):  # a kind of number that numpy lacks, or bytes that are too few
+        return None
     return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "fiub" else None

@@ -15,10 +15,15 @@ def settings(value: Any) -> dict[str, object]:
 
     Hugging Face writes its arguments as JSON under `args`, CleanRL as a table of Markdown under `hyperparameters`.
     """
+    from google.protobuf.message import DecodeError
+
     data = value.metadata.plugin_data
     if data.plugin_name == "hparams":
         message = require("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard").HParamsPluginData
-        found = message.FromString(data.content).session_start_info.hparams
+        try:
+            found = message.FromString(data.content).session_start_info.hparams
+        except DecodeError:
+            return {}
         return {name: _plain(getattr(one, one.WhichOneof("kind") or "", None)) for name, one in found.items()}
     tag = value.tag.removesuffix("/text_summary")
     if tag not in {"args", "hyperparameters"} or not value.tensor.string_val:

@@ -36,7 +36,7 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
                     progress(min(done / size, 1.0))
                 try:
                     # A character may be cut in two where the file breaks off.
-                    text = raw.decode("utf-8", errors if ended else "ignore" if errors == "strict" else errors)
+                    text = raw.decode("utf-8", errors if ended else "ignore")
                 except UnicodeDecodeError as error:
                     raise SourceError(f"{file}:{number}: no UTF-8 text: {error.reason}") from error
                 yield number, text.removeprefix("\ufeff") if number == 1 else text, ended

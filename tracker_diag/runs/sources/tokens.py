@@ -1,4 +1,4 @@
-"""The token table: Parquet, one row a token, read row group by row group."""
+"""The token table: Parquet, one row a token, read a piece at a time."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import SourceError, require
+from tracker_diag.runs.sources.run import one_line
 from tracker_diag.stats.arrays import BoolArray
 
 LOGPROB_COLUMNS = {
@@ -37,10 +38,16 @@ KINDS = {
 """The columns that are read, with the kind of type that each must have."""
 
 
+AT_ONCE = 1 << 18
+"""Rows that are read at once, however many the file has in one piece."""
+MOST_TOKENS = 1 << 26
+"""Tokens that a step may have, 67 million: a few bytes can claim to be any number of rows."""
+
+
 def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of the table, in rising order of steps.
 
-    Memory is that of one row group and one step, whatever the file's size.
+    Texts may be dictionaries, as categories are written. Memory is that of one step.
 
     Raises:
         SourceError: what is wrong with the file, and with which column or step.
@@ -49,73 +56,94 @@ def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    last: int | None = None
     try:
-        table = pq.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise SourceError(f"{file}: no Parquet file: {error}") from error
-    columns = _columns(file, table.schema_arrow)
+        with pq.ParquetFile(file) as table:
+            columns = _columns(file, table.schema_arrow)
+            for step, rows in _steps(file, table.iter_batches(AT_ONCE, columns=columns, use_threads=False)):
+                if last is not None and step <= last:
+                    raise SourceError(
+                        f"{file}: step {step} after step {last}, expected the rows in rising order of steps"
+                    )
+                last = step
+                yield step, _observation(file, rows)
+    except (OSError, pa.ArrowException) as error:
+        what = "no Parquet file" if last is None else f"cannot be read after step {last}"
+        raise SourceError(f"{file}: {what}: {one_line(error)}") from error
+    if last is None:
+        raise SourceError(f"{file}: no rows")
 
-    rest = None
-    last = None
-    for group in range(table.num_row_groups):
-        try:
-            rows = table.read_row_group(group, columns=columns)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise SourceError(f"{file}: row group {group} cannot be read: {error}") from error
-        for name in {*REQUIRED, "after_tool"} & set(columns):
+
+def _steps(file: Path, batches: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """Rows with the same step that follow each other, as one table."""
+    import pyarrow as pa
+
+    waiting: list[Any] = []
+    step = 0
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        for name in {*REQUIRED, "after_tool"} & set(rows.column_names):
             if rows[name].null_count:
                 raise SourceError(f"{file}: column {name}: {rows[name].null_count} nulls, expected none")
-        rows = rows if rest is None else pa.concat_tables([rest, rows])
         steps = rows["step"].to_numpy()
-        starts = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 1)) if len(steps) else np.empty(0, int)
-        for start, end in pairwise(starts):
-            last = _rising(file, last, int(steps[start]))
-            yield last, _observation(rows.slice(start, end - start))
-        rest = rows.slice(starts[-1]) if len(starts) else rows
-    if rest is None or len(rest) == 0:
-        raise SourceError(f"{file}: no rows")
-    yield _rising(file, last, rest["step"][0].as_py()), _observation(rest)
+        starts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist()] if len(steps) else []
+        for start, end in pairwise([*starts, len(steps)]):
+            if waiting and steps[start] != step:
+                yield step, pa.concat_tables(waiting)
+                waiting = []
+            step = int(steps[start])
+            waiting.append(rows.slice(start, end - start))
+            if sum(map(len, waiting)) > MOST_TOKENS:
+                raise SourceError(f"{file}: step {step} has more than {MOST_TOKENS:,} tokens")
+    if waiting:
+        yield step, pa.concat_tables(waiting)
 
 
 def _columns(file: Path, schema: Any) -> list[str]:
     """The columns of KINDS that the table has; SourceError if one is missing or of another kind."""
-    import pyarrow as pa
-
     missing = [name for name in REQUIRED if name not in schema.names]
     if missing:
         raise SourceError(f"{file}: column {missing[0]} is missing; it has {', '.join(schema.names)}")
     columns = [name for name in KINDS if name in schema.names]
     for name in columns:
-        kind = schema.field(name).type
-        if not getattr(pa.types, f"is_{KINDS[name]}")(kind):
-            raise SourceError(f"{file}: column {name}: {kind} given, expected {KINDS[name]}")
+        given = schema.field(name).type
+        if not _is(KINDS[name], given):
+            raise SourceError(f"{file}: column {name}: {given} given, expected {KINDS[name]}")
     return columns
 
 
-def _rising(file: Path, last: int | None, step: int) -> int:
-    if last is not None and step <= last:
-        raise SourceError(f"{file}: step {step} after step {last}, expected the rows in rising order of steps")
-    return step
+def _is(kind: str, given: Any) -> bool:
+    """Whether the type `given` is of `kind`, or a dictionary of texts where they are expected."""
+    from pyarrow import types
+
+    if kind != "string":
+        return bool(getattr(types, f"is_{kind}")(given))
+    given = given.value_type if types.is_dictionary(given) else given
+    return any(getattr(types, f"is_{one}")(given) for one in ("string", "large_string", "string_view"))
 
 
-def _observation(rows: Any) -> dict[str, Any]:
+def _observation(file: Path, rows: Any) -> dict[str, Any]:
     order = np.lexsort((rows["position"].to_numpy(), rows["sequence"].to_numpy()))
 
-    def column(name: str) -> Any:
-        return rows[name].to_numpy(zero_copy_only=False)[order]
+    def column(name: str, nothing: object = None) -> Any:
+        try:
+            values = rows[name].cast("large_string") if KINDS[name] == "string" else rows[name]
+            values = values if nothing is None else values.fill_null(nothing)
+            return values.to_numpy(zero_copy_only=False)[order]
+        except Exception as error:  # bytes that are no UTF-8 raise one thing or another
+            raise SourceError(f"{file}: column {name}: {one_line(error)}") from error
 
     found = {argument: column(name) for name, argument in LOGPROB_COLUMNS.items() if name in rows.column_names}
     found |= {"model_mask": column("is_model").astype(bool), "sequence_ids": column("sequence")}
-    if "after_tool" in rows.column_names:
-        found["after_tool"] = column("after_tool").astype(bool)
-    elif "tool" in rows.column_names:
-        found["after_tool"] = _named(column("tool"))
     for name, argument in LABEL_COLUMNS.items():
         if name in rows.column_names:
             # Null is none: no tool yet, no turn of a prompt.
-            nothing = {"integer": -1, "floating": 0.0, "boolean": False, "string": ""}[KINDS[name]]
-            values = rows[name].fill_null(nothing).to_numpy(zero_copy_only=False)[order]
+            values = column(name, {"integer": -1, "floating": 0.0, "boolean": False, "string": ""}[KINDS[name]])
             found[argument] = values.astype(np.float32) if KINDS[name] == "floating" else values
+    if "after_tool" in rows.column_names:
+        found["after_tool"] = column("after_tool").astype(bool)
+    elif "tool" in found:
+        found["after_tool"] = _named(found["tool"])
     return found
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
-from tracker_diag.runs.sources.keys import clock_of, flat
+from tracker_diag.runs.sources.keys import clock_of, flat, step_of
 from tracker_diag.runs.sources.rows import Rows
 from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
 
@@ -67,12 +67,20 @@ def _run(store: sqlite3.Connection, run: str, source: str, progress: Progress | 
     for step, timestamp, metrics in store.execute(query, (given,)):
         try:
             values = json.loads(metrics)
-        except ValueError as error:
-            raise SourceError(f"{source}: step {step}: no JSON: {one_line(error)}") from error
-        rows.add(step, dict(_numbers(values)), f"step {step}", clock_of({"timestamp": timestamp}))
+            numbers = dict(_numbers(values))
+            rows.add(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
+        except SourceError as error:
+            rows.skip(error)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            rows.skip(SourceError(f"{source}: step {step}: no JSON object: {one_line(error)}"))
         if progress:
             progress(rows.added / count)
-    return rows.finish(source, _config(store, which, given))
+    try:
+        config = _config(store, which, given)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        rows.note(f"its settings are no JSON object: {one_line(error)}")
+        config = {}
+    return rows.finish(source, config)
 
 
 def _config(store: sqlite3.Connection, which: str, given: str) -> dict[str, object]:

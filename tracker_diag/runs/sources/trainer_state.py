@@ -18,16 +18,25 @@ def read_trainer_state(file: Path, source: str, progress: Progress | None = None
     rows = Rows()
     config: dict[str, object] = {}
     lists: set[str] = set()
+    at = 0
     try:
         for key, value in read_items(file, "log_history", progress):
             if key in lists:
-                _add(rows, value, f"{file}: {key or 'row'}[{rows.added}]")
+                at += 1
+                try:
+                    _add(rows, value, f"{file}: {key or 'row'}[{at - 1}]")
+                except SourceError as error:
+                    rows.skip(error)
             elif value == [] and key in {"log_history", ""}:
                 lists.add(key)
             else:
                 config |= flat({key: value}, ".")
     except BreaksOff:
         rows.note("the file breaks off; what came before was read")
+    except SourceError as error:
+        if not rows.added:
+            raise
+        rows.note(f"what comes after could not be read: {error}")
     if not lists:
         known = ", ".join(list(config)[:5])
         raise SourceError(f"{file}: a JSON object without log_history ({known}), expected a trainer_state.json")
