@@ -9,7 +9,8 @@ FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rll
 
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
 
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three workers for two cores: many tests wait, for servers, browsers and other processes.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: frameworks demo test test-long check lint types fast docs evidence bench screenshots clean
 

@@ -167,9 +167,9 @@ def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_
     run.finish()
     counted = {kind for kind, count in run.diag.health.items() if count}
     assert counted <= {"late_steps", "dropped_histograms"}  # of rows that count epochs, and of steps without a row
-    records = wandb_offline.records()
-    assert repr(own(rows_of(records))) == repr(rows_of(wandb_offline.records("plain")))
-    assert len(rows_of(records)) == len(rows_of(wandb_offline.records("plain")))
+    records, alone = wandb_offline.records(), rows_of(wandb_offline.records("plain"))
+    assert repr(own(rows_of(records))) == repr(alone)
+    assert len(rows_of(records)) == len(alone)
     everywhere = [*history(records), *(row for more in wandb_offline.beside() for row in history(more))]
     found = [row["diag/step"] for row in everywhere if "diag/policy/all/p95" in row]
     assert sorted(found) == list(range(100, 150))
@@ -300,7 +300,7 @@ def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_o
     monitor.observe(**make_batch(rng))
     monitor.log({"reward": 1.0}, 0)
     monitor.close()
-    assert monitor.health["backend_errors"] >= 1
+    assert 1 <= monitor.health["backend_errors"] < 10  # each thing is tried once, and holds up no exit
 
 
 def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offline):

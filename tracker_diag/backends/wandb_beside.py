@@ -81,7 +81,12 @@ class Beside(Backend):
             self.sent += 1
         while self._tables:
             name, table = next(iter(self._tables.items()))
-            (self._run or self._begin()).summary[name] = media(table)
+            try:
+                (self._run or self._begin()).summary[name] = media(table)
+            except Exception as error:
+                if not self.temporary(error):  # as of a run that is over; making a table takes time
+                    del self._tables[name]
+                raise
             del self._tables[name]
             self.sent += 1
         return True
