@@ -133,7 +133,8 @@ def test_the_run_is_yours_to_end(rng, make_batch, trackio_runs):
     run = trackio_runs.start(config={"lr": 1e-3, "ppo": {"clip": 0.2}})
     backend = TrackioBackend.of(trackio)
     assert backend.config == {"lr": 1e-3, "ppo": {"clip": 0.2}}
-    assert backend.address == {"run": run.id, "name": "run", "project": trackio_runs.project}
+    where = {"run": run.id, "name": "run", "project": trackio_runs.project}
+    assert backend.address == where | {"source": f"trackio:{trackio_runs.project}/run"}
     with Monitor([backend]) as monitor:
         for step in range(3):
             monitor.observe(**make_batch(rng))

@@ -9,7 +9,8 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,18 @@ class TensorBoardBackend(Backend):
         folder = getattr(target, "log_dir", None) or getattr(target, "logdir", None)
         return cls(folder) if folder else None
 
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        yield cls(address["folder"])  # `flush` puts all of it on the disk
+
     @property
     def address(self) -> Mapping[str, str]:
         folder = self._folder if "://" in self._folder else str(Path(self._folder).absolute())
         return {
             "run": f"{Path(folder).name}-{crc32(os.fsencode(folder)):08x}",
             "folder": folder,
+            "source": folder,
         }  # one folder, one name
 
     @property

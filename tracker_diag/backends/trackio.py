@@ -7,10 +7,13 @@ bears no second thread: so ours come from the thread that logs, and leave its co
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any
 
 from tracker_diag.backends.base import Backend, is_a
+from tracker_diag.backends.delivery.kept import Kept
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Histogram, Record, Table
 from tracker_diag.report.tables import events_table, findings_table
@@ -35,6 +38,9 @@ class TrackioBackend(Backend):
         self._found: dict[Identity, Finding] = {}
         self._events: list[tuple[int, str]] = []
         self._tables: dict[str, Table] = {}
+        self._failed: list[Exception] = []
+        self._kept = Kept(self)
+        """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""
 
     @classmethod
     def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
@@ -59,9 +65,21 @@ class TrackioBackend(Backend):
             return None
         return cls(run)
 
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        trackio: Any = require("trackio", "trackio")
+        options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        with redirect_stdout(StringIO()):
+            run = trackio.init(project=address["project"], name=address["name"], **options)
+            try:
+                yield cls(run)
+            finally:
+                run.finish()
+
     @property
     def address(self) -> Mapping[str, str]:
-        return {"run": self.run.id, "name": self.run.name, "project": self.run.project}
+        return {"run": self.run.id, "name": self.run.name, "project": self.run.project, "source": self.source}
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -84,6 +102,8 @@ class TrackioBackend(Backend):
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._put_tables()
         self._step = step
+        if error := self._kept.add(step, records, at):
+            self._failed.append(error)
         if records:
             self._put({record.name: self._media(record) for record in records})
 
@@ -106,6 +126,11 @@ class TrackioBackend(Backend):
         everything = [*tables, findings_table(summary.findings)]
         self._tables |= {table.name: table for table in everything if table.rows}
         self._put_tables()
+        self._kept.close()
+
+    def errors(self) -> Sequence[Exception]:
+        found, self._failed = self._failed, []
+        return found
 
     def _put_tables(self) -> None:
         if self._tables:

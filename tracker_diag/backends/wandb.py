@@ -14,11 +14,13 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, is_a, writing, writing_of_ours
 from tracker_diag.backends.delivery.journal import Journal, journal_for
+from tracker_diag.backends.delivery.kept import Kept, entry
 from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.backends.delivery.patience import exit_timeout
 from tracker_diag.backends.wandb_beside import MORE, STEP, Beside, media
@@ -34,10 +36,6 @@ from tracker_diag.rules.triage import Summary
 
 Heard: TypeAlias = Callable[[Mapping[str, Any], int | None, int | None], None]
 """Is told of each row of yours before W&B is: its metrics, the step that was said, and the row's number."""
-
-
-KEPT = 4 << 20
-"""Bytes of steps that are kept in case the process is killed; W&B writes its rows in blocks of 32 KiB."""
 
 
 ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
@@ -60,8 +58,10 @@ class WandbBackend(Backend):
         self.heard: Heard | None = None
         self._row = row_of(run)
         """Number of the row that your next call goes into; None in shared mode, where each call has one of its own."""
-        self._waiting: tuple[int, list[Record], float] | None = None
-        """What came after your last call: step, records, time."""
+        self._closing: int | None = None
+        """Number of the row that your call, which is about to be made, closes if it goes into another."""
+        self._waiting: deque[_Step] = deque()
+        """What came after your last call: a step, or two where the first is what came late of one that has its row."""
         self.new_locks()
         open_in_forks(self)
         self._used: tuple[int | None, int | None] = None, None
@@ -69,13 +69,12 @@ class WandbBackend(Backend):
         self._hearing = False
         self._more: Journal | None = None
         """The steps that found no row of yours."""
-        self._steps_more = self._dropped = 0
+        self._steps_more = self._dropped = self._lost = 0
         self._errors: deque[Exception] = deque(maxlen=100)
         self._process = os.getpid()
         self._rest = Outbox(Beside(address_of(run), run))
-        self._kept: Journal | None = None
-        """The last steps, as W&B loses its last rows when the process is killed."""
-        self._keeps = True
+        self._kept = Kept(self._rest.inner)
+        """W&B loses its last rows when the process is killed: it writes blocks of 32 KiB."""
         # No summary= here: on a glob it would corrupt the summaries of histograms.
         run.define_metric(STEP, hidden=True)
         run.define_metric(PREFIX + "*", step_metric=STEP)
@@ -144,29 +143,23 @@ class WandbBackend(Backend):
         if not records:
             return
         with self._lock:
-            earlier, self._waiting = self._waiting, (step, [*records], at)
-            # The row of its step was closed in between: the next step's takes what that has not itself.
-            if earlier and earlier[0] in (step, self._used[1]):
-                self._waiting, earlier = (step, [*earlier[1], *records], at), None
-        self._keep(step, records, at)
-        if earlier:
-            self._put_by(*earlier)
-        if self._row is None:
-            self._join(None, None)
+            if self._waiting and self._waiting[-1].step == step:
+                self._waiting[-1].records.extend(records)
+            else:
+                self._waiting.append(_Step(step, [*records], at))
+            first = self._waiting[0]
+            late = first.held or first.step == self._used[1]  # your next row is for it, and what comes then waits
+            many = len(self._waiting) - (2 if late and self._hearing else 1)
+            earlier = [self._waiting.popleft() for _ in range(many)]
+            used, is_open = self._used, self._row if self._closing is None else self._closing
+        if error := self._kept.add(step, records, at):
+            self._errors.append(error)
+        for one in earlier:
+            self._put_by(one)
+        if self._row is None or (is_open, step) == used:
+            self._join(is_open, None)  # none is yours, or it is open still
         elif not self._hearing:  # nobody knows when your next row comes, and the process may die before
             self._into_summary()
-
-    def _keep(self, step: int, records: Sequence[Record], at: float) -> None:
-        try:
-            if self._kept is None and self._keeps:
-                self._kept = journal_for(self._rest.inner, "-rows")
-            if self._kept:
-                self._kept.append(_entry(step, records, at))
-                if self._kept.size > KEPT:
-                    self._kept.halve()
-        except OSError as error:
-            self._keeps = False
-            self._errors.append(error)
 
     def finding(self, step: int, finding: Finding) -> None:
         self._rest.finding(step, finding)
@@ -183,25 +176,26 @@ class WandbBackend(Backend):
         return found
 
     def counts(self) -> Mapping[str, int]:
-        found, self._dropped = Counter({"dropped_histograms": self._dropped}) + Counter(self._rest.counts()), 0
-        return found
+        own = Counter({"dropped_histograms": self._dropped, "dropped_steps": self._lost})
+        self._dropped = self._lost = 0
+        return own + Counter(self._rest.counts())
 
     def end(self, summary: Summary, tables: Sequence[Table]) -> None:
         while self._off:
             self._off.pop()()
         with self._lock:
-            waiting, self._waiting = self._waiting, None
-        if waiting and self._more:  # else it stands in the summary
-            self._put_by(*waiting)
+            waiting = [*self._waiting]
+            self._waiting.clear()
+            # A single one stands in the summary, unless a row that is open still comes after it.
+            alone = not self._more and len(waiting) == 1 and (self._row is None or self._row != self._used[0])
+        for one in () if alone else waiting:
+            self._put_by(one)
         self._rest.end(summary, tables)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self.end(summary, tables)
         self._rest.close(summary, tables)
-        self._keeps = False
-        if self._kept:
-            self._kept.close(keep=False)
-            self._kept = None
+        self._kept.close()
         if self._more:
             with suppress(Exception):  # the run may be over
                 self.run.summary[MORE] = self._steps_more
@@ -209,16 +203,17 @@ class WandbBackend(Backend):
             self._bring(self._more.path)
             self._more = None
 
-    def _put_by(self, step: int, records: Sequence[Record], at: float) -> None:
+    def _put_by(self, one: "_Step") -> None:
         """Keep a step that found no row of yours."""
-        self._dropped += sum(not isinstance(record, Scalar) for record in records)
+        self._dropped += sum(not isinstance(record, Scalar) for record in one.records)
         self._steps_more += 1
         try:
             if self._more is None:
                 self._more = journal_for(self._rest.inner, "-more")
-            self._more.append(_entry(step, records, at))
+            self._more.append(entry(one.step, one.records, one.at))
         except OSError as error:
             self._errors.append(error)
+            self._lost += 1
 
     def _bring(self, path: Path) -> None:
         """Have another process bring `path` to a run beside yours; it goes on if that takes longer than an exit may."""
@@ -242,43 +237,51 @@ class WandbBackend(Backend):
             if self._row is not None:  # asking W&B for it would take a message to a process
                 late = step is not None and step < self._row
                 row = self._row if step is None else max(self._row, step)
+                self._closing = self._row if self.heard else None
                 self._row = self._row if late else row + (step is None if commit is None else bool(commit))
         if self.heard:
             self._hearing = True
             try:
                 self.heard(data, step, row)
             finally:
-                self._hearing = False
+                self._hearing, self._closing = False, None
         if not late:
             self._join(row, step)
         self._into_summary()
 
     def _join(self, row: int | None, step: int | None) -> None:
-        """Put the step that waits into `row`, which your call then goes into."""
+        """Put the step that waits into `row`, which your call then goes into, or went into."""
         with self._lock:
             taken = row is not None and row == self._used[0]
-            if self._waiting is None or (taken and self._waiting[0] != self._used[1]):
+            if not self._waiting or (taken and self._waiting[0].step != self._used[1]):
                 return  # a second step of ours would overwrite the first
-            (ours, records, _), self._waiting = self._waiting, None
-            self._used = row, ours
-        data = {STEP: ours} | {record.name: media(record) for record in records}
+            one = self._waiting.popleft()
+            self._used = row, one.step
+            for other in self._waiting:
+                other.held = True
+        data = {STEP: one.step} | {record.name: media(record) for record in one.records}
         with writing():
             self.run.log(data, step=step, commit=row is None)
 
     def _into_summary(self) -> None:
         """What waits still: W&B has it there at once, without a row."""
         with self._lock:
-            if self._waiting is None:
+            if not self._waiting:
                 return
-            step, records, _ = self._waiting
+            one = self._waiting[-1]
         with writing():
-            self.run.summary.update({STEP: step} | {record.name: media(record) for record in records})
+            self.run.summary.update({STEP: one.step} | {record.name: media(record) for record in one.records})
 
 
-def _entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
-    """A line of a journal, as `Outbox` reads it; without what is too large for a file."""
-    scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-    return {"scalars": scalars, "step": step, "at": at, "n": step}
+@dataclass
+class _Step:
+    """What we have of a step."""
+
+    step: int
+    records: list[Record]
+    at: float
+    held: bool = False
+    """A row of yours was there, and an earlier step took it."""
 
 
 def _is_taken(data: object) -> bool:

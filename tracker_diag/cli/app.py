@@ -178,20 +178,20 @@ def flush(
     if to:
         os.environ["MLFLOW_TRACKING_URI"] = to
     whole = True
-    for path, outcome, well in deliver(place, seconds, steps_there):
+    for path, outcome, well in deliver(place, seconds, held):
         typer.echo(f"{path.name}: {outcome}")
         whole &= well
     if not whole:
         raise typer.Exit(2)
 
 
-def steps_there(source: str) -> set[int]:
-    """Steps whose diagnostics a run holds; none of one that cannot be read."""
+def held(source: str) -> dict[int, set[str]]:
+    """What a run holds of the diagnostics, by step; nothing of one that cannot be read."""
     try:
         rows = read_run(source).rows
     except DiagError:
-        return set()
-    return {step for step, row in rows.items() if any(is_ours(key) for key in row)}
+        return {}
+    return {step: {key for key in row if is_ours(key)} for step, row in rows.items()}
 
 
 def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:

@@ -1,19 +1,19 @@
 """Deliver: what is left in the journals of processes that have died goes to their trackers."""
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
 
 from tracker_diag.backends.delivery.journal import Journal, JournalInUse
-from tracker_diag.backends.delivery.outbox import Outbox
+from tracker_diag.backends.delivery.outbox import Outbox, There
 from tracker_diag.backends.discovery import backend_class
 from tracker_diag.errors import DiagError, without_secrets
 
-Steps: TypeAlias = Callable[[str], Collection[int]]
-"""The steps that a run holds already, by what `tracker-diag diagnose` reads it from."""
+Steps: TypeAlias = Callable[[str], There]
+"""What of ours a run holds already, by what `tracker-diag diagnose` reads it from."""
 
 
-def deliver(folder: Path, seconds: float, there: Steps = lambda _: ()) -> Generator[tuple[Path, str, bool]]:
+def deliver(folder: Path, seconds: float, there: Steps = lambda _: {}) -> Generator[tuple[Path, str, bool]]:
     """Deliver what dead processes left in `folder`: each journal's path, what became of it, and whether all is well.
 
     Args:
@@ -43,14 +43,15 @@ def _deliver(journal: Journal, seconds: float, there: Steps) -> tuple[str, bool]
         about = journal.about
         with backend_class(about["backend"]).reopened(about["address"]) as backend:
             source = about["address"].get("source")
-            known = there(source) if source else ()
+            known = there(source) if source else {}
             outbox = Outbox(backend, journal, known)
             whole = outbox.drain(seconds)
     except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
         journal.close(keep=True)
         return without_secrets(f"kept: {error if isinstance(error, DiagError) else repr(error)}"), False
-    errors = [error for error in outbox.errors() if not isinstance(error, TimeoutError)]
+    errors = outbox.errors()
     if not whole:
         return without_secrets(f"kept: {errors[-1] if errors else 'not all was delivered in time'}"), False
-    refused = without_secrets(f", but for {len(errors)} that it refused, {errors[0]}") if errors else ""
-    return f"delivered to {about['backend']} {about['address'].get('run', '')}{refused}", not errors
+    lost = [error for error in errors if not backend.temporary(error)]
+    refused = without_secrets(f", but for {len(lost)} that it refused, {lost[0]}") if lost else ""
+    return f"delivered to {about['backend']} {about['address'].get('run', '')}{refused}", not lost

@@ -10,7 +10,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, writing
 from tracker_diag.backends.delivery.journal import Journal, journal_for
@@ -38,18 +38,22 @@ RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
 
+There: TypeAlias = Mapping[int, Collection[str]]
+"""Names of ours that a tracker has, by step."""
+
+
 class Outbox(Backend):
     """Stands before `inner`: takes all that a backend takes, at once, and never raises or waits but in `close`.
 
     Args:
         journal: that of a process that has died; else there is a new one.
-        there: steps that the tracker has already, whatever the journal says.
+        there: what the tracker has already of each step, by name, whatever the journal says.
     """
 
-    def __init__(self, inner: Backend, journal: Journal | None = None, there: Collection[int] = ()) -> None:
+    def __init__(self, inner: Backend, journal: Journal | None = None, there: There | None = None) -> None:
         self.name, self.inner = inner.name, inner
         self._journal = journal
-        self._there = there
+        self._there = there or {}
         self._memory: deque[dict[str, Any]] = deque()
         """What the disk did not take; it comes after all that is in the journal."""
         self._pictures: OrderedDict[int, list[Record]] = OrderedDict()
@@ -349,12 +353,13 @@ class Outbox(Backend):
         """Give one entry to the tracker."""
         step = entry.get("step", 0)
         if "scalars" in entry:
-            if step in self._there:
+            known = self._there.get(step, ())
+            scalars = [Scalar(name, value) for name, value in entry["scalars"].items() if name not in known]
+            if known and not scalars:
                 return
             with self._wake:
                 pictures = self._pictures.pop(entry["n"], [])
             try:
-                scalars = [Scalar(name, value) for name, value in entry["scalars"].items()]
                 self.inner.log(step, [*scalars, *pictures], entry["at"])
             except Exception:
                 with self._wake:
