@@ -12,7 +12,7 @@ QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
 # Three workers for two cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: frameworks demo test test-long check lint types fast docs evidence bench screenshots clean
+.PHONY: frameworks demo test test-long check lint types fast chaos docs evidence bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -20,7 +20,7 @@ demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow an
 test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS)  ## everything, with real servers, a browser and training runs
 	$(PYTEST)
 
-test-long: $(VENV)/.dev  ## the properties, with twenty times as many examples; for the night
+test-long: $(VENV)/.dev  ## the properties, with forty times as many examples; for the night
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
 
 check: lint types fast  ## what every change must pass first
@@ -35,6 +35,9 @@ types: $(VENV)/.dev
 
 fast: $(VENV)/.dev
 	$(PYTEST) -m "not slow" -q
+
+chaos: $(VENV)/.dev  ## a thousand random programs for each tracker, under faults; two hours
+	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
 
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py

@@ -119,7 +119,8 @@ class Proxy(ThreadingHTTPServer):
     A late answer comes when `let_go` is set, and no sooner: whoever goes on before that does not wait for it.
     """
 
-    down = False
+    down, only = False, ""
+    """Whether it answers errors, and to what alone."""
     status, said = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
     errors = 0
     slow, late = 0, 0
@@ -130,9 +131,9 @@ class Proxy(ThreadingHTTPServer):
         self.target, self.address = target, f"http://127.0.0.1:{self.server_port}"
         self.lock, self.steps, self.let_go = threading.Lock(), [], threading.Event()
 
-    def answer(self, forward):
+    def answer(self, forward, path=""):
         with self.lock:
-            down, slow = self.down, self.slow > 0
+            down, slow = self.down and self.only in path, self.slow > 0
             self.errors += down
             lost = self.errors % 2 == 0
             self.slow -= slow
@@ -158,7 +159,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_any(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, answer = self.server.answer(lambda: self.forward(body))
+        status, answer = self.server.answer(lambda: self.forward(body), self.path)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
@@ -280,6 +281,57 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
     monitor.close()
     assert_the_same(behind, run_id, tmp_path)
     assert list(journals.iterdir()) == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
+    run_id = behind.create_run("0").info.run_id
+    monitor = a_monitor(behind, run_id)
+    proxy.status, proxy.said = 429, b'{"error_code": "RESOURCE_LIMIT_EXCEEDED", "message": "quota of metrics"}'
+    proxy.only, proxy.down = "/runs/log-batch", True
+    train(monitor, range(40))
+    wait_for(lambda: behind.get_run(run_id).data.tags.get("diag.alert.rules") == "NUM004")
+    assert behind.get_metric_history(run_id, "diag/health/late_steps") == []
+    proxy.down = False
+    train(monitor, range(40, STEPS))
+    monitor.close()
+    assert_all_arrived(behind, run_id)
+    assert list(journals.iterdir()) == []
+
+
+AT_THE_END = """
+import math, os, sys
+import mlflow
+import tracker_diag as td
+
+mlflow.set_tracking_uri(sys.argv[1])
+with mlflow.start_run() as run:
+    watched = td.wrap(mlflow, also=[td.JsonlBackend(sys.argv[2])])
+    print(run.info.run_id, flush=True)
+    for step in range(61):
+        mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)
+    os._exit(9)
+"""
+
+
+def test_the_step_whose_log_returned_last_is_there_with_what_it_fired(mlflow_store, tmp_path, journals):
+    """The loss is NaN, and the process is gone before anything else happens."""
+    environment = os.environ | {"TRACKER_DIAG_DIR": str(journals)}
+    command = [sys.executable, "-W", "ignore", "-c", AT_THE_END, mlflow_store, str(tmp_path / "files")]
+    died = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert died.returncode == 9, died.stderr
+    assert "NUM004" in died.stderr
+    last = json.loads((tmp_path / "files" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["loss"], last["diag/rule/NUM004"]) == (60, "nan", 2.0)
+    assert "NUM004" in (tmp_path / "files" / "findings.jsonl").read_text()
+    done = CliRunner().invoke(app, ["flush", str(journals)])
+    assert done.exit_code == 0, done.output
+    import mlflow
+
+    run_id = died.stdout.split()[0]
+    (point,) = mlflow.MlflowClient().get_metric_history(run_id, "diag/rule/NUM004")
+    assert (point.step, point.value) == (60, 2.0)
+    assert mlflow.MlflowClient().get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
 
 
 def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):
@@ -408,7 +460,7 @@ def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, jour
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token-of-mine")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     asked = []
-    monkeypatch.setattr(proxy, "answer", lambda forward: (asked.append(1), (404, b"{}"))[1])
+    monkeypatch.setattr(proxy, "answer", lambda forward, path: (asked.append(1), (404, b"{}"))[1])
     left_for(proxy.address, journals)
     done = CliRunner().invoke(app, ["flush"])
     assert done.exit_code == 2

@@ -1,14 +1,18 @@
 """Against real local runs, read back from Trackio's own store and through its API."""
 
 import math
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.backends.trackio import TrackioBackend
+from tracker_diag.cli.app import app
 
 pytestmark = pytest.mark.slow
 
@@ -160,3 +164,28 @@ def test_no_run_underway_is_told_with_what_to_do(trackio_runs):
 def test_a_trackio_that_counts_otherwise_is_told():
     with pytest.raises(DiagError, match=r"trackio 0\.\d+.*: does not count steps as 0.43 does"):
         TrackioBackend(SimpleNamespace(log=print))
+
+
+KILLED = """
+import os, sys
+import numpy as np, trackio
+import tracker_diag as td
+run = td.wrap(trackio.init(project=sys.argv[1], name="killed", auto_log_cpu=False, auto_log_gpu=False))
+rng = np.random.default_rng(0)
+for step in range(30):
+    new = rng.normal(-1, 0.1, (8, 16))
+    run.diag.observe(logprobs=new, old_logprobs=new + 0.1, response_mask=np.ones((8, 16), bool))
+    run.log({"loss": 1.0}, step=step)
+os._exit(9)
+"""
+
+
+def test_what_trackio_had_not_written_of_a_killed_run_is_brought_by_flush(trackio_runs, journals):
+    died = subprocess.run([sys.executable, "-c", KILLED, trackio_runs.project], capture_output=True, check=False)
+    assert died.returncode == 9, died.stderr
+    for _ in range(2):  # and no step twice
+        done = CliRunner().invoke(app, ["flush", str(journals)])
+        assert done.exit_code == 0, done.output
+    assert list(journals.iterdir()) == []
+    rows = trackio_runs.rows("killed")
+    assert sorted(step for step, row in rows if "diag/policy/text_only/count" in row) == list(range(30))

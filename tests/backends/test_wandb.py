@@ -1,6 +1,7 @@
 """Against real offline runs, read back with W&B's own reader."""
 
 import contextlib
+import json
 import math
 import os
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import Monitor, wrap
+from tracker_diag import JsonlBackend, Monitor, wrap
 from tracker_diag.backends.delivery.journal import Journal
 from tracker_diag.backends.wandb import WandbBackend
 
@@ -173,6 +174,42 @@ def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_
     everywhere = [*history(records), *(row for more in wandb_offline.beside() for row in history(more))]
     found = [row["diag/step"] for row in everywhere if "diag/policy/all/p95" in row]
     assert sorted(found) == list(range(100, 150))
+
+
+def by_step(wandb_offline):
+    """What stands of ours in rows, in the run and beside it: p95 by step."""
+    everywhere = [*history(wandb_offline.records())]
+    everywhere += [row for more in wandb_offline.beside() for row in history(more)]
+    return {row["diag/step"]: row["diag/policy/all/p95"] for row in everywhere if "diag/policy/all/p95" in row}
+
+
+@pytest.mark.parametrize("steps", ["said", "counted"])
+def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, rng, make_batch, wandb_offline, tmp_path):
+    """`observe` after `log`: each step is looked at again with the next row, when its own row may be closed."""
+    run = wrap(wandb_offline.start(), also=[JsonlBackend(tmp_path / "files")])
+    for step in range(12):
+        run.log({"loss": 1.0}, **({"step": step} if steps == "said" else {}))
+        run.diag.observe(**make_batch(rng), step=step)
+    run.finish()
+    lines = (json.loads(line) for line in (tmp_path / "files" / "metrics.jsonl").read_text().splitlines())
+    computed = {line["step"]: line["diag/policy/all/p95"] for line in lines if "diag/policy/all/p95" in line}
+    assert len(computed) >= 11
+    found = by_step(wandb_offline)
+    last = summary(wandb_offline.records())
+    found.setdefault(last["diag/step"], last.get("diag/policy/all/p95"))
+    assert found == computed
+    assert not wandb_offline.beside()  # your rows have room for all of them
+
+
+def test_a_last_step_is_not_overwritten_by_your_row_that_is_open_still(rng, make_batch, wandb_offline):
+    run = wrap(wandb_offline.start())
+    for step in range(3):
+        run.diag.observe(**make_batch(rng))
+        run.log({"loss": 1.0}, step=step)  # W&B writes it when the next one comes, or at the end
+    run.diag.observe(**make_batch(rng))
+    run.diag.log({"loss": 1.0}, 3)
+    run.finish()
+    assert sorted(by_step(wandb_offline)) == [0, 1, 2, 3]
 
 
 def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_offline):

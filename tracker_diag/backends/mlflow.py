@@ -196,6 +196,27 @@ class MlflowBackend(Backend):
         self._tasks.append(partial(self._write_table, events_table([(step, event)])))
 
     def flush(self, *, last: bool = False) -> bool:
+        answered = None
+        try:
+            self._flush_metrics()
+        except Exception as error:
+            answered = error  # whoever answers may take tags: an alert does not wait for a quota of metrics
+            if not (self.temporary(error) and _status(error)):
+                raise
+        while self._tags:
+            key, value = next(iter(self._tags.items()))
+            with self._request(partial(self._tags.pop, key)):
+                shown = self._described(value) if key == NOTE_TAG else value
+                self._client.set_tag(self.run_id, key, shown, synchronous=True)
+        if answered:
+            raise answered
+        while self._tasks:
+            with self._request(self._tasks.popleft):
+                instead = self._tried(self._tasks[0])
+            self._tasks.extendleft(reversed(instead or ()))
+        return True
+
+    def _flush_metrics(self) -> None:
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
             now, refused = self._metrics[:BATCH], []
             try:
@@ -208,16 +229,6 @@ class MlflowBackend(Backend):
             self.sent += 1
             if refused:
                 raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
-        while self._tags:
-            key, value = next(iter(self._tags.items()))
-            with self._request(partial(self._tags.pop, key)):
-                shown = self._described(value) if key == NOTE_TAG else value
-                self._client.set_tag(self.run_id, key, shown, synchronous=True)
-        while self._tasks:
-            with self._request(self._tasks.popleft):
-                instead = self._tried(self._tasks[0])
-            self._tasks.extendleft(reversed(instead or ()))
-        return True
 
     def _tried(self, task: Task) -> Sequence[Task] | None:
         """`task()`; Refused once it has been answered by 4xx so often that it would hold up what comes after it."""

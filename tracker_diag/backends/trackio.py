@@ -72,8 +72,10 @@ class TrackioBackend(Backend):
         options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         with redirect_stdout(StringIO()):
             run = trackio.init(project=address["project"], name=address["name"], **options)
+            backend = cls(run)
+            backend._kept.close()  # what it is given stands in a journal
             try:
-                yield cls(run)
+                yield backend
             finally:
                 run.finish()
 

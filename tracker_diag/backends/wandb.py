@@ -65,7 +65,8 @@ class WandbBackend(Backend):
         self.new_locks()
         open_in_forks(self)
         self._used: tuple[int | None, int | None] = None, None
-        """The row that our last step went into, and the step."""
+        """The row that our last step went into, or would have, and the step."""
+        self._evaluated: int | None = None
         self._hearing = False
         self._more: Journal | None = None
         """The steps that found no row of yours."""
@@ -140,6 +141,7 @@ class WandbBackend(Backend):
             self._off.append(before(module, "log", parameters, self._logged, own))
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._evaluated = step
         if not records:
             return
         with self._lock:
@@ -253,6 +255,8 @@ class WandbBackend(Backend):
         """Put the step that waits into `row`, which your call then goes into, or went into."""
         with self._lock:
             taken = row is not None and row == self._used[0]
+            if not self._waiting and not taken:
+                self._used = row, self._evaluated  # what comes of it while the row is open goes there
             if not self._waiting or (taken and self._waiting[0].step != self._used[1]):
                 return  # a second step of ours would overwrite the first
             one = self._waiting.popleft()

@@ -182,3 +182,38 @@ def test_the_older_half_is_forgotten(path):
     again = Journal(path, {})
     assert again.about["backend"] == "x"
     assert [line["i"] for line in lines(again)] == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_journal_has_its_bound_and_what_is_beyond_is_told(path, monkeypatch):
+    journal = Journal(path, {})
+    monkeypatch.setattr(module, "LARGEST", journal.size + 100)
+    with contextlib.suppress(OSError):
+        for i in range(100):
+            journal.append({"i": i})
+    with pytest.raises(OSError, match="a journal holds 0 MiB at most"):
+        journal.append({"i": 1_000_000_000})
+    assert 50 < path.stat().st_size <= module.LARGEST
+    assert [line["i"] for line in lines(journal)] == list(range(len(path.read_bytes().splitlines()) - 1))
+    journal.close(keep=False)
+
+
+def trust(path, monkeypatch, *, mode=0o600, owner=None):
+    path.chmod(mode)
+    if owner is not None:
+        monkeypatch.setattr("os.getuid", lambda: owner)
+    return list(deliver(path.parent, 1))
+
+
+def test_a_journal_that_others_may_have_written_goes_nowhere(path, monkeypatch):
+    """Its first line names a server, or a folder to write to."""
+    journal = Journal(path, {"backend": "tensorboard", "address": {"folder": str(path.parent / "elsewhere")}})
+    journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
+    journal.close(keep=True)
+    ((_, told, well),) = trust(path, monkeypatch, mode=0o666)
+    assert (told.partition(";")[0], well) == ("left alone: others may have written it", False)
+    ((_, told, well),) = trust(path, monkeypatch, owner=12345)
+    assert (told.partition(";")[0], well) == ("left alone: it belongs to another user", False)
+    assert not (path.parent / "elsewhere").exists()
+    monkeypatch.undo()
+    ((_, told, well),) = trust(path, monkeypatch)
+    assert (told, well) == ("delivered to tensorboard ", True)

@@ -219,6 +219,17 @@ def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(
     assert list(journals.iterdir()) == []
 
 
+def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
+    journal = Journal(tmp_path / "one.jsonl", {})
+    for step in range(3):
+        journal.append({"scalars": {"a": 1.0 * step, "b": 2.0 * step}, "step": step, "at": 0.0, "n": step})
+    tracker = Tracker()
+    sent = []
+    tracker.log = lambda step, records, at: sent.append((step, {record.name: record.value for record in records}))
+    assert Outbox(tracker, journal, {0: {"a", "b", "c"}, 1: {"a"}}).drain(10)
+    assert sent == [(1, {"b": 2.0}), (2, {"a": 2.0, "b": 4.0})]
+
+
 def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, journals):
     first = Tracker()
     first.fails = lambda what: (_ for _ in ()).throw(ConnectionError("down"))

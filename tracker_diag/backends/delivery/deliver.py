@@ -1,5 +1,8 @@
 """Deliver: what is left in the journals of processes that have died goes to their trackers."""
 
+import os
+import shlex
+import stat
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
@@ -24,6 +27,9 @@ def deliver(folder: Path, seconds: float, there: Steps = lambda _: {}) -> Genera
     for path in [folder] if folder.is_file() else sorted(folder.glob("*.jsonl")):
         if path.name.endswith(".findings.jsonl"):
             continue
+        if problem := _foreign(path):
+            yield path, f"left alone: {problem}", False
+            continue
         try:
             journal = Journal(path, {})
         except JournalInUse:
@@ -33,6 +39,21 @@ def deliver(folder: Path, seconds: float, there: Steps = lambda _: {}) -> Genera
             yield path, f"left alone: {error}", False
             continue
         yield path, *_deliver(journal, seconds, there)
+
+
+def _foreign(path: Path) -> str | None:
+    """Why `path` is not to be trusted: what stands in it says where a tracker is written to, with what you may do."""
+    if os.name == "nt":  # no owners and modes of this kind
+        return None
+    try:
+        there = path.stat()
+    except OSError as error:
+        return without_secrets(str(error))
+    if there.st_uid != os.getuid():
+        return f"it belongs to another user; if you trust what stands in it: sudo chown $USER {shlex.quote(str(path))}"
+    if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may have written it; if you trust what stands in it: chmod 600 {shlex.quote(str(path))}"
+    return None
 
 
 def _deliver(journal: Journal, seconds: float, there: Steps) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ has it open.
 """
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -36,6 +37,9 @@ CHUNK = 1 << 20
 
 SHRINK = 1 << 20
 """Size from which a file of which all is delivered starts afresh."""
+
+LARGEST = 1 << 30
+"""Bytes that a journal may have: 1 GiB, the scalars of some hundred thousand steps."""
 
 _WIDTH = 20
 
@@ -124,9 +128,11 @@ class Journal:
         """Put `line` at the end, in one piece; one to `keep` also where it stays when it has been delivered.
 
         Raises:
-            OSError: the disk is full, say; the line is then not in the journal.
+            OSError: the disk is full, say, or the journal is; the line is then not in it.
         """
         data = _line(line)
+        if self._size + len(data) > LARGEST:
+            raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
         self._write(data)
         if keep:
             with self._findings.open("ab") as file:
