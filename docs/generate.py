@@ -3,12 +3,13 @@
 A test holds them against what this would write.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -53,6 +54,76 @@ def metrics_page() -> str:
             *_table(TRAINING, ""),
         ]
     )
+
+
+TITLES = {"mlflow": "MLflow", "wandb": "W&B", "tensorboard": "TensorBoard", "trackio": "Trackio"}
+FAULTS = {
+    "alarm": "a timer's signal every 3 ms",
+    "clock": "the clock is set, by 5 s or a day",
+    "disk": "no file grows beyond 20 kB or less",
+    "exit": "`os._exit` at any call",
+    "fork": "a fork that uses the diagnostics",
+    "interrupt": "Ctrl-C within an observation",
+    "kill": "SIGKILL at any call",
+    "none": "nothing",
+    "rebaseline": "a new baseline",
+    "server": "errors 400 to 503, HTML pages, cut connections, lost and late answers",
+    "thread": "another thread reads and saves the state",
+}
+
+
+CHAOS = """\
+# Random programs
+
+`make chaos` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
+jump, go backwards or are missing, values that are NaN or infinite, calls that the tracker refuses. Each is run twice
+against the real tracker, without the diagnostics and with them, and none, one or two things befall it. If a journal is
+left, `tracker-diag flush` runs. What the user logged is read from the tracker's own file or database and has to be the
+same, value by value; of a script that was killed it has to be a part of what it had logged. What the diagnostics
+computed has to be there, under its step.
+"""
+CALLS = {
+    "row alone": "a call of the user's, without us",
+    "row watched": "with us",
+    "observe watched": "`observe`",
+    "ours watched": "`diag.log`",
+}
+
+
+def chaos_page() -> str:
+    """docs/chaos.md, from the figures of `make chaos`."""
+    found = json.loads((DOCS / "chaos.json").read_text())
+    rows: list[tuple[str, list[object]]] = [
+        ("programs", [one["programs"] for one in found.values()]),
+        ("programs in which anything was wrong", [one["wrong"] for one in found.values()]),
+        ("steps of the diagnostics", [one["steps"] for one in found.values()]),
+        ("of these lost", [one["lost"] for one in found.values()]),
+        ("and counted as lost", [one["counted"] for one in found.values()]),
+        ("programs of which `flush` brought something", [one["flushed"] for one in found.values()]),
+    ]
+    for name, title in CALLS.items():
+        times = [one["call_ms"][name].values() for one in found.values()]
+        rows.append((f"{title}: p50, p99 and longest, ms", [", ".join(map(str, one)) for one in times]))
+    befell = [(title, [one["with"].get(fault, 0) for one in found.values()]) for fault, title in FAULTS.items()]
+    titles = [TITLES[name] for name in found]
+    return "\n".join(
+        [
+            CHAOS,
+            *_rows(titles, rows),
+            "",
+            "Times are of one busy machine with two cores and several programs at once; first calls, which load what a",
+            "tracker needs, are among them. In how many programs which thing happened:",
+            "",
+            *_rows(titles, befell),
+            "",
+        ]
+    )
+
+
+def _rows(titles: list[str], rows: Iterable[tuple[str, list[Any]]]) -> list[str]:
+    """A table with a column for each of `titles`."""
+    lines = [f"| | {' | '.join(titles)} |", "|---|" + "---|" * len(titles)]
+    return [*lines, *(f"| {title} | {' | '.join(map(str, cells))} |" for title, cells in rows)]
 
 
 def rules_page() -> str:
@@ -197,6 +268,7 @@ def _dedented(docstring: str) -> list[str]:
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "chaos.md": chaos_page,
     "integrations.md": integrations_page,
     "metrics.md": metrics_page,
     "rules/README.md": rules_page,

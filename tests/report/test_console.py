@@ -45,12 +45,16 @@ def test_names_are_shown_as_they_are_and_steer_nothing(name, capsys, monkeypatch
 
 def test_so_it_is_on_the_command_line(tmp_path):
     file = tmp_path / "m.jsonl"
-    rows = [{"step": step, "reward": 0.5} | {f"loss{name}": math.nan for name in NASTY} for step in range(30)]
+    rows = [
+        {"step": step, "reward": 0.5} | {f"loss{name}": math.nan for name in (*NASTY, "\ud800x")} for step in range(30)
+    ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [str(Path(sys.executable).with_name("tracker-diag")), "diagnose", str(file)]
+    page = tmp_path / "page.html"
+    command = [str(Path(sys.executable).with_name("tracker-diag")), "diagnose", str(file), "--html", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "loss" in done.stdout
+    assert "loss" in page.read_text()
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", done.stdout + done.stderr)
 
 

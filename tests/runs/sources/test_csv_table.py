@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracker_diag.errors import SourceError
 from tracker_diag.runs.sources.csv_table import read_csv
 from tracker_diag.runs.sources.keys import NO_METRICS, STEPS
 
@@ -84,3 +85,8 @@ def test_a_last_row_that_breaks_off(tmp_path, tail):
     run = run_of(tmp_path, f"step,a,b\n1,1,1\n2,2,2\n{tail}")
     assert run.rows == {1: {"a": 1.0, "b": 1.0}, 2: {"a": 2.0, "b": 2.0}}
     assert run.notes == ("the last row, at line 4, breaks off and was left out",)
+
+
+def test_a_table_of_which_no_row_can_be_read(tmp_path):
+    with pytest.raises(SourceError, match=r"it: no metrics: not one number was logged"):
+        run_of(tmp_path, "\n\n")

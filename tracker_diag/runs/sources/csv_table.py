@@ -30,7 +30,9 @@ def read_csv(file: Path, source: str, progress: Progress | None = None) -> Finis
     """
     rows = Rows()
     table = _table(file, rows, progress)
-    _, header = next(table)
+    _, header = next(table, (0, []))
+    if not header:
+        return rows.finish(source)  # which says what is wrong
     lower = [name.strip().lower() for name in header]
     if {"key", "value", "step"} <= set(lower):
         return _long(file, source, rows, lower, table)
