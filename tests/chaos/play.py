@@ -4,6 +4,7 @@ import atexit
 import json
 import math
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -12,8 +13,8 @@ import time
 import traceback
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,8 @@ class Player:
         self.end()
 
     def end(self) -> None:
+        # The disk has room again: what the trackers start at the end would have to write to a full one too.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         try:
             self.finish()
         except Exception as error:  # as on a full disk
@@ -75,13 +78,11 @@ class Player:
         self.keep()
 
     def keep(self) -> None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         told = {"raised": self.raised, "took": self.took, "broken": self.broken}
         if self.diag is not None:
             told |= {"health": dict(self.diag.health), "failures": list(self.diag.failures)}
-        (self.folder / "told").write_text(json.dumps(told))
+        with _room():
+            (self.folder / "told").write_text(json.dumps(told))
 
     def do_observe(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -150,9 +151,7 @@ class Player:
         threading.Thread(target=look, daemon=True).start()
 
     def do_disk(self, size: int) -> None:
-        """No file of this process grows beyond `size` bytes from here on."""
-        import resource
-
+        """No file of this process grows beyond `size` bytes from here on, until the run ends."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def do_fork(self) -> None:
@@ -357,20 +356,25 @@ def forked(call: Callable[[], object], log: Path, within: float = 120.0) -> int 
     return None
 
 
+@contextmanager
+def _room() -> Iterator[None]:
+    """What the suite itself writes has no limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def _emitted(folder: Path) -> Any:
     """What the diagnostics compute, in a file that no limit of this process's files is for."""
-    import resource
-
     import tracker_diag as td
 
     class Emitted(td.JsonlBackend):
         def log(self, step: int, records: Any, at: float) -> None:
-            before = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (before[1], before[1]))
-            try:
+            with _room():
                 super().log(step, records, at)
-            finally:
-                resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return Emitted(folder)
 
