@@ -19,8 +19,10 @@ QUIET = "TRACKER_DIAG_QUIET"
 COLORS = {logging.WARNING: "yellow", logging.ERROR: "red"}
 
 
-CONTROL: dict[int, str | None] = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-CONTROL |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # halves of a character, which no stream takes
+CONTROL: dict[int, str | None] = {
+    **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"},
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),  # halves of a character, which no stream takes
+}
 
 
 def clean(text: str) -> str:
