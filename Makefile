@@ -34,7 +34,7 @@ types: $(VENV)/.dev
 	$(BIN)/pyright
 
 fast: $(VENV)/.dev
-	$(PYTEST) -m "not slow" -q
+	$(PYTEST) --numprocesses 2 -m "not slow" -q
 
 chaos: $(VENV)/.dev  ## a thousand random programs for each tracker, under faults; two hours
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
