@@ -60,7 +60,7 @@ TITLES = {"mlflow": "MLflow", "wandb": "W&B", "tensorboard": "TensorBoard", "tra
 FAULTS = {
     "alarm": "a timer's signal every 3 ms",
     "clock": "the clock is set, by 5 s or a day",
-    "disk": "no file grows beyond 20 kB or less",
+    "disk": "no file may grow beyond a limit of 0 to 20 kB",
     "exit": "`os._exit` at any call",
     "fork": "a fork that uses the diagnostics",
     "interrupt": "Ctrl-C within an observation",

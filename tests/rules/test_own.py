@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tracker_diag import Monitor, RuleError, wrap
-from tracker_diag.backends import mlflow, wandb_automations
+from tracker_diag.backends import mlflow_tags, wandb_automations
 from tracker_diag.report.html import render_html
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import verdict
@@ -79,7 +79,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "ACM001 Reward is low" in page
     assert "What to do" not in page
     assert "false alarm" not in page
-    note = mlflow._note(summary)
+    note = mlflow_tags.note_on(summary)
     assert note.startswith("**Broke first: Reward is low, on all, from step 3** (ACM001, fired at step 3)")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []

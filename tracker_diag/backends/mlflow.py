@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
@@ -13,15 +13,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
+from tracker_diag.backends.mlflow_tags import note_on, tags_of
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rule_keys, rules_in
 from tracker_diag.errors import DiagError, require, without_password
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.tables import describe, events_table
-from tracker_diag.rules.alerts import Notice, alerts
+from tracker_diag.report.tables import events_table
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.triage import Summary, first_break
+from tracker_diag.rules.triage import Summary
 
 SQLITE = "sqlite:///"
 
@@ -184,7 +185,7 @@ class MlflowBackend(Backend):
             self._tasks.append(self._show)
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        self._tags |= _tags(findings)
+        self._tags |= tags_of(findings)
 
     def alert(self, step: int, notice: Notice) -> None:
         if notice.level != "info":
@@ -277,7 +278,7 @@ class MlflowBackend(Backend):
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
-        self._tags |= _tags(summary.findings) | {NOTE_TAG: _note(summary)}
+        self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary)}
         self._tasks += [
             partial(self._put, "findings.json", found.encode(), "diag"),
             partial(self._report, summary, tables, pictures),
@@ -372,30 +373,3 @@ def _status(error: Exception) -> int:
     status = getattr(getattr(error, "response", None), "status_code", None)
     of_mlflow: Any = getattr(error, "get_http_status_code", None)
     return status or (of_mlflow() if of_mlflow else 0)
-
-
-def _tags(findings: Collection[Finding]) -> dict[str, str]:
-    firing = [finding for finding in findings if alerts(finding)]
-    first = first_break(findings)
-    severities = {finding.rule.severity for finding in firing}
-    return {
-        "diag.alert.state": "error" if "error" in severities else "warn" if "warn" in severities else "ok",
-        "diag.alert.rules": ", ".join(sorted({finding.rule.id for finding in firing})),
-        "diag.first_break": f"{first.rule.id} on {first.slice} at step {first.onset}" if first else "",
-    }
-
-
-def _note(summary: Summary) -> str:
-    first = summary.first_break
-    if first is None:
-        return (
-            f"**No rule fired at warn or above** in {summary.steps} steps. Blind: {', '.join(summary.blind) or 'none'}."
-        )
-    evidence = "\n".join(f"- {describe(reading)}" for reading in first.evidence)
-    remedy = "\n".join(f"1. {text}" for text in first.rule.remedy)
-    what_to_do = f"What to do:\n\n{remedy}\n\n" if remedy else ""
-    return (
-        f"**Broke first: {first.rule.title}, on {first.slice}, from step {first.onset}** "
-        f"({first.rule.id}, fired at step {first.fired})\n\n{first.summary}.\n\n{evidence}\n\n"
-        f"{what_to_do}The whole report: Artifacts, diag/report.html."
-    )

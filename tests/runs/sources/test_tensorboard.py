@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import SourceError
+from tracker_diag.runs.sources import tensorboard
 from tracker_diag.runs.sources.tensorboard import read_tensorboard
 
 
@@ -119,6 +120,14 @@ def test_damage_costs_its_record_alone_and_is_told_with_its_place(write, tmp_pat
         # Where the length of a record is damaged, nobody knows where the next one begins.
         assert len(run.rows) >= 3 or any("what comes after could not be read" in note for note in run.notes)
         assert all(row == {"loss": float(step)} for step, row in run.rows.items())
+
+
+def test_a_record_of_pictures_is_passed_over_whatever_its_size(write, tmp_path, monkeypatch):
+    folder = write("run", range(4), loss=float)
+    whole = read_tensorboard(folder, "it")
+    monkeypatch.setattr(tensorboard, "LARGEST", 50)  # the file's first record, which says who wrote it, has 72
+    run = read_tensorboard(folder, "it")
+    assert (run.rows, run.notes) == (whole.rows, ())
 
 
 def test_what_a_record_claims_costs_nothing(tmp_path):

@@ -12,11 +12,11 @@ from tracker_diag.backends.delivery.outbox import Outbox, There
 from tracker_diag.backends.discovery import backend_class
 from tracker_diag.errors import DiagError, without_secrets
 
-Steps: TypeAlias = Callable[[str], There]
+Held: TypeAlias = Callable[[str], There]
 """What of ours a run holds already, by what `tracker-diag diagnose` reads it from."""
 
 
-def deliver(folder: Path, seconds: float, there: Steps = lambda _: {}) -> Generator[tuple[Path, str, bool]]:
+def deliver(folder: Path, seconds: float, there: Held = lambda _: {}) -> Generator[tuple[Path, str, bool]]:
     """Deliver what dead processes left in `folder`: each journal's path, what became of it, and whether all is well.
 
     Args:
@@ -56,7 +56,7 @@ def _foreign(path: Path) -> str | None:
     return None
 
 
-def _deliver(journal: Journal, seconds: float, there: Steps) -> tuple[str, bool]:
+def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:
     if not journal.undelivered:
         journal.close(keep=False)
         return "nothing was left", True

@@ -113,14 +113,15 @@ def _events(file: Path, rows: Rows) -> Iterator[tuple[int, Any]]:
                 if len(head) < 12 or at + 16 + length > size:
                     rows.note(f"{file.name} breaks off in a record at byte {at}; what came before was read")
                     return
-                try:
-                    data = handle.read(length) if length <= LARGEST else b""
-                    handle.seek(at + 12 + length)
-                    event = _event(data, handle.read(4))
-                except DecodeError as error:
-                    rows.skip(SourceError(f"{file}: byte {at}: the record is damaged: {one_line(error)}"))
+                if length > LARGEST:
+                    handle.seek(at + 16 + length)
                 else:
-                    yield at, event
+                    try:
+                        event = _event(handle.read(length), handle.read(4))
+                    except DecodeError as error:
+                        rows.skip(SourceError(f"{file}: byte {at}: the record is damaged: {one_line(error)}"))
+                    else:
+                        yield at, event
                 at += 16 + length
     except OSError as error:
         raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
