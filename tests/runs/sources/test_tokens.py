@@ -167,5 +167,5 @@ def test_a_step_that_claims_any_number_of_tokens_is_refused(tmp_path, monkeypatc
     before = pa.total_allocated_bytes()
     with pytest.raises(SourceError, match="step 0 has more than 5,000,000 tokens"):
         list(read_tokens(file))
-    assert pa.total_allocated_bytes() == before
+    assert pa.total_allocated_bytes() <= before  # what earlier tests left may be collected meanwhile
     assert file.stat().st_size < 1 << 20
