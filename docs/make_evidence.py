@@ -33,7 +33,6 @@ def run(arm: str, seed: int) -> Run:
             monitor.log(step.metrics, step.step)
         summary = monitor.close()
     rows = [{"step": step} | seen.own[step] | seen.scalars(step) for step in sorted(seen.records)]
-    compared = leads(rows)
     return {
         "arm": arm,
         "seed": seed,
@@ -50,6 +49,13 @@ def run(arm: str, seed: int) -> Run:
             if finding.fired is not None and finding.rule.severity != "info"
         ],
         "blind": {rule: "; ".join(map(str, reasons)) for rule, reasons in summary.blind.items()},
+    } | figures(rows)
+
+
+def figures(rows: list[dict[str, float]]) -> Run:
+    """What the page tells of a run's logged `rows`: lead times, reward and tails, before and at the end."""
+    compared = leads(rows)
+    return {
         "leads": {name: lead.step for name, lead in compared.items()} | {"reward 0.10 lower": _reward_drop(rows)},
         "notes": {name: lead.note for name, lead in compared.items() if lead.note},
         "reward": [round(fmean(row["reward"] for row in rows[a:b]), 3) for a, b in ((40, 80), (260, 300))],
