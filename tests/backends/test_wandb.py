@@ -212,6 +212,21 @@ def test_a_last_step_is_not_overwritten_by_your_row_that_is_open_still(rng, make
     assert sorted(by_step(wandb_offline)) == [0, 1, 2, 3]
 
 
+def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_batch, wandb_offline):
+    """Step 0 comes once more when its row is closed, and takes the next: that row closes after step 1 was looked at."""
+    run = wrap(wandb_offline.start())
+    for row in ({"loss": 1.0}, None, {"loss": 2.0}, {"reward": 1.0}):
+        run.diag.observe(**make_batch(rng))
+        if row is None:
+            run.diag.log({"kl": 1.0}, 0)
+        else:
+            run.log(row, commit=row != {"loss": 2.0})
+    run.finish()
+    found, last = by_step(wandb_offline), summary(wandb_offline.records())
+    found.setdefault(last["diag/step"], last["diag/policy/all/p95"])
+    assert sorted(found) == [0, 1]
+
+
 def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_offline):
     """Whose axis W&B repeats in each row that has it not, and in the summary."""
     run = wandb_offline.start()

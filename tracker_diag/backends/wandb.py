@@ -186,10 +186,17 @@ class WandbBackend(Backend):
         while self._off:
             self._off.pop()()
         with self._lock:
+            # A single one stands in the summary, unless a row that is open still comes after it.
+            alone = not self._more and len(self._waiting) == 1 and (self._row is None or self._row != self._used[0])
+        if alone:
+            try:
+                self._into_summary()  # again: a row of an earlier step may have closed since
+            except Exception as error:  # noqa: BLE001  # the run may be over
+                self._errors.append(error)
+                alone = False
+        with self._lock:
             waiting = [*self._waiting]
             self._waiting.clear()
-            # A single one stands in the summary, unless a row that is open still comes after it.
-            alone = not self._more and len(waiting) == 1 and (self._row is None or self._row != self._used[0])
         for one in () if alone else waiting:
             self._put_by(one)
         self._rest.end(summary, tables)
