@@ -85,6 +85,14 @@ def require(module: str, extra: str) -> ModuleType:
         raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"') from error
 
 
+def require_installed(module: str, extra: str) -> None:
+    """As `require`, without importing it: what takes long to import may be for another process to use."""
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"')
+
+
 SIGNALS = tuple(
     number
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM")

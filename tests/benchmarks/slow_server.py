@@ -118,10 +118,10 @@ def measure(steps: int, rounds: int) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder, slow_server(Path(folder)) as address:
         environment = os.environ | {"SLOW_SERVER": address, "SLOW_STEPS": str(steps), "OMP_NUM_THREADS": "1"}
         for _ in range(rounds):
-            for arm, times in took.items():
+            for arm in took:
                 command = [sys.executable, "-W", "ignore", __file__, "--arm", arm]
                 done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
-                times += next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+                took[arm] += next(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
     return {
         arm: {"p50": round(float(np.quantile(t, 0.5)), 2), "p99": round(float(np.quantile(t, 0.99)), 2),
               "max": round(max(t), 2), "steps": len(t)} for arm, t in took.items()

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 from tracker_diag.backends.base import Backend, Refused, is_a
 from tracker_diag.backends.mlflow_tags import note_on, tags_of
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rule_keys, rules_in
-from tracker_diag.errors import DiagError, require, without_password
+from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
+from tracker_diag.report.painter import Painter
 from tracker_diag.report.tables import events_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -74,8 +75,8 @@ class MlflowBackend(Backend):
 
     def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
-        require("matplotlib", "mlflow")
-        self._client, self.run_id = client, run_id
+        require_installed("matplotlib", "mlflow")
+        self._client, self.run_id, self._painter = client, run_id, Painter()
         self._image_every = image_every
         self._since_image, self._last_image = 0, -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
@@ -276,6 +277,7 @@ class MlflowBackend(Backend):
         return super().temporary(error) and _status(error) != TOO_LARGE
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._painter.close()  # from here on nobody waits for what is drawn in this process
         found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
         self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary)}
@@ -310,12 +312,10 @@ class MlflowBackend(Backend):
             self._client.set_tag(self.run_id, TABLES_TAG, json.dumps([*listed, ours]), synchronous=True)
 
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
-        from tracker_diag.report.figures import pixels, tail_figure
-
         parts: list[Task] = []
         for pair, shown in pictures.items():
             given = {"key": f"{PREFIX}{pair}/tail", "step": step, "synchronous": True}
-            image = pixels(tail_figure(shown, f"{pair} pair, step {step}"))
+            image = self._painter.tail(shown, f"{pair} pair, step {step}")
             parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         return [*parts, self._show]
 

@@ -22,8 +22,8 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
 
-HISTOGRAM_STEPS = 50
-"""Steps whose histograms may wait."""
+HISTOGRAM_STEPS = 200
+"""Steps whose histograms may wait; those of a step take about 7 kB."""
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""

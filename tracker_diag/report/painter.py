@@ -1,0 +1,129 @@
+"""A process that draws. matplotlib holds the interpreter: a second to import it, a tenth for each picture.
+
+A thread that draws beside training would keep training waiting as long. So a picture is asked for over a pipe, one at a
+time, and comes back as its pixels. Where no process can be started it is drawn here.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracker_diag.records import Histogram
+
+Pixels = npt.NDArray[np.uint8]
+
+_HEAD = struct.Struct("<II")
+"""Of an answer: height and width; (height, width, 3) uint8 follow."""
+
+
+class Painter:
+    """Draws tails; the process is started with the first picture, and ends with `close`, or with this one."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._parent = os.getpid()
+        self._fails = False
+        self._lock = threading.Lock()
+
+    def tail(self, histograms: Sequence[Histogram], title: str) -> Pixels:
+        """The picture of `report.figures.tail_figure`, (H, W, 3) uint8 RGB."""
+        with self._lock:
+            if not self._fails:
+                try:
+                    return self._asked(histograms, title)
+                except (OSError, EOFError, ValueError):
+                    self._fails = True
+                    self._end()
+        return _drawn(histograms, title)
+
+    def close(self) -> None:
+        """End the process; what is asked for later is drawn here."""
+        with self._lock:
+            self._fails = True
+            self._end()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self._end()
+
+    def _asked(self, histograms: Sequence[Histogram], title: str) -> Pixels:
+        self._process = self._process or _started()
+        asked, answer = self._process.stdin, self._process.stdout
+        if asked is None or answer is None:
+            raise OSError("no pipe")
+        asked.write(json.dumps({"title": title, "of": [_plain(one) for one in histograms]}).encode() + b"\n")
+        asked.flush()
+        height, width = _HEAD.unpack(_read(answer, _HEAD.size))
+        return np.frombuffer(_read(answer, height * width * 3), np.uint8).reshape(height, width, 3)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None or os.getpid() != self._parent:  # a fork of this process has one that is none of its own
+            return
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError, ValueError):
+                if stream is process.stdin and stream:
+                    stream.write(b"\n")  # a fork of this process may hold the pipe open
+                    stream.flush()
+            if stream:
+                with suppress(OSError):
+                    stream.close()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _started() -> "subprocess.Popen[bytes]":
+    # Not `-m`, which would look for the package in the working directory first.
+    path = "import json, sys; sys.path[:] = json.loads(sys.argv.pop())"
+    command = [sys.executable, "-c", f"{path}; from tracker_diag.report.painter import main; main()"]
+    return subprocess.Popen(  # noqa: S603  # our own
+        [*command, json.dumps(sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is none of its business
+    )
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def _plain(one: Histogram) -> dict[str, Any]:
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(one).items()}
+
+
+def _drawn(histograms: Sequence[Histogram], title: str) -> Pixels:
+    from tracker_diag.report.figures import pixels, tail_figure
+
+    return pixels(tail_figure(histograms, title))
+
+
+def main() -> None:
+    """Answer requests, a line of JSON each, until an empty one comes or there are no more."""
+    for line in sys.stdin.buffer:
+        if not line.strip():
+            return
+        asked = json.loads(line)
+        given = [
+            Histogram(**one | {name: np.array(one[name]) for name in ("counts", "edges", "baseline")})
+            for one in asked["of"]
+        ]
+        picture = _drawn(given, asked["title"])
+        sys.stdout.buffer.write(_HEAD.pack(*picture.shape[:2]) + picture.tobytes())
+        sys.stdout.buffer.flush()
