@@ -1,5 +1,6 @@
 """Training goes on, whatever happens inside the diagnostics: signals at any point, forks beside other threads."""
 
+import gc
 import os
 import signal
 import threading
@@ -22,10 +23,15 @@ class Of(Exception):  # of the user's program
 
 @pytest.fixture
 def alarms():
-    """Has a handler called in the midst of what follows, after ever other times."""
-    before = signal.getsignal(signal.SIGUSR1)
+    """Has a handler called in the midst of what follows, after ever other times.
+
+    What is raised in a callback of the garbage collector Python drops, and Hypothesis has such a callback.
+    """
+    before, callbacks = signal.getsignal(signal.SIGUSR1), gc.callbacks[:]
+    gc.callbacks.clear()
     yield lambda handler: signal.signal(signal.SIGUSR1, handler)
     signal.signal(signal.SIGUSR1, before)
+    gc.callbacks[:] = callbacks
 
 
 def interrupted(monitor, delay, raised):
