@@ -810,3 +810,38 @@ def test_a_weight_beyond_floats_is_a_finding_and_no_cell(rng, make_batch):
     assert fired(monitor)[0][0] == "NUM004"
     table = monitor.slices_table()
     assert all(math.isfinite(cell) for row in table.rows for cell in row if isinstance(cell, float))
+
+
+@pytest.mark.parametrize("length", [64, 1024, 4096])
+def test_the_noise_of_bfloat16_is_no_collapse_at_any_length(rng, length):
+    """A sequence's weight is a product: under this noise its effective sample size is 0.05 at 1,000 tokens."""
+
+    def step():
+        old = rng.normal(-1, 0.5, (16, length)).astype(np.float32)
+        new, rollout = (old + rng.normal(0, sd, old.shape).astype(np.float32) for sd in (0.02, 0.055))
+        return {
+            "logprobs": new,
+            "old_logprobs": old,
+            "rollout_logprobs": rollout,
+            "model_mask": np.ones(old.shape, bool),
+        }
+
+    _, monitor = watch(step() for _ in range(28))
+    assert monitor.summary().findings == ()
+    table = monitor.slices_table()
+    (row,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows if row[:2] == ("mismatch", "text_only"))
+    assert row["ess"] > 0.99
+    assert row["ess_sequence_expected"] == pytest.approx(math.exp(-length * 0.055**2), rel=0.1)
+
+
+def test_tokens_of_a_sequence_that_move_together_are_a_collapse(rng):
+    """Each by 5 % of its probability at most, in each sequence the same way."""
+
+    def step():
+        old = rng.normal(-1, 0.5, (16, 256)).astype(np.float32)
+        together = rng.normal(0, 0.03, (16, 1)).astype(np.float32)
+        return {"logprobs": old + together, "old_logprobs": old, "model_mask": np.ones(old.shape, bool)}
+
+    _, monitor = watch(step() for _ in range(28))
+    (finding,) = monitor.summary().findings
+    assert (finding.rule.id, finding.slice) == ("POL004", "text_only")

@@ -10,7 +10,7 @@ from tracker_diag import UnknownName
 from tracker_diag.metrics.statistics import STATISTICS, slice_statistics, statistic
 from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal
-from tracker_diag.stats.weights import WeightSums
+from tracker_diag.stats.weights import WeightSums, length_sums
 
 
 def counts(values):
@@ -75,8 +75,8 @@ def test_float_noise_is_no_signal(value, signal):
 
 def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
-    applied = np.array([5000.0, 5000, 5000, 0])
-    found = statistics(np.linspace(0.1, 0.2, 5000), np.linspace(0, 1, 60), reference=reference, applied=applied)
+    more = {"applied": np.array([5000.0, 5000, 5000, 0]), "lengths": length_sums(np.full(60, 83.0))}
+    found = statistics(np.linspace(0.1, 0.2, 5000), np.linspace(0, 1, 60), reference=reference, **more)
     assert found.keys() == STATISTICS.keys()
 
 

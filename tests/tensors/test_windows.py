@@ -12,8 +12,9 @@ from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors import batch
+from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.windows import GROUPS, Arrival, Observation, PairWindow, by_group
+from tracker_diag.tensors.windows import GROUPS, Observation, PairWindow, by_group
 
 
 def tensors(rng, size=4, width=12, scale=0.1):

@@ -140,6 +140,11 @@ _TABLE = (
         chart=Chart("ESS", "effective sample size of sequences, share of n"),
     ),
     Statistic(
+        name="ess_sequence_expected", unit="share", worse="neither", logged=CONTEXT,
+        meaning="what ess_sequence is if the tokens of a sequence are independent: it falls with the length",
+        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.ess_independent,
+    ),
+    Statistic(
         name="ess_perplexity", unit="share", worse="lower", value=lambda of: of.weights.ess_perplexity,
         meaning="exp of the entropy of the raw token weights, over n; slower to fall",
     ),

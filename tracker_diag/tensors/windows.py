@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import SliceWindow, has_signal
-from tracker_diag.stats.weights import WeightSums, applied_sums
+from tracker_diag.stats.weights import OCTAVES, WeightSums, applied_sums, length_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, size
 from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
@@ -23,7 +23,7 @@ GROUPS = 8
 
 _SEQUENCE_ROWS = (*CONTEXT, ALL)
 
-FLOAT_SHAPES = ((8, 2), (8, 3), (2, 5))
+FLOAT_SHAPES = ((8, 2), (8, 3), (3, 2 * OCTAVES), (2, 5))
 """Of `Observation.floats`."""
 
 
@@ -42,6 +42,8 @@ class Observation:
     """(3,) of `context`'s slices and of all: over the log-ratios summed over each sequence's tokens there."""
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
+    lengths: Array
+    """(3, 2 × OCTAVES) of `length_sums`, of the same sequences' tokens."""
     applied: Array
     """(2, 5) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
 
@@ -65,8 +67,9 @@ class Observation:
 
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
-        present = [batch.by_sequence(m) > 0 for m in member]
-        sums, present = [*sums, sums[0] + sums[1]], [*present, present[0] | present[1]]
+        lengths = [batch.by_sequence(m) for m in member]
+        sums, lengths = [*sums, sums[0] + sums[1]], [*lengths, lengths[0] + lengths[1]]
+        present = [length > 0 for length in lengths]
         sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
@@ -74,7 +77,7 @@ class Observation:
         applied = xp.zeros_like(tokens.array()[:5, :].T)
         if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        return cls(sketches, tokens, sequences, of_sequences, applied)
+        return cls(sketches, tokens, sequences, of_sequences, length_sums(xp.stack(lengths)), applied)
 
     def __add__(self, other: "Observation") -> "Observation":
         mine, theirs = dict(self.sketches), other.sketches
@@ -85,6 +88,7 @@ class Observation:
             self.tokens + other.tokens,
             self.sequences + other.sequences,
             self.sequence_sketch + other.sequence_sketch,
+            self.lengths + other.lengths,
             self.applied + other.applied,
         )
 
@@ -99,7 +103,7 @@ class Observation:
                 np.add.at(moved.counts, row, given.counts)
                 np.add.at(moved.nonfinite, row, given.nonfinite)
                 sketches[dimension] = moved
-        return Observation(sketches, self.tokens, self.sequences, self.sequence_sketch, self.applied)
+        return replace(self, sketches=sketches)
 
     @property
     def nonfinite(self) -> IntArray:
@@ -119,7 +123,7 @@ class Observation:
 
     def floats(self) -> list[Array]:
         """All float64 sums, in a fixed order."""
-        return [self.tokens.array(), self.sequences.array(), self.applied]
+        return [self.tokens.array(), self.sequences.array(), self.lengths, self.applied]
 
     def rebuilt(self, integers: Iterator[Array], floats: Iterator[Array]) -> "Observation":
         """The same observation with other arrays, in the order of `integers` and `floats`."""
@@ -128,7 +132,7 @@ class Observation:
         }
         of_sequences = Sketch(next(integers), next(integers))
         tokens, sequences = WeightSums.of_array(next(floats)), WeightSums.of_array(next(floats))
-        return Observation(sketches, tokens, sequences, of_sequences, next(floats))
+        return Observation(sketches, tokens, sequences, of_sequences, next(floats), next(floats))
 
     def state_dict(self) -> dict[str, Any]:
         """The observation in JSON values."""
@@ -149,46 +153,8 @@ class Observation:
             add_sparse(one.counts, (index, count))
             sketches[name] = Sketch(one.counts, nonfinite)
         of_sequences = sketches.pop("of_sequences")
-        tokens, sequences, applied = (unpack(part) for part in state["floats"])
-        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
-
-
-class Arrival:
-    """Observations on their way from a device to the host, in one copy; until `wait` nothing waits for it."""
-
-    def __init__(self, observed: Mapping[Pair, Observation]) -> None:
-        self._observed = observed
-        self._arrays = [a for one in observed.values() for a in (*one.integers(), *one.floats())]
-        import torch
-
-        device = self._arrays[0].device
-        # float64 bits travel as int64, so that one buffer holds both.
-        packed = torch.cat([a.contiguous().view(torch.int64).reshape(-1) for a in self._arrays])
-        self._done: Any = None
-        if device.type != "cuda":
-            self._host = packed.cpu()
-            return
-        with torch.cuda.device(device):  # the event goes into the stream of the tensors' own device
-            self._host = torch.empty(packed.shape, dtype=torch.int64, pin_memory=True)
-            self._host.copy_(packed, non_blocking=True)
-            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._done.record()
-
-    def wait(self) -> dict[Pair, Observation]:
-        """The observations, in numpy arrays."""
-        if self._done is not None:
-            self._done.synchronize()
-        flat, start, arrays = self._host.numpy(), 0, []
-        for like in self._arrays:
-            part = flat[start : start + like.numel()].reshape(tuple(like.shape))
-            arrays.append(part.view(np.float64) if like.is_floating_point() else part)
-            start += like.numel()
-        found: dict[Pair, Observation] = {}
-        taken = iter(arrays)
-        for pair, one in self._observed.items():
-            integers = [next(taken) for _ in one.integers()]
-            found[pair] = one.rebuilt(iter(integers), taken)
-        return found
+        tokens, sequences, *others = (unpack(part) for part in state["floats"])
+        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, *others)
 
 
 def rows_of(dimension: Dimension) -> int:
@@ -223,9 +189,9 @@ class _Step:
         cells = dict(self.cells)
         for dimension, part in other.cells.items():
             cells[dimension] = merged(cells[dimension], part) if dimension in cells else part
-        tokens, sequences, applied = zip(self.floats, other.floats, strict=True)
+        tokens, sequences, *others = zip(self.floats, other.floats, strict=True)
         floats = [WeightSums.merged(np.stack(both)).array() for both in (tokens, sequences)]
-        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, applied[0] + applied[1]])
+        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, *(a + b for a, b in others)])
 
 
 class PairWindow:
@@ -323,7 +289,7 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
+        lengths, applied = (sum((step.floats[i] for step in self._recent), np.zeros(1)) for i in (2, 3))
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
         then = self.baseline["context"].reshape(len(CONTEXT), GROUPS, 2, BINS) if self.baseline else None
         reference = [None] * 3 if then is None else [*then, then]
@@ -333,6 +299,7 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
+                lengths[i],
                 applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
                 reference[i],
                 self._pair == "reference",

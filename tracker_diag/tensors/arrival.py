@@ -1,0 +1,47 @@
+"""Arrival: what was observed on a device, on its way to the host."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.metrics.series import Pair
+from tracker_diag.tensors.windows import Observation
+
+
+class Arrival:
+    """Observations on their way from a device to the host, in one copy; until `wait` nothing waits for it."""
+
+    def __init__(self, observed: Mapping[Pair, Observation]) -> None:
+        self._observed = observed
+        self._arrays = [a for one in observed.values() for a in (*one.integers(), *one.floats())]
+        import torch
+
+        device = self._arrays[0].device
+        # float64 bits travel as int64, so that one buffer holds both.
+        packed = torch.cat([a.contiguous().view(torch.int64).reshape(-1) for a in self._arrays])
+        self._done: Any = None
+        if device.type != "cuda":
+            self._host = packed.cpu()
+            return
+        with torch.cuda.device(device):  # the event goes into the stream of the tensors' own device
+            self._host = torch.empty(packed.shape, dtype=torch.int64, pin_memory=True)
+            self._host.copy_(packed, non_blocking=True)
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record()
+
+    def wait(self) -> dict[Pair, Observation]:
+        """The observations, in numpy arrays."""
+        if self._done is not None:
+            self._done.synchronize()
+        flat, start, arrays = self._host.numpy(), 0, []
+        for like in self._arrays:
+            part = flat[start : start + like.numel()].reshape(tuple(like.shape))
+            arrays.append(part.view(np.float64) if like.is_floating_point() else part)
+            start += like.numel()
+        found: dict[Pair, Observation] = {}
+        taken = iter(arrays)
+        for pair, one in self._observed.items():
+            integers = [next(taken) for _ in one.integers()]
+            found[pair] = one.rebuilt(iter(integers), taken)
+        return found
