@@ -9,7 +9,7 @@ import numpy as np
 from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, OTHER, Pair, SeriesKey, StatKey
-from tracker_diag.metrics.statistics import STATISTICS, slice_statistics, statistic
+from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen
 from tracker_diag.report.tables import BASELINE
@@ -47,9 +47,11 @@ def statistics(
     found: dict[StatKey, Estimate] = {}
     for pair in pairs:
         if windows[pair].signal:
-            for name, of in windows[pair].slices(names, stats).items():
-                chosen = slice_statistics(of, stats.get(name, ()))
-                found |= {StatKey(pair, name, stat): value for stat, value in chosen.items()}
+            window = windows[pair]
+            for kept, slices in ((OF_WINDOW, window.slices(names, stats)), (OF_STEP, window.fresh())):
+                for name, of in slices.items():
+                    chosen = slice_statistics(of, [stat for stat in stats.get(name, ()) if stat in kept])
+                    found |= {StatKey(pair, name, stat): value for stat, value in chosen.items()}
     return found
 
 
@@ -175,12 +177,12 @@ def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Ite
 
 def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
     """Every pair and every slice of every dimension: its statistics now, and its p95 in the reference period."""
-    stats = [column for stat in STATISTICS for column in ((stat, BASELINE) if stat == "p95" else (stat,))]
+    stats = [column for stat in OF_WINDOW for column in ((stat, BASELINE) if stat == "p95" else (stat,))]
     columns = ("pair", "slice", *stats, "note")
     rows: list[tuple[str | float | int | None, ...]] = []
     for pair, window in windows.items():
         for name, of in window.slices(names).items():
-            now = slice_statistics(of, STATISTICS if window.signal else ())
+            now = slice_statistics(of, OF_WINDOW if window.signal else ())
             cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {"count": of.n, BASELINE: _p95(of)}
             note = _note(name, names) or ("" if window.signal else str(reason(Why.ON_POLICY)))
             rows.append((pair, name, *(cells.get(column) for column in stats), note))

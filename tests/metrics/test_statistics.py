@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tracker_diag import UnknownName
-from tracker_diag.metrics.statistics import STATISTICS, slice_statistics, statistic
+from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.stats.histogram import quantiles, sketch
 from tracker_diag.stats.tails import Estimate, SliceWindow, has_signal
 from tracker_diag.stats.weights import WeightSums, length_sums
@@ -77,7 +77,9 @@ def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
     more = {"applied": np.array([5000.0, 5000, 5000, 0]), "lengths": length_sums(np.full(60, 83.0))}
     found = statistics(np.linspace(0.1, 0.2, 5000), np.linspace(0, 1, 60), reference=reference, **more)
-    assert found.keys() == STATISTICS.keys()
+    assert found.keys() == set(OF_WINDOW)
+    assert slice_statistics(SliceWindow(counts(np.linspace(0.1, 0.2, 400))[None]), OF_STEP).keys() == set(OF_STEP)
+    assert {*OF_WINDOW, *OF_STEP} == STATISTICS.keys()
 
 
 def test_without_a_spread_there_is_no_tail_to_fit():
@@ -147,7 +149,7 @@ def test_the_jackknife_needs_groups_and_a_logarithm():
 
 
 def test_an_unknown_statistic_lists_the_known_ones():
-    with pytest.raises(UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p99"):
+    with pytest.raises(UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p95_step, p99"):
         statistic("p96")
 
 

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -109,10 +109,10 @@ class BlockDetector(ABC, Generic[Settings]):
             self._block_start = step
         self._block.append(y)
         if len(self._block) == self.settings.block:
-            mean = sum(self._block) / len(self._block)
-            self._block = []
+            block, self._block = self._block, []
+            mean = sum(block) / len(block)
             self.value = self._unscale(mean)
-            self._judge(mean)
+            self._judge(mean, block)
 
     def rebaseline(self) -> None:
         """Begin anew with the baseline, without a burn-in: the series is not at zero any more."""
@@ -192,5 +192,5 @@ class BlockDetector(ABC, Generic[Settings]):
         """
 
     @abstractmethod
-    def _judge(self, mean: float) -> None:
-        """Take the mean of a block that began at `_block_start`; set `score` and `onset`."""
+    def _judge(self, mean: float, values: Sequence[float]) -> None:
+        """Take the mean of a block that began at `_block_start`, and its values; set `score` and `onset`."""

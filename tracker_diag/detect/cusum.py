@@ -8,7 +8,10 @@ tails, and found ×2 over 100 steps after 70 (median), ×2 at once after 10, ×4
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
 from tracker_diag.stats.arrays import Float64Array
@@ -41,16 +44,30 @@ class BlockCusum(BlockDetector[CusumSettings]):
     C ← max(0, C + (v − m − ref)/s), ref = max(k·s, d/2); growth holds while C > h. C is capped at 2h,
     so that it ends a few blocks after the series is back. `score` is C, in standard deviations; `onset`
     is where it last left zero.
+
+    What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
+    takes, to a level better by more than d/2, or to one no worse with half the noise, that is its baseline. Chance
+    alone moves a mean of that length by less.
     """
 
     settings: CusumSettings = field(default_factory=CusumSettings)
     _noise: float = 0.0
+    _error: float = 0.0
+    """Known standard deviation of a value through sampling, of the first baseline."""
+    _trail: list[float] = field(default_factory=list[float])
+    """The last values, as many as a baseline has, since m last moved."""
 
     @property
     def _grown(self) -> bool:
         return self.score > self.settings.threshold
 
     def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
+        self._error = error
+        self._noise = self._noise_of(values, means)
+        self._reference = self._reference_of(self._noise)
+
+    def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
+        """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""
         size, block = len(values), self.settings.block
         spread, deviations = float(values.std(ddof=1)), values - values.mean()
         square = float(deviations @ deviations)
@@ -58,15 +75,34 @@ class BlockCusum(BlockDetector[CusumSettings]):
         phi = min(max(phi + (1 + 3 * phi) / size, 0.0), 0.97)  # bias of order 1/size (Marriott, Pope 1954)
         implied = spread * math.sqrt((1 + phi) / (1 - phi) / block)
         # What the baseline shows by chance is never below what is known; then the baseline's own error.
-        noise = max(float(means.std(ddof=1)), implied, error) * math.sqrt(1 + block / size)
-        self._noise = max(noise, LEAST)
-        half = self.settings.floor / 2
-        self._reference = max(self.settings.slack * self._noise, self._least_change(half))
+        noise = max(float(means.std(ddof=1)), implied, self._error) * math.sqrt(1 + block / size)
+        return max(noise, LEAST)
 
-    def _judge(self, mean: float) -> None:
+    def _reference_of(self, noise: float) -> float:
+        return max(self.settings.slack * noise, self._least_change(self.settings.floor / 2))
+
+    def _judge(self, mean: float, values: Sequence[float]) -> None:
         if self.score == 0:
             self.onset = self._block_start
         gain = (mean - self._mean - self._reference) / self._noise
         self.score = min(max(0.0, self.score + gain), 2 * self.settings.threshold)
         if self.score == 0:
             self.onset = None
+        self._follow(values)
+
+    def _follow(self, values: Sequence[float]) -> None:
+        """Take `values`, and what came before them, as the baseline, if that is better than the one there is."""
+        size = self.settings.baseline
+        self._trail = [*self._trail[max(len(self._trail) + len(values) - size, 0) :], *values]
+        if self.score > 0 or len(self._trail) < size:
+            return
+        level = sum(self._trail) / size
+        if level > self._mean:
+            return
+        lower = level < self._mean - self._least_change(self.settings.floor / 2)
+        trail = np.array(self._trail)
+        noise = self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1))
+        if lower or noise < self._noise / 2:
+            self._mean, self._noise, self._trail = level, min(noise, self._noise), []
+            self.baseline = self._unscale(level)
+            self._reference = self._reference_of(self._noise)

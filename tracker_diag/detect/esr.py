@@ -126,7 +126,7 @@ class BlockEsr(BlockDetector[EsrSettings]):
         self._reference = self._highest + self._floor - self._mean
         self._m = [0.0] * self.settings.bets
 
-    def _judge(self, mean: float) -> None:
+    def _judge(self, mean: float, values: Sequence[float]) -> None:
         settings = self.settings
         over = mean - self._highest
         _, p0 = exceedance(settings.baseline // settings.block, settings.quantile)

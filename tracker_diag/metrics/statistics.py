@@ -70,6 +70,8 @@ class Statistic(Metric):
     chart: Chart | None = None
     in_page: bool = False
     """Whether a page has room for it; the tracker's own table has all."""
+    of_step: bool = False
+    """Whether it is taken of the tokens since the last value, and not of the window."""
 
     def of(self, window: SliceWindow) -> Estimate | None:
         """The value with the samples that it rests on; None where these are too few, or it cannot be told."""
@@ -97,7 +99,7 @@ def _quantile(name: str, level: float, meaning: str, **shown: Any) -> Statistic:
     return Statistic(
         name=name, unit="nat", meaning=meaning, worse="higher", scale="log",
         needs=max(MIN_TOKENS, round(20 / (1 - level))),
-        value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), in_page=True, **shown,
+        value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), **{"in_page": True, **shown},
     )  # fmt: skip
 
 
@@ -123,6 +125,10 @@ _TABLE = (
     _quantile(
         "p95", 0.95, "95th percentile of |r|: the tail; within 0.4 % of the order statistic",
         logged=(*CONTEXT, ALL), chart=Chart("Tails", "p95 of |log-ratio| by slice"),
+    ),
+    _quantile(
+        "p95_step", 0.95, "p95 of this step's tokens alone, or of as many last steps' as it needs: what detectors read",
+        logged=CONTEXT, of_step=True, in_page=False,
     ),
     _quantile(
         "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",
@@ -219,7 +225,13 @@ _TABLE = (
 )  # fmt: skip
 
 STATISTICS: Mapping[str, Statistic] = {one.name: one for one in _TABLE}
-"""Every statistic of a slice of one pair over the window, by its name; logged as `diag/<pair>/<slice>/<stat>`."""
+"""Every statistic of a slice of one pair, by its name; logged as `diag/<pair>/<slice>/<stat>`."""
+
+OF_WINDOW = tuple(one.name for one in _TABLE if not one.of_step)
+"""Those over the window."""
+
+OF_STEP = tuple(one.name for one in _TABLE if one.of_step)
+"""Those of the tokens since their last value."""
 
 
 def statistic(name: str) -> Statistic:
@@ -229,7 +241,7 @@ def statistic(name: str) -> Statistic:
     return STATISTICS[name]
 
 
-def slice_statistics(of: SliceWindow, stats: Iterable[str] = STATISTICS) -> dict[str, Estimate]:
+def slice_statistics(of: SliceWindow, stats: Iterable[str] = OF_WINDOW) -> dict[str, Estimate]:
     """Those of `stats` that the samples support, by name; none of them is NaN."""
     found = ((name, STATISTICS[name].of(of)) for name in stats)
     return {name: estimate for name, estimate in found if estimate is not None}

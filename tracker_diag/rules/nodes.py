@@ -80,6 +80,8 @@ class Growth(Node):
     relative_to: SeriesRef | None = None
     """Look at series over this one instead, so that what moves both does not count."""
     direction: Direction = "rising"
+    factor: float | None = Field(default=None, gt=1)
+    """How many times its baseline the series has to be, if rising; or which part of it, if falling."""
 
 
 class Limited(Node):
@@ -168,8 +170,10 @@ class Often(Node):
 
     kind: Literal["often"] = "often"
     of: Annotated[Threshold | Spike, Field(discriminator="kind")]
-    count: int = Field(ge=2)
+    count: int = Field(ge=1)
     steps: int = Field(ge=2)
+    anew: bool = False
+    """Whether a value counts only if the one before it did not hold: what lasts counts once."""
 
     @property
     def series(self) -> SeriesRef:

@@ -15,6 +15,7 @@ from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import SliceWindow, has_signal
 from tracker_diag.stats.weights import OCTAVES, WeightSums, applied_sums, length_sums
 from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.fresh import Fresh
 from tracker_diag.tensors.slices import Names, size
 from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
 
@@ -217,6 +218,7 @@ class PairWindow:
         self._of_sequences = np.zeros((len(_SEQUENCE_ROWS), 2, BINS), np.int64)
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
+        self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
 
     def push(self, observed: Observation) -> None:
         """Take in one step; the oldest leaves the window."""
@@ -227,6 +229,7 @@ class PairWindow:
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
         step = _Step.of(observed)
         self._recent.append(step)
+        self._fresh.begin()
         self._count(step)
         self._in_reference = False
         if observed.signal:
@@ -251,6 +254,7 @@ class PairWindow:
         self._context = {}
         _add(self.total, step.cells)
         add_sparse(self._of_sequences, step.of_sequences)
+        self._fresh.add(step.cells["context"])
         self.signal = has_signal(self.total["context"])
 
     def _refer(self, step: _Step) -> None:
@@ -264,8 +268,13 @@ class PairWindow:
         self._recent.clear()
         self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
         self._of_sequences[:] = 0
+        self._fresh.clear()
         self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
+
+    def fresh(self) -> dict[str, SliceWindow]:
+        """The tokens since this was last called, of those slices of `context` that have enough of them."""
+        return self._fresh.take()
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
@@ -317,6 +326,7 @@ class PairWindow:
             "with_signal": self.with_signal,
             "reference_steps": self._reference_steps,
             "in_reference": self._in_reference,
+            "fresh": self._fresh.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -332,6 +342,7 @@ class PairWindow:
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
+        self._fresh.load_state_dict(state["fresh"])
 
 
 def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, tuple[IntArray, IntArray]]) -> None:

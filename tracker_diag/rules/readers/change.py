@@ -31,6 +31,7 @@ class GrowthReader(Reader):
         metric = self._series.definition
         self._scale: Scale = "log" if signal.relative_to else metric.scale
         self._detector = GrowthDetector(at.settings, self._scale, signal.direction, metric.matters)
+        self._signal = signal
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
 
@@ -39,7 +40,7 @@ class GrowthReader(Reader):
         if now is not None:
             self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None)
             self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
-            self.holds = self._detector.holds
+            self.holds = self._judged()
             return
         self._missed += 1
         if self._missed > LOST_AFTER:
@@ -54,6 +55,15 @@ class GrowthReader(Reader):
         said = Reading("", self._series.name, self.holds, value, detector.baseline, n, detector.onset)
         return replace(said, keys=tuple(self._series.keys), unknown=_needs(detector) if self.holds is None else None)
 
+    def _judged(self) -> bool | None:
+        """Whether the series has grown, and by as much as it takes."""
+        holds, factor, of = self._detector.holds, self._signal.factor, self._detector
+        if not holds or factor is None or of.value is None or of.baseline is None:
+            return holds
+        return (
+            of.value >= factor * of.baseline if self._signal.direction == "rising" else of.value * factor <= of.baseline
+        )
+
     def rebaseline(self) -> None:
         self._detector.rebaseline()
         self.holds = None
@@ -66,7 +76,7 @@ class GrowthReader(Reader):
         self._detector.load_state_dict(state["detector"])
         self._last = (state["last"][0], state["last"][1]) if state["last"] else None
         self._last_step, self._missed = state["step"], state["missed"]
-        self.holds = self._detector.holds if self._missed <= LOST_AFTER else None
+        self.holds = self._judged() if self._missed <= LOST_AFTER else None
 
 
 class TrendReader(Reader):

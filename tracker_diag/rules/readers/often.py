@@ -16,31 +16,36 @@ class OftenReader(Reader):
     """Counts what `inner` says at values; it says nothing between two."""
 
     def __init__(self, signal: Often, inner: Reader, at: Place) -> None:
-        self._series, self._inner, self._count = at.series(signal.series, signal.relative_to), inner, signal.count
+        self._series, self._inner, self._signal = at.series(signal.series, signal.relative_to), inner, signal
         self.looks_at = (self._series,)
         self._recent: deque[bool] = deque(maxlen=signal.steps)
         self._held: deque[int] = deque(maxlen=signal.steps)
         """The steps at which it held; as many of the last as `_recent` tells."""
+        self._before = False
+        """Whether it held at the value before."""
 
     def read(self, observed: Observed) -> None:
         self._inner.read(observed)
         self.holds = None
         if self._series.now is None or self._inner.holds is None:
             return
-        self._recent.append(self._inner.holds)
-        if self._inner.holds:
+        counts = self._inner.holds and not (self._signal.anew and self._before)
+        self._before = self._inner.holds
+        self._recent.append(counts)
+        if counts:
             self._held.append(observed.step)
         self._judge()
 
     def _judge(self) -> None:
-        self.holds = sum(self._recent) >= self._count if len(self._recent) >= self._count else None
+        count = self._signal.count
+        self.holds = sum(self._recent) >= count if len(self._recent) >= count else None
 
     def reading(self) -> Reading:
         if self._series.now is None:
             return self._series.unknown()
         inner = self._inner.reading()
         if self.holds is None:
-            few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._count)
+            few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._signal.count)
             return self._series.unknown(inner.unknown or few)
         onset = self._held[-sum(self._recent)] if self.holds else None
         return replace(inner, holds=self.holds, onset=onset)
@@ -49,10 +54,11 @@ class OftenReader(Reader):
         self._inner.rebaseline()
         self._recent.clear()
         self._held.clear()
-        self.holds = None
+        self._before, self.holds = False, None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"inner": self._inner.state_dict(), "recent": list(self._recent), "held": list(self._held)}
+        counted = {"recent": list(self._recent), "held": list(self._held), "before": self._before}
+        return {"inner": self._inner.state_dict(), **counted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._inner.load_state_dict(state["inner"])
@@ -60,4 +66,5 @@ class OftenReader(Reader):
         self._recent.extend(state["recent"])
         self._held.clear()
         self._held.extend(state["held"])
+        self._before = state["before"]
         self._judge()

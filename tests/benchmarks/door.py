@@ -1,0 +1,285 @@
+"""What the alarms make of real tensors: `make alerts` writes build/alerts.json, from which docs/performance.md is made.
+
+Every run goes through `Monitor.observe` and `Monitor.log` with all the catalogue's rules. The log-ratios are drawn for
+each token, normal unless said, with a standard deviation that itself moves by 10 % from step to step, as AR(.8), in
+each slice on its own. A failure begins at step 120. A run is found if a rule fires at warn or above from there on; it
+is named rightly if one of the rules that the failure may be called by is the first, on the right slice or cell.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import tracker_diag as td
+
+ONSET = 120
+STEPS = 300
+TOOLS = ("search", "python", "browser", "shell")
+ENVIRONMENTS = ("math", "web", "code", "chat", "files")
+PROMPT = 2
+
+Batch = dict[str, Any]
+
+
+@dataclass
+class World:
+    """A run's batches: `size` sequences of `width` tokens, of which `tools` have a tool's answer in their middle."""
+
+    size: int = 64
+    width: int = 44
+    tools: float = 0.5
+    noise: float = 0.1
+    """Standard deviation of the logarithm of the scale, from step to step, AR(.8)."""
+    scale: float = 0.05
+    pairs: tuple[str, ...] = ("policy",)
+    names: bool = False
+    """Whether tools and environments are told."""
+    degrees: int | None = None
+    """Of freedom of a t distribution; normal where there are none."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A kind of run."""
+
+    name: str
+    world: World = field(default_factory=World)
+    factors: Callable[..., np.ndarray] | None = None
+    """(size, width) by what each token's scale is multiplied: of step, after (size, width), tool, env (size,), rng."""
+    common: Callable[[int], float] = lambda step: 1.0
+    """By what all tokens' scales are multiplied."""
+    rules: tuple[str, ...] = ()
+    """What it may be called; nothing for a healthy run."""
+    slice: str = ""
+    steps: int = STEPS
+    change: Callable[[World, int], World] | None = None
+    """What the world is at a step."""
+
+
+def play(scenario: Scenario, seed: int) -> dict[str, Any]:
+    """One run of `scenario`: what fired first, where and when."""
+    os.environ["TRACKER_DIAG_QUIET"] = "1"
+    rng = np.random.default_rng([seed, *scenario.name.encode()])
+    monitor = td.Monitor([], source="alerts")
+    drift = np.zeros(2)
+    for step in range(scenario.steps):
+        world = scenario.change(scenario.world, step) if scenario.change else scenario.world
+        drift = 0.8 * drift + world.noise * math.sqrt(1 - 0.8**2) * rng.normal(size=2)
+        monitor.observe(**batch(scenario, world, step, np.exp(drift), rng))
+        monitor.log({"reward": 0.5 + 0.02 * rng.normal()}, step)
+    summary = monitor.close()
+    loud = [f for f in summary.findings if f.fired is not None and f.rule.severity != "info"]
+    first = min(loud, key=lambda f: f.fired or 0, default=None)
+    return {
+        "first": first and (first.rule.id, first.slice, first.fired, first.onset),
+        "all": [(f.rule.id, f.slice, f.fired) for f in loud],
+    }
+
+
+def batch(scenario: Scenario, world: World, step: int, drift: np.ndarray, rng: np.random.Generator) -> Batch:
+    """The tensors of one step."""
+    shape = size, width = world.size, world.width
+    with_tool = np.arange(size) < round(world.tools * size)
+    model = np.ones(shape, bool)
+    model[:, :PROMPT] = False
+    middle = width // 2
+    answer = max(width // 8, 2)
+    model[with_tool, middle : middle + answer] = False
+    response = np.ones(shape, bool)
+    response[:, :PROMPT] = False
+    after = with_tool[:, None] & (np.arange(width) >= middle + answer)
+    tool = rng.integers(0, len(TOOLS), size)
+    env = rng.integers(0, len(ENVIRONMENTS), size)
+    scale = world.scale * scenario.common(step) * np.where(after, drift[1], drift[0])
+    if scenario.factors:
+        scale = scale * scenario.factors(step, after, tool, env, rng)
+    new = -1.5 - rng.gamma(2, 0.5, shape)
+    given: Batch = {"logprobs": new, "response_mask": response, "model_mask": model}
+
+    def noise() -> np.ndarray:
+        drawn = rng.normal(size=shape) if world.degrees is None else rng.standard_t(world.degrees, shape)
+        return scale * drawn
+
+    old = new - noise() if "policy" in world.pairs else None
+    if old is not None:
+        given["old_logprobs"] = old
+    if "mismatch" in world.pairs and old is not None:
+        given["rollout_logprobs"] = old - np.abs(noise()) * rng.choice([-1, 1], shape)
+    if "reference" in world.pairs:
+        given["ref_logprobs"] = new - noise() * min(1.0, 0.2 + step / 100)
+    if world.names:
+        given["tool"] = np.where(after, np.array(TOOLS)[tool][:, None], "")
+        given["env"] = np.array(ENVIRONMENTS)[env]
+    return given
+
+
+def at_once(factor: float, *, where: str) -> Callable[..., np.ndarray]:
+    """`factor` from the onset on, after tools or before them."""
+    return over(1, factor, where=where)
+
+
+def over(steps: int, factor: float, *, where: str) -> Callable[..., np.ndarray]:
+    """Rising to `factor` over `steps` steps from the onset, and on at that pace; at once it stays."""
+
+    def factors(step: int, after: np.ndarray, *_: Any) -> np.ndarray:
+        ramp = max(0.0, step - ONSET + 1) / steps
+        now = factor ** (min(ramp, 1.0) if steps == 1 else ramp)
+        return np.where(after if where == "post_tool" else ~after, now, 1.0)
+
+    return factors
+
+
+def decay_then(factor: float) -> Callable[..., np.ndarray]:
+    """The tail falls from 2.5 to 1 over the first 100 steps, and is multiplied by `factor` at step 200."""
+
+    def factors(step: int, after: np.ndarray, *_: Any) -> np.ndarray:
+        learnt = 1 + 1.5 * math.exp(-step / 40)
+        return np.where(after, learnt * (factor if step >= ONSET + 80 else 1.0), learnt)
+
+    return factors
+
+
+def few(share: float, factor: float) -> Callable[..., np.ndarray]:
+    """`share` of the tokens after tools are `factor` times as far off, from the onset on."""
+
+    def factors(step: int, after: np.ndarray, _: Any, __: Any, rng: np.random.Generator) -> np.ndarray:
+        return np.where(after & (step >= ONSET) & (rng.random(after.shape) < share), factor, 1.0)
+
+    return factors
+
+
+def bursts(share: float, factor: float) -> Callable[..., np.ndarray]:
+    """In `share` of the steps from the onset on, all tokens after tools are `factor` times as far off."""
+
+    def factors(step: int, after: np.ndarray, _: Any, __: Any, rng: np.random.Generator) -> np.ndarray:
+        hit = rng.random() < share and step >= ONSET
+        return np.where(after & hit, factor, 1.0)
+
+    return factors
+
+
+def one_of(names: tuple[str, ...], factor: float) -> Callable[..., np.ndarray]:
+    """Tokens after the first of the tools, or all of the first environment, `factor` times as far off from the onset."""
+
+    def factors(step: int, after: np.ndarray, tool: np.ndarray, env: np.ndarray, _: Any) -> np.ndarray:
+        of = after & (tool == 0)[:, None] if names is TOOLS else np.broadcast_to((env == 0)[:, None], after.shape)
+        return np.where(of & (step >= ONSET), factor, 1.0)
+
+    return factors
+
+
+POST, TEXT = ("POL001",), ("POL018",)
+NAMED = World(names=True)
+FAILURES = (
+    Scenario("after tools ×2 over 100 steps", factors=over(100, 2, where="post_tool"), rules=POST, slice="post_tool"),
+    Scenario("after tools ×2 at once", factors=at_once(2, where="post_tool"), rules=POST, slice="post_tool"),
+    Scenario("after tools ×4 at once", factors=at_once(4, where="post_tool"), rules=POST, slice="post_tool"),
+    Scenario("falls 2.5 → 1, then ×2 after tools", factors=decay_then(2), rules=POST, slice="post_tool", steps=380),
+    Scenario("3 % of the tokens after tools ×6", factors=few(0.03, 6), rules=("POL016",), slice="post_tool"),
+    Scenario("bursts: 10 % of the steps ×4", factors=bursts(0.1, 4), rules=("POL017",), slice="post_tool"),
+    Scenario("before tools ×3 at once", factors=at_once(3, where="text_only"), rules=TEXT, slice="text_only"),
+    Scenario("one of four tools ×2", NAMED, one_of(TOOLS, 2), rules=("POL019",), slice="tool:search"),
+    Scenario("one of four tools ×4", NAMED, one_of(TOOLS, 4), rules=("POL019",), slice="tool:search"),
+    Scenario("one of five environments ×2", NAMED, one_of(ENVIRONMENTS, 2), rules=("POL019",), slice="env:math"),
+    Scenario("one of five environments ×4", NAMED, one_of(ENVIRONMENTS, 4), rules=("POL019",), slice="env:math"),
+)
+
+
+def _walk(step: int) -> float:
+    return math.exp(0.15 * math.sin(step / 37) + 0.05 * math.sin(step / 11))
+
+
+def _changed(name: str, value: Callable[[int], Any]) -> Callable[[World, int], World]:
+    from dataclasses import replace
+
+    return lambda world, step: replace(world, **{name: value(step)})
+
+
+BF16 = World(size=8, scale=0.055, noise=0.02, pairs=("policy", "mismatch"))
+
+
+def _bf16(width: int) -> Scenario:
+    from dataclasses import replace
+
+    size = max(2, min(64, 65536 // width))
+    return Scenario(f"noise of bf16, {width:,} tokens", replace(BF16, width=width, size=size), steps=120)
+
+
+HEALTHY = (
+    Scenario("nothing happens", steps=1000),
+    Scenario("all ratios fall", common=lambda step: 1 + 1.5 * math.exp(-step / 60), steps=1000),
+    Scenario("both slices wander together", common=_walk, steps=1000),
+    Scenario("tool share 0 → 60 %", change=_changed("tools", lambda step: min(0.6, step / 500)), steps=600),
+    Scenario("answers grow longer", change=_changed("width", lambda step: 30 + step // 10), steps=600),
+    Scenario("first tool at step 100", change=_changed("tools", lambda step: 0.5 * (step >= 100)), steps=600),
+    Scenario("the batch halves", change=_changed("size", lambda step: 64 if step < 150 else 32), steps=600),
+    Scenario("heavy tails, t(4)", World(degrees=4, scale=0.04), steps=1000),
+    *(_bf16(width) for width in (64, 1024, 8192, 32768)),
+    Scenario("all three pairs", World(pairs=("policy", "mismatch", "reference")), steps=600),
+)
+
+
+def row(scenario: Scenario, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of one kind of run."""
+    firsts = [result["first"] for result in results]
+    begun = ONSET + 80 if scenario.factors and "falls" in scenario.name else ONSET
+    if not scenario.rules:
+        alarmed = [first for first in firsts if first]
+        return {"name": scenario.name, "runs": len(results), "alarmed": len(alarmed), "by": sorted(
+            {f"{rule} {name}" for rule, name, *_ in alarmed})}  # fmt: skip
+    found = [first for first in firsts if first and first[2] >= begun]
+    right = [first for first in found if first[0] in scenario.rules and first[1] == scenario.slice]
+    return {
+        "name": scenario.name,
+        "runs": len(results),
+        "early": sum(bool(first) and first[2] < begun for first in firsts),
+        "found": len(found),
+        "named": len(right),
+        "delay": median(first[2] - begun + 1 for first in found) if found else None,
+        "else": sorted(
+            {f"{rule} {name}" for rule, name, *_ in found} - {f"{r} {scenario.slice}" for r in scenario.rules}
+        ),
+    }
+
+
+def simulate(runs: int, only: str = "", first: int = 0, workers: int | None = None) -> Iterator[dict[str, Any]]:
+    """A row for each kind of run."""
+    with ProcessPoolExecutor(workers) as pool:
+        for scenario in (*FAILURES, *HEALTHY):
+            if only in scenario.name:
+                yield row(scenario, list(pool.map(partial(play_by_name, scenario.name), range(first, first + runs))))
+
+
+def play_by_name(name: str, seed: int) -> dict[str, Any]:
+    """`play`, for another process: scenarios hold functions, and are not sent."""
+    (scenario,) = (one for one in (*FAILURES, *HEALTHY) if one.name == name)
+    return play(scenario, seed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--only", default="", help="of the kinds of run, those whose name has this")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for one in simulate(arguments.runs, arguments.only):
+        print(json.dumps(one, ensure_ascii=False), flush=True)
+        rows.append(one)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Fresh: the tokens of one pair that came since a value was last taken of them, for the detectors.
+
+A window of eight steps shares seven of them with the one before: what it shows lags, and moves too smoothly for
+a detector to tell noise from change. What detectors read shares no token with the value before.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.stats.arrays import IntArray
+from tracker_diag.stats.histogram import BINS
+from tracker_diag.stats.tails import SliceWindow
+from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+
+ROWS = len(CONTEXT)
+
+
+class Fresh:
+    """Counts by slice of `context`, each kept until there are `needed` tokens: one step's as a rule."""
+
+    def __init__(self, groups: int, needed: int) -> None:
+        self._counts = np.zeros((ROWS, groups, 2, BINS), np.int64)
+        self._tokens = np.zeros(ROWS, np.int64)
+        self._needed = needed
+        self._told: set[str] = set()
+        """Slices of which this step has given a value: what comes of it later is of the next one."""
+
+    def begin(self) -> None:
+        """A new step begins."""
+        self._told.clear()
+
+    def add(self, cells: tuple[IntArray, IntArray]) -> None:
+        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`."""
+        add_sparse(self._counts, cells)
+        of_slice = cells[0] // (self._counts.size // ROWS)
+        self._tokens += np.bincount(of_slice, cells[1], ROWS).astype(np.int64)
+
+    def take(self) -> dict[str, SliceWindow]:
+        """Those slices that have enough tokens, which are forgotten with it."""
+        found: dict[str, SliceWindow] = {}
+        for row, name in enumerate(CONTEXT):
+            if self._tokens[row] >= self._needed and name not in self._told:
+                found[name] = SliceWindow(self._counts[row].copy())
+                self._counts[row], self._tokens[row] = 0, 0
+                self._told.add(name)
+        return found
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._counts[:], self._tokens[:] = 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"cells": [pack(part) for part in sparse(self._counts)], "told": sorted(self._told)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        index, count = (unpack(part) for part in state["cells"])
+        self.add((index, count))
+        self._told = set(state["told"])
