@@ -148,7 +148,7 @@ def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[str]:
 def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
     """Those of `found` that are logged."""
     for key, estimate in found.items():
-        if key.slice in statistic(key.stat).logged and math.isfinite(estimate.value):
+        if statistic(key.stat).is_logged(key.pair, key.slice) and math.isfinite(estimate.value):
             yield Scalar(PREFIX + key, estimate.value, estimate.n)
 
 

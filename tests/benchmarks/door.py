@@ -170,7 +170,7 @@ def bursts(share: float, factor: float) -> Callable[..., np.ndarray]:
 
 
 def one_of(names: tuple[str, ...], factor: float) -> Callable[..., np.ndarray]:
-    """Tokens after the first of the tools, or all of the first environment, `factor` times as far off from the onset."""
+    """From the onset on tokens after the first tool, or all of the first environment, are `factor` times as far off."""
 
     def factors(step: int, after: np.ndarray, tool: np.ndarray, env: np.ndarray, _: Any) -> np.ndarray:
         of = after & (tool == 0)[:, None] if names is TOOLS else np.broadcast_to((env == 0)[:, None], after.shape)
@@ -247,9 +247,7 @@ def row(scenario: Scenario, results: list[dict[str, Any]]) -> dict[str, Any]:
         "found": len(found),
         "named": len(right),
         "delay": median(first[2] - begun + 1 for first in found) if found else None,
-        "else": sorted(
-            {f"{rule} {name}" for rule, name, *_ in found} - {f"{r} {scenario.slice}" for r in scenario.rules}
-        ),
+        "else": sorted({f"{rule} {name}" for rule, name, *_ in found if rule not in scenario.rules}),
     }
 
 
@@ -275,7 +273,8 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = []
     for one in simulate(arguments.runs, arguments.only):
-        print(json.dumps(one, ensure_ascii=False), flush=True)
+        sys.stdout.write(json.dumps(one, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
         rows.append(one)
     if arguments.out:
         arguments.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")

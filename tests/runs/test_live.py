@@ -31,7 +31,8 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
     live = monitor.close()
     found = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
     assert found.summary.first_break.rule.id == live.first_break.rule.id == "POL001"
-    assert fired(found.summary.findings).keys() == fired(live.findings).keys()
+    unseen = {("POL004", "policy", "post_tool")}  # rests on the largest weight's share here, which is not logged
+    assert fired(live.findings).keys() - unseen <= fired(found.summary.findings).keys() <= fired(live.findings).keys()
     assert not [key for key in found.keys.unmapped if key.startswith("diag/")]
     assert not {one.rule.id for one in found.summary.findings} & found.summary.blind.keys()
     (finding,) = [one for one in found.live if one.rule == "POL001"]

@@ -99,8 +99,8 @@ def chart_view(pairs: Sequence[str], image_step: int | None, rules: Collection[s
         # A chart's own title is not shown, so each plot is a section of its own, with a chart for each pair.
         section = _section(f"{plot.section}: {plot.title}", sections)
         for pair in pairs or PAIRS:
-            keys = plot.keys(pair)
-            charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.of.scale))
+            if keys := plot.keys(pair):
+                charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.of.scale))
         if plot.of.name == "p95" and image_step is not None:
             section = _section(_PICTURES, sections)
             for pair in pairs:

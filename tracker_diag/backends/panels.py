@@ -23,7 +23,8 @@ class Plot:
     of: Statistic
 
     def keys(self, pair: str) -> list[str]:
-        return [self.of.key(pair, name) for name in CONTEXT]
+        """None where it is not logged of `pair`."""
+        return [self.of.key(pair, name) for name in CONTEXT if self.of.is_logged(pair, name)]
 
 
 PLOTS = tuple(

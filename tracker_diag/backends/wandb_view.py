@@ -46,6 +46,7 @@ def workspace(entity: str, project: str) -> Any:
         panels.setdefault(plot.section, []).extend(
             reports.LinePlot(title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.of.scale == "log")
             for pair in PAIRS
+            if plot.keys(pair)
         )
     panels["Rules"] = [
         reports.LinePlot(title=RULES, x=STEP, metric_regex=f"^{PREFIX}rule/"),

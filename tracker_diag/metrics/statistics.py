@@ -70,6 +70,8 @@ class Statistic(Metric):
     chart: Chart | None = None
     in_page: bool = False
     """Whether a page has room for it; the tracker's own table has all."""
+    of_reference: bool = True
+    """Whether it is logged of the reference pair too, which has no weights to speak of."""
     of_step: bool = False
     """Whether it is taken of the tokens since the last value, and not of the window."""
 
@@ -89,6 +91,10 @@ class Statistic(Metric):
         facts = {"have": n, "needed": self.needs} if self.samples is TOKENS else {"needed": self.needs}
         return reason(self.samples.too_few, **facts)
 
+    def is_logged(self, pair: str, slice: str) -> bool:
+        """Whether it goes to the tracker for `slice` of `pair`."""
+        return slice in self.logged and (self.of_reference or pair != "reference")
+
     def key(self, pair: str, slice: str) -> str:
         """Its name in a tracker."""
         return f"{PREFIX}{pair}/{slice}/{self.name}"
@@ -98,7 +104,7 @@ def _quantile(name: str, level: float, meaning: str, **shown: Any) -> Statistic:
     """A quantile of |r|; it needs 20 tokens beyond it."""
     return Statistic(
         name=name, unit="nat", meaning=meaning, worse="higher", scale="log",
-        needs=max(MIN_TOKENS, round(20 / (1 - level))),
+        needs=shown.pop("needs", max(MIN_TOKENS, round(20 / (1 - level)))),
         value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), **{"in_page": True, **shown},
     )  # fmt: skip
 
@@ -128,7 +134,7 @@ _TABLE = (
     ),
     _quantile(
         "p95_step", 0.95, "p95 of this step's tokens alone, or of as many last steps' as it needs: what detectors read",
-        logged=CONTEXT, of_step=True, in_page=False,
+        logged=CONTEXT, of_step=True, in_page=False, needs=MIN_TOKENS,
     ),
     _quantile(
         "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",
@@ -140,15 +146,15 @@ _TABLE = (
         chart=Chart("ESS", "effective sample size of tokens, share of n"),
     ),
     Statistic(
-        name="ess_sequence", unit="share", worse="lower", logged=CONTEXT, in_page=True,
+        name="ess_sequence", unit="share", worse="lower", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="the same for sequences, r summed over a sequence's tokens in the slice",
         samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.of_sequences.ess,
         chart=Chart("ESS", "effective sample size of sequences, share of n"),
     ),
     Statistic(
-        name="ess_sequence_expected", unit="share", worse="neither", logged=CONTEXT,
-        meaning="what ess_sequence is if the tokens of a sequence are independent: it falls with the length",
-        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.ess_independent,
+        name="sequence_dispersion", unit="ratio", worse="higher", scale="log", logged=CONTEXT, of_reference=False,
+        meaning="variance of r summed over a sequence, over its tokens times their variance: 1 if they are independent",
+        samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.sequence_dispersion,
     ),
     Statistic(
         name="ess_perplexity", unit="share", worse="lower", value=lambda of: of.weights.ess_perplexity,
@@ -174,7 +180,7 @@ _TABLE = (
         meaning="χ² divergence from the raw token weights, n/ESS − 1",
     ),
     Statistic(
-        name="pareto_k", unit="shape", worse="higher", logged=CONTEXT, in_page=True,
+        name="pareto_k", unit="shape", worse="higher", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean",
         value=lambda of: pareto_k_of(of.counts),
         chart=Chart("Shape", "Pareto k of the token weights, 0.5 is infinite variance"),

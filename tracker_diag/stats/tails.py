@@ -8,7 +8,7 @@ import numpy as np
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
-from tracker_diag.stats.weights import WeightSums, independent_ess
+from tracker_diag.stats.weights import WeightSums
 
 NO_SIGNAL = 1e-6
 """A pair whose |log-ratio| never exceeds this is zero but for float noise: on-policy by construction."""
@@ -42,8 +42,6 @@ class SliceWindow:
     """Over the log-ratios summed over each sequence's tokens in the slice."""
     sequence_counts: IntArray | None = None
     """(2, 4098) sketch of the same sums."""
-    lengths: Float64Array | None = None
-    """(2 × OCTAVES,) of `length_sums`, of the sequences' tokens in the slice."""
     applied: Float64Array | None = None
     """(5,) of `applied_sums`."""
     reference: IntArray | None = None
@@ -87,9 +85,11 @@ class SliceWindow:
         return WeightSums.none() if self.sequences is None else self.sequences
 
     @property
-    def ess_independent(self) -> float:
-        """What the sequences' effective sample size over n is if their tokens are independent; NaN where not known."""
-        return math.nan if self.lengths is None else independent_ess(self.weights, self.lengths)
+    def sequence_dispersion(self) -> float:
+        """Variance of the sequences' log-weights over what independent tokens give them: tokens each times theirs."""
+        tokens, sequences = self.weights, self.of_sequences
+        independent = float(tokens.n / sequences.n * tokens.variance) if sequences.n else 0.0
+        return float(sequences.variance) / independent if independent > 0 else math.nan
 
     @property
     def ess_applied(self) -> float:

@@ -173,6 +173,11 @@ class WeightSums:
         return _share(self.total, self.n)
 
     @property
+    def variance(self) -> Array:
+        """Of r in nats², over the samples; NaN without any."""
+        return _share(self.squares, self.n) - self.mean**2
+
+    @property
     def k2(self) -> Array:
         """The k2 estimate of the KL, half the mean of r², in nats (Schulman 2020); NaN without samples."""
         return _share(self.squares, 2 * self.n)
@@ -184,49 +189,6 @@ class WeightSums:
 
 
 FIELDS = tuple(field.name for field in fields(WeightSums))
-
-OCTAVES = 21
-"""Classes of `length_sums`: 1 token, 2 to 3, 4 to 7 and so on, up to 2^20 and more."""
-
-
-def length_sums(lengths: Array) -> Array:
-    """(..., 2 × OCTAVES) float64 of the `lengths` (..., B) of sequences: by octave how many, then their tokens.
-
-    A sequence without tokens is none. They add up over parts.
-    """
-    xp = namespace(lengths)
-    octave = xp.clip(xp.floor(xp.log2(xp.clip(lengths, 1, None))), 0, OCTAVES - 1)
-    there = xp.where(lengths > 0, 1.0, 0.0 * lengths)
-    number = [xp.where(octave == o, there, 0.0 * lengths) for o in range(OCTAVES)]
-    return xp.stack([*(one.sum(-1) for one in number), *((one * lengths).sum(-1) for one in number)], -1)
-
-
-def independent_ess(tokens: WeightSums, lengths: Float64Array) -> float:
-    """What the effective sample size of sequences is, as a share of n, if the tokens' log-ratios are independent.
-
-    A sequence's weight is the product of its tokens' weights, so its moments are powers of theirs: with m1 and m2 the
-    means of w and w² over the tokens it is (Σ m1^T)² / (n Σ m2^T) over the lengths T, m1²/m2 to the power of T where
-    all are of one length. NaN without tokens.
-
-    Args:
-        tokens: Sums over all tokens of the sequences.
-        lengths: (2 × OCTAVES,) of `length_sums`; an octave's sequences are taken to be of their mean length.
-    """
-    number, total = lengths[:OCTAVES], lengths[OCTAVES:]
-    there = number > 0
-    if not there.any() or not tokens.n:
-        return math.nan
-    number, mean = number[there], total[there] / number[there]
-    moments = ((1, tokens.first), (2, tokens.second))
-    log_m1, log_m2 = (math.log(part / tokens.n) + power * tokens.largest for power, part in moments)
-    one, two = (_log_sum(np.log(number) + mean * log_m) for log_m in (log_m1, log_m2))
-    return math.exp(2 * one - two - math.log(number.sum()))
-
-
-def _log_sum(terms: Float64Array) -> float:
-    top = float(terms.max())
-    return top + math.log(float(np.exp(terms - top).sum()))
-
 
 MODIFIED = 0.01
 """An applied weight further than this from exp r, relative, was modified; bfloat16 alone gives 0.004."""

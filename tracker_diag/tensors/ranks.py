@@ -372,11 +372,10 @@ def _observation(integers: IntArray, sums: Float64Array, dimensions: Sequence[Di
         middle, end = start + n * 2 * BINS, start + n * 2 * BINS + n
         sketches.append(Sketch(integers[start:middle].reshape(n, 2, BINS), integers[middle:end]))
         start = end
-    tokens, sequences, lengths, applied = WeightSums.none((2,)), WeightSums.none((3,)), *map(np.zeros, FLOAT_SHAPES[2:])
+    tokens, sequences, applied = WeightSums.none((2,)), WeightSums.none((3,)), np.zeros((2, 5))
     cuts = np.cumsum([a * b for a, b in FLOAT_SHAPES])[:-1]
     for one in sums[sums[:, 0] > 0]:
         parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), FLOAT_SHAPES, strict=True)]
         tokens, sequences = tokens + WeightSums.of_array(parts[0]), sequences + WeightSums.of_array(parts[1])
-        lengths, applied = lengths + parts[2], applied + parts[3]
-    of_slices = dict(zip(dimensions, sketches[:-1], strict=True))
-    return Observation(of_slices, tokens, sequences, sketches[-1], lengths, applied)
+        applied = applied + parts[2]
+    return Observation(dict(zip(dimensions, sketches[:-1], strict=True)), tokens, sequences, sketches[-1], applied)

@@ -13,7 +13,7 @@ from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import SliceWindow, has_signal
-from tracker_diag.stats.weights import OCTAVES, WeightSums, applied_sums, length_sums
+from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.fresh import Fresh
 from tracker_diag.tensors.slices import Names, size
@@ -24,7 +24,7 @@ GROUPS = 8
 
 _SEQUENCE_ROWS = (*CONTEXT, ALL)
 
-FLOAT_SHAPES = ((8, 2), (8, 3), (3, 2 * OCTAVES), (2, 5))
+FLOAT_SHAPES = ((8, 2), (8, 3), (2, 5))
 """Of `Observation.floats`."""
 
 
@@ -43,8 +43,6 @@ class Observation:
     """(3,) of `context`'s slices and of all: over the log-ratios summed over each sequence's tokens there."""
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
-    lengths: Array
-    """(3, 2 × OCTAVES) of `length_sums`, of the same sequences' tokens."""
     applied: Array
     """(2, 5) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
 
@@ -68,9 +66,8 @@ class Observation:
 
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
-        lengths = [batch.by_sequence(m) for m in member]
-        sums, lengths = [*sums, sums[0] + sums[1]], [*lengths, lengths[0] + lengths[1]]
-        present = [length > 0 for length in lengths]
+        present = [batch.by_sequence(m) > 0 for m in member]
+        sums, present = [*sums, sums[0] + sums[1]], [*present, present[0] | present[1]]
         sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
@@ -78,7 +75,7 @@ class Observation:
         applied = xp.zeros_like(tokens.array()[:5, :].T)
         if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        return cls(sketches, tokens, sequences, of_sequences, length_sums(xp.stack(lengths)), applied)
+        return cls(sketches, tokens, sequences, of_sequences, applied)
 
     def __add__(self, other: "Observation") -> "Observation":
         mine, theirs = dict(self.sketches), other.sketches
@@ -89,7 +86,6 @@ class Observation:
             self.tokens + other.tokens,
             self.sequences + other.sequences,
             self.sequence_sketch + other.sequence_sketch,
-            self.lengths + other.lengths,
             self.applied + other.applied,
         )
 
@@ -124,7 +120,7 @@ class Observation:
 
     def floats(self) -> list[Array]:
         """All float64 sums, in a fixed order."""
-        return [self.tokens.array(), self.sequences.array(), self.lengths, self.applied]
+        return [self.tokens.array(), self.sequences.array(), self.applied]
 
     def rebuilt(self, integers: Iterator[Array], floats: Iterator[Array]) -> "Observation":
         """The same observation with other arrays, in the order of `integers` and `floats`."""
@@ -133,7 +129,7 @@ class Observation:
         }
         of_sequences = Sketch(next(integers), next(integers))
         tokens, sequences = WeightSums.of_array(next(floats)), WeightSums.of_array(next(floats))
-        return Observation(sketches, tokens, sequences, of_sequences, next(floats), next(floats))
+        return Observation(sketches, tokens, sequences, of_sequences, next(floats))
 
     def state_dict(self) -> dict[str, Any]:
         """The observation in JSON values."""
@@ -154,8 +150,8 @@ class Observation:
             add_sparse(one.counts, (index, count))
             sketches[name] = Sketch(one.counts, nonfinite)
         of_sequences = sketches.pop("of_sequences")
-        tokens, sequences, *others = (unpack(part) for part in state["floats"])
-        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, *others)
+        tokens, sequences, applied = (unpack(part) for part in state["floats"])
+        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
 
 
 def rows_of(dimension: Dimension) -> int:
@@ -190,9 +186,9 @@ class _Step:
         cells = dict(self.cells)
         for dimension, part in other.cells.items():
             cells[dimension] = merged(cells[dimension], part) if dimension in cells else part
-        tokens, sequences, *others = zip(self.floats, other.floats, strict=True)
+        tokens, sequences, applied = zip(self.floats, other.floats, strict=True)
         floats = [WeightSums.merged(np.stack(both)).array() for both in (tokens, sequences)]
-        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, *(a + b for a, b in others)])
+        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, applied[0] + applied[1]])
 
 
 class PairWindow:
@@ -298,7 +294,7 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        lengths, applied = (sum((step.floats[i] for step in self._recent), np.zeros(1)) for i in (2, 3))
+        applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
         then = self.baseline["context"].reshape(len(CONTEXT), GROUPS, 2, BINS) if self.baseline else None
         reference = [None] * 3 if then is None else [*then, then]
@@ -308,7 +304,6 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
-                lengths[i],
                 applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
                 reference[i],
                 self._pair == "reference",
