@@ -848,3 +848,39 @@ def test_tokens_of_a_sequence_that_move_together_are_a_collapse(rng):
     _, monitor = watch(step() for _ in range(28))
     (finding,) = monitor.summary().findings
     assert (finding.rule.id, finding.slice) == ("POL004", "text_only")
+
+
+def one_tool_of_four(rng, make_batch, factor):
+    """A batch in which what comes after the first of four tools is `factor` times as far off."""
+    given = make_batch(rng, size=128, pairs=("policy",))
+    tool = rng.integers(0, 4, 128)
+    columns = np.arange(24)
+    after = (np.arange(128) < 64)[:, None] & (columns >= 12)
+    off = given["logprobs"] - given["old_logprobs"]
+    given["old_logprobs"] = given["logprobs"] - off * np.where(after & (tool == 0)[:, None], 3 * factor, 3)
+    return given | {"tool": np.where(after, np.array(["search", "python", "web", "shell"])[tool][:, None], "")}
+
+
+@pytest.mark.slow
+def test_the_one_tool_that_goes_ill_is_named(rng, make_batch):
+    """Also in a run that is resumed in the middle of it; the tail over all tools hardly moves."""
+    seen, second = CapturingBackend(), CapturingBackend()
+    monitor = Monitor([seen])
+    for step in range(130):
+        monitor.observe(**one_tool_of_four(rng, make_batch, 2.0 if step >= 105 else 1.0))
+        monitor.log({"reward": 0.5}, step)
+        if step == 107:
+            state = json.loads(json.dumps(monitor.state_dict()))
+            atexit.unregister(monitor.close)
+            monitor = Monitor([second])
+            monitor.load_state_dict(state)
+    summary = monitor.close()
+    assert (summary.first_break.rule.id, summary.first_break.slice) == ("POL019", "tool:search")
+    assert 100 <= summary.first_break.onset <= 110 <= summary.first_break.fired <= 120  # dated to a block of five
+    assert "tool:search" in summary.first_break.summary
+    assert {f.slice for f in summary.findings if f.rule.id == "POL019" and f.fired} == {"tool:search"}
+
+
+def test_without_names_the_rule_of_cells_is_blind(rng, make_batch):
+    _, monitor = watch(make_batch(rng) for _ in range(3))
+    assert [str(why) for why in monitor.summary().blind["POL019"]] == ["no name of a tool or an environment observed"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CONTEXT, OTHER, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen
@@ -47,12 +47,19 @@ def statistics(
     found: dict[StatKey, Estimate] = {}
     for pair in pairs:
         if windows[pair].signal:
-            window = windows[pair]
-            for kept, slices in ((OF_WINDOW, window.slices(names, stats)), (OF_STEP, window.fresh())):
+            window, of_cells = windows[pair], {name: stats.get(any_of(name) or "", ()) for name in _cells(names)}
+            asked = {**of_cells, **stats}
+            for kept, slices in ((OF_WINDOW, window.slices(names, asked)), (OF_STEP, window.fresh(names))):
                 for name, of in slices.items():
-                    chosen = slice_statistics(of, [stat for stat in stats.get(name, ()) if stat in kept])
+                    chosen = slice_statistics(of, [stat for stat in asked.get(name, ()) if stat in kept])
                     found |= {StatKey(pair, name, stat): value for stat, value in chosen.items()}
     return found
+
+
+def _cells(names: Names) -> Iterator[str]:
+    """Slices that were met at run time; what their names have no room for is none of them."""
+    for dimension in CELLS:
+        yield from (name for name in names.slices(dimension) if name != f"{dimension}:{OTHER}")
 
 
 def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:

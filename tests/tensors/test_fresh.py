@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
 from tracker_diag.stats.histogram import BINS, sketch
-from tracker_diag.tensors.fresh import Fresh
+from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.state import sparse
 
 GROUPS, NEEDED = 4, 50
@@ -72,3 +72,31 @@ def test_a_value_has_the_quantile_of_its_tokens_and_an_error_by_groups():
     fresh.clear()
     fresh.begin()
     assert fresh.take() == {}
+
+
+def cell_counts(rng, tokens):
+    """Counts (NAMED_ROWS, 2, 4098) of `tokens` log-ratios of the first cells."""
+    rows = np.repeat(np.arange(len(tokens)), tokens).astype(np.int32)
+    (found,) = sketch(rng.normal(0, 0.1, len(rows)).astype(np.float32), [rows], [NAMED_ROWS])
+    return found.counts
+
+
+@given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=10), st.integers(0, 10))
+def test_each_cell_is_held_against_what_came_beside_it(steps, cut):
+    rng, fresh = np.random.default_rng(0), FreshCells(NEEDED)
+    waiting = np.zeros((NAMED_ROWS, 2), int)  # tokens of each cell, and beside it, since its last value
+    for at, tokens in enumerate(steps):
+        if at == cut:
+            state = json.loads(json.dumps(fresh.state_dict()))
+            fresh = FreshCells(NEEDED)
+            fresh.load_state_dict(state)
+        fresh.begin()
+        fresh.add(sparse(cell_counts(rng, tokens)))
+        of_cell = np.array([*tokens, *[0] * (NAMED_ROWS - len(tokens))])
+        waiting += np.stack([of_cell, of_cell.sum() - of_cell], axis=1)
+        taken = fresh.take()
+        assert set(taken) == set(np.flatnonzero((waiting >= NEEDED).all(axis=1)))
+        for row, of in taken.items():
+            assert (of.n, of.beside.n) == tuple(waiting[row])
+            waiting[row] = 0
+        assert fresh.take() == {}  # what comes later of a step is of the next value

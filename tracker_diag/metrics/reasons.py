@@ -34,6 +34,7 @@ class Why(Enum):
     ZERO = "{series} is 0"
     STILL = "one of the two does not move"
     LOST = "no value since step {step}"
+    NO_CELLS = "no name of a tool or an environment observed"
     NO_SETTING = "no setting {keys}"
     NO_RANKS = "no ranks that report through a store"
 

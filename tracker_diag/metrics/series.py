@@ -43,6 +43,19 @@ NAMED_ROWS = 16
 
 OTHER = "other"
 
+CELLS: tuple[Dimension, ...] = ("tool", "env")
+"""Dimensions whose slices are known only once they are met: a rule looks at all of them as `tool:*`."""
+
+ANY = tuple(f"{name}:*" for name in CELLS)
+"""All slices of such a dimension, as a rule names them."""
+
+
+def any_of(slice: str) -> str | None:
+    """The name in `ANY` that `slice` is one of; None if its name was known beforehand."""
+    name = f"{slice.partition(':')[0]}:*"
+    return name if name in ANY else None
+
+
 KNOWN: tuple[str, ...] = (
     *CONTEXT,
     ALL,

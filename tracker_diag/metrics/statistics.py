@@ -136,6 +136,11 @@ _TABLE = (
         "p95_step", 0.95, "p95 of this step's tokens alone, or of as many last steps' as it needs: what detectors read",
         logged=CONTEXT, of_step=True, in_page=False, needs=MIN_TOKENS,
     ),
+    Statistic(
+        name="excess_step", unit="ratio", worse="higher", scale="log", of_step=True, needs=100,
+        meaning="p95_step of a tool or an environment over that of all others in the same steps",
+        value=lambda of: of.quantile(0.95) / (of.beside.quantile(0.95) or math.nan),
+    ),
     _quantile(
         "p99", 0.99, "99th percentile of |r|; needs 2,000 tokens",
         logged=CONTEXT, chart=Chart("Tails", "p99 of |log-ratio| by slice"),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import RuleError
 from tracker_diag.metrics import registry
-from tracker_diag.metrics.series import Rank
+from tracker_diag.metrics.series import Rank, StatKey
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.metrics.yaml_files import YamlFile
 from tracker_diag.records import Scalar
@@ -91,7 +91,7 @@ class RuleCase(BaseModel):
 def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = None) -> list[str]:
     """What `rule` does other than `case` expects, one sentence each; empty if it does it all."""
     engine = Engine([rule], settings, case.algorithm)
-    columns = {name: series(notation) for name, notation in case.series.items()}
+    columns = {StatKey.parse(name) or name: series(notation) for name, notation in case.series.items()}
     missing = {name: series(notation) for name, notation in case.missing.items()}
     fired: list[Finding] = []
     resolved: list[int] = []

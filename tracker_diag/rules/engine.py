@@ -6,13 +6,13 @@ What cannot be seen is unknown, never healthy; it neither starts nor ends a find
 """
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
-from tracker_diag.metrics.series import Pair
+from tracker_diag.metrics.series import ANY, Pair, StatKey, any_of
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import (
@@ -53,17 +53,34 @@ class Engine:
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
+        self._settings, self._algorithm = settings or GrowthSettings(), algorithm
+        self._cells: set[str] = set()
+        """Slices that were met at run time, which rules ask for by `tool:*` and the like."""
         for rule in self.rules:
-            for pair in _pairs(rule):
-                for slice in rule.slices:
-                    at = Place(pair, slice, settings or GrowthSettings(), algorithm, self._series)
-                    readers: dict[str, Reader] = {}
-                    for name, signal in rule.signals.items():
-                        key = _key(signal, pair, slice)
-                        if key not in self._readers:
-                            self._readers[key] = reader(signal, at)
-                        readers[name] = self._readers[key]
-                    self._watches.append(_Watch(rule, pair, slice, readers))
+            for slice in rule.slices:
+                if slice not in ANY:
+                    self._watch(rule, slice)
+
+    def _watch(self, rule: Rule, slice: str) -> None:
+        """Hold `rule` against `slice` of each of its pairs from now on."""
+        for pair in _pairs(rule):
+            at = Place(pair, slice, self._settings, self._algorithm, self._series)
+            readers: dict[str, Reader] = {}
+            for name, signal in rule.signals.items():
+                key = _key(signal, pair, slice)
+                if key not in self._readers:
+                    self._readers[key] = reader(signal, at)
+                readers[name] = self._readers[key]
+            self._watches.append(_Watch(rule, pair, slice, readers))
+
+    def _meet(self, slices: Iterable[str]) -> None:
+        """Have the rules that ask for such look at each of `slices` that is new."""
+        for slice in slices:
+            if slice not in self._cells and (name := any_of(slice)):
+                self._cells.add(slice)
+                for rule in self.rules:
+                    if name in rule.slices:
+                        self._watch(rule, slice)
 
     def evaluate(self, observed: Observed) -> list[Finding]:
         """Take in one step; the findings whose state changed at it, inhibitions already marked.
@@ -73,6 +90,7 @@ class Engine:
         """
         again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
+        self._meet(key.slice for key in observed.series if isinstance(key, StatKey))
         for series in self._series.values():
             series.read(observed, again=again)
         for one in self._readers.values():
@@ -94,10 +112,9 @@ class Engine:
 
     def states(self) -> dict[str, RuleState]:
         """The state of each rule: the worst of its pairs and slices."""
-        worst: dict[str, RuleState] = {}
+        worst: dict[str, RuleState] = {rule.id: "unknown" for rule in self.rules}
         for watch in self._watches:
-            before = worst.get(watch.rule.id, "unknown")
-            worst[watch.rule.id] = max(before, watch.state, key=STATE_VALUES.__getitem__)
+            worst[watch.rule.id] = max(worst[watch.rule.id], watch.state, key=STATE_VALUES.__getitem__)
         return worst
 
     @property
@@ -111,7 +128,10 @@ class Engine:
 
         A pair that was never observed blinds a rule only if the rule has no other.
         """
-        reasons: dict[str, list[Reason]] = {}
+        watched = {watch.rule.id for watch in self._watches}
+        reasons: dict[str, list[Reason]] = {
+            rule.id: [reason(Why.NO_CELLS)] for rule in self.rules if rule.id not in watched
+        }
         seeing = {watch.rule.id for watch in self._watches if watch.sees}
         for watch in self._watches:
             if not watch.sees and (watch.given or watch.rule.id not in seeing):
@@ -133,6 +153,7 @@ class Engine:
             "step": self._step,
             "readers": {key: one.state_dict() for key, one in self._readers.items()},
             "noted": sorted(self._noted),
+            "cells": sorted(self._cells),
             "watches": {watch.key: watch.state_dict() for watch in self._watches},
         }
 
@@ -143,6 +164,7 @@ class Engine:
             underway: the last step that came, if more of it may come.
         """
         self._noted, self._step = set(state["noted"]), state["step"]
+        self._meet(state["cells"])
         if underway:
             for series in self._series.values():
                 series.read(underway)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.metrics.reasons import Reason
-from tracker_diag.metrics.series import Pair
+from tracker_diag.metrics.series import Pair, any_of
 from tracker_diag.rules.model import Rule
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]
@@ -76,7 +76,8 @@ class Finding:
         A rule that looks at several pairs is about one of them; what another pair does explains nothing.
         """
         same_pair = self.pair == pair or self.pair not in rule.pairs
-        return rule.id in self.rule.inhibits and self.slice in (slice, "all") and same_pair
+        covered = self.slice in (slice, "all") or any_of(self.slice) is not None  # its tokens are in every context
+        return rule.id in self.rule.inhibits and covered and same_pair
 
     def state_dict(self) -> dict[str, Any]:
         """All but the rule, in JSON values."""

@@ -7,13 +7,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
-from tracker_diag.metrics.series import KNOWN, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import ANY, KNOWN, Pair, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import statistic
 
 
 def _known_slice(name: str) -> str:
-    if name not in KNOWN:
-        raise UnknownName("slice", name, KNOWN)
+    if name not in (*KNOWN, *ANY):
+        raise UnknownName("slice", name, (*KNOWN, *ANY))
     return name
 
 

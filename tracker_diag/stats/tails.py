@@ -80,6 +80,12 @@ class SliceWindow:
         return None if self.reference is None else self.reference.reshape(-1, BINS).sum(axis=0)
 
     @property
+    def beside(self) -> "SliceWindow":
+        """`reference`, where that is what came of other cells meanwhile; none of which is the same as no token."""
+        counts = np.zeros((2, BINS), np.int64) if self.then is None else np.stack([self.then, np.zeros_like(self.then)])
+        return SliceWindow(counts[None])
+
+    @property
     def of_sequences(self) -> WeightSums:
         """`sequences`, none of which is the same as none at all."""
         return WeightSums.none() if self.sequences is None else self.sequences

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
 from tracker_diag.stats.arrays import IntArray
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow
@@ -59,4 +59,57 @@ class Fresh:
         self.clear()
         index, count = (unpack(part) for part in state["cells"])
         self.add((index, count))
+        self._told = set(state["told"])
+
+
+class FreshCells:
+    """The same of a dimension whose cells are met at run time, each with what came beside it of the other cells."""
+
+    def __init__(self, needed: int) -> None:
+        self._of_cell, self._beside = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
+        self._needed = needed
+        self._told: set[int] = set()
+
+    def begin(self) -> None:
+        """A new step begins."""
+        self._told.clear()
+
+    def add(self, cells: tuple[IntArray, IntArray]) -> None:
+        """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
+        row, column = cells[0] // (2 * BINS), cells[0] % BINS
+        came = np.zeros((NAMED_ROWS, BINS), np.int64)
+        np.add.at(came, (row, column), cells[1])
+        self._of_cell += came
+        self._beside += came.sum(axis=0) - came
+
+    def take(self) -> dict[int, SliceWindow]:
+        """By row the cells that have enough tokens, as have the others; all of them are forgotten for that cell.
+
+        The reference of each is what came beside it.
+        """
+        enough = (self._of_cell.sum(axis=1) >= self._needed) & (self._beside.sum(axis=1) >= self._needed)
+        found: dict[int, SliceWindow] = {}
+        for row in map(int, np.flatnonzero(enough)):
+            if row not in self._told:
+                counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
+                found[row] = SliceWindow(counts[None], reference=self._beside[row].copy())
+                self._of_cell[row], self._beside[row] = 0, 0
+                self._told.add(row)
+        return found
+
+    def clear(self) -> None:
+        """Forget all of it."""
+        self._of_cell[:], self._beside[:] = 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        counted = {"of_cell": self._of_cell, "beside": self._beside}
+        return {name: [pack(part) for part in sparse(one)] for name, one in counted.items()} | {
+            "told": sorted(self._told)
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        for name, into in (("of_cell", self._of_cell), ("beside", self._beside)):
+            index, count = (unpack(part) for part in state[name])
+            add_sparse(into, (index, count))
         self._told = set(state["told"])

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import StateError
-from tracker_diag.metrics.series import ALL, CONTEXT, DIMENSIONS, NAMED_ROWS, Dimension, Pair
+from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, NAMED_ROWS, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import SliceWindow, has_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.fresh import Fresh
+from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.slices import Names, size
 from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
 
@@ -215,6 +215,7 @@ class PairWindow:
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
+        self._fresh_cells: dict[Dimension, FreshCells] = {}
 
     def push(self, observed: Observation) -> None:
         """Take in one step; the oldest leaves the window."""
@@ -225,7 +226,8 @@ class PairWindow:
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
         step = _Step.of(observed)
         self._recent.append(step)
-        self._fresh.begin()
+        for one in (self._fresh, *self._fresh_cells.values()):
+            one.begin()
         self._count(step)
         self._in_reference = False
         if observed.signal:
@@ -251,6 +253,11 @@ class PairWindow:
         _add(self.total, step.cells)
         add_sparse(self._of_sequences, step.of_sequences)
         self._fresh.add(step.cells["context"])
+        for dimension in CELLS:
+            if dimension in step.cells:
+                if dimension not in self._fresh_cells:
+                    self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
+                self._fresh_cells[dimension].add(step.cells[dimension])
         self.signal = has_signal(self.total["context"])
 
     def _refer(self, step: _Step) -> None:
@@ -264,13 +271,18 @@ class PairWindow:
         self._recent.clear()
         self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
         self._of_sequences[:] = 0
-        self._fresh.clear()
+        for one in (self._fresh, *self._fresh_cells.values()):
+            one.clear()
         self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
 
-    def fresh(self) -> dict[str, SliceWindow]:
-        """The tokens since this was last called, of those slices of `context` that have enough of them."""
-        return self._fresh.take()
+    def fresh(self, names: Names) -> dict[str, SliceWindow]:
+        """The tokens since this was last called, of those slices of `context` and those cells that have enough."""
+        found = self._fresh.take()
+        for dimension, one in self._fresh_cells.items():
+            cells = one.take()
+            found |= {name: cells[row] for name, row in names.slices(dimension).items() if row in cells}
+        return found
 
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
@@ -322,6 +334,7 @@ class PairWindow:
             "reference_steps": self._reference_steps,
             "in_reference": self._in_reference,
             "fresh": self._fresh.state_dict(),
+            "fresh_cells": {dimension: one.state_dict() for dimension, one in self._fresh_cells.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -338,6 +351,11 @@ class PairWindow:
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
         self._fresh.load_state_dict(state["fresh"])
+        self._fresh_cells = {}
+        for dimension in CELLS:
+            if dimension in state["fresh_cells"]:
+                self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
+                self._fresh_cells[dimension].load_state_dict(state["fresh_cells"][dimension])
 
 
 def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, tuple[IntArray, IntArray]]) -> None:
