@@ -2,19 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 import numpy as np
 
 from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, Pair, SeriesKey, StatKey, any_of
+from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, PAIRS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import Growth
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.slices import Names
@@ -26,33 +28,42 @@ HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1
 """(46,) nats: half octaves of |log-ratio|, the same at every step so that steps can be compared."""
 
 
-def wanted(rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
-    """By slice the statistics that are logged, or that one of `rules` reads."""
-    stats: dict[str, set[str]] = {}
-    for one in STATISTICS.values():
-        for name in one.logged:
-            stats.setdefault(name, set()).add(one.name)
+Wanted: TypeAlias = Mapping[Pair, Mapping[str, Mapping[str, bool]]]
+"""By pair and slice the statistics to be taken, and of each whether its error is asked for."""
+
+
+def wanted(rules: Iterable[Rule]) -> Wanted:
+    """What is logged, or what one of `rules` reads; detectors of growth read errors, nothing else does."""
+    of_pair: dict[Pair, dict[str, dict[str, bool]]] = {pair: {} for pair in PAIRS}
+    for pair, slices in of_pair.items():
+        for one in STATISTICS.values():
+            for name in one.logged:
+                if one.is_logged(pair, name):
+                    slices.setdefault(name, {})[one.name] = False
     for rule in rules:
-        for ref in rule.series():
+        for signal, ref in rule.reads():
             if ref.stat:
-                for name in (ref.slice,) if ref.slice else rule.slices:
-                    stats.setdefault(name, set()).add(ref.stat)
-    return {name: tuple(stat for stat in STATISTICS if stat in chosen) for name, chosen in stats.items()}
+                for pair in (ref.pair,) if ref.pair else rule.pairs:
+                    for name in (ref.slice,) if ref.slice else rule.slices:
+                        stats = of_pair[pair].setdefault(name, {})
+                        stats[ref.stat] = stats.get(ref.stat, False) or isinstance(signal, Growth)
+    return of_pair
 
 
 def statistics(
-    windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair], names: Names, stats: Mapping[str, Collection[str]]
+    windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair], names: Names, stats: Wanted
 ) -> dict[StatKey, Estimate]:
     """`stats` of each slice that they name, of those of `pairs` that have a signal."""
     found: dict[StatKey, Estimate] = {}
     for pair in pairs:
         if windows[pair].signal:
-            window, of_cells = windows[pair], {name: stats.get(any_of(name) or "", ()) for name in _cells(names)}
-            asked = {**of_cells, **stats}
+            window, of_pair = windows[pair], stats[pair]
+            asked = {name: of_pair.get(any_of(name) or "", {}) for name in _cells(names)} | dict(of_pair)
             for kept, slices in ((OF_WINDOW, window.slices(names, asked)), (OF_STEP, window.fresh(names))):
                 for name, of in slices.items():
-                    chosen = slice_statistics(of, [stat for stat in asked.get(name, ()) if stat in kept])
-                    found |= {StatKey(pair, name, stat): value for stat, value in chosen.items()}
+                    chosen = {stat: error for stat, error in asked.get(name, {}).items() if stat in kept}
+                    estimates = slice_statistics(of, chosen, [stat for stat, error in chosen.items() if error])
+                    found |= {StatKey(pair, name, stat): value for stat, value in estimates.items()}
     return found
 
 

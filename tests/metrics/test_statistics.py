@@ -90,7 +90,8 @@ def test_every_statistic_can_be_taken():
     applied = np.array([5000.0, 5000, 5000, 0])
     found = statistics(np.linspace(0.1, 0.2, 5000), np.linspace(0, 1, 60), reference=reference, applied=applied)
     assert found.keys() == set(OF_WINDOW)
-    assert slice_statistics(SliceWindow(counts(np.linspace(0.1, 0.2, 400))[None]), OF_STEP).keys() == set(OF_STEP)
+    step = SliceWindow(counts(np.linspace(0.1, 0.2, 400))[None], reference=reference)
+    assert slice_statistics(step, OF_STEP).keys() == set(OF_STEP)
     assert {*OF_WINDOW, *OF_STEP} == STATISTICS.keys()
 
 
@@ -161,7 +162,7 @@ def test_the_jackknife_needs_groups_and_a_logarithm():
 
 
 def test_an_unknown_statistic_lists_the_known_ones():
-    with pytest.raises(UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p95_step, p99"):
+    with pytest.raises(UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p95_step, excess_step, p99"):
         statistic("p96")
 
 

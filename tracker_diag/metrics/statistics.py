@@ -5,7 +5,7 @@ What is logged, which panels and columns there are, what a rule may ask for and 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -75,13 +75,13 @@ class Statistic(Metric):
     of_step: bool = False
     """Whether it is taken of the tokens since the last value, and not of the window."""
 
-    def of(self, window: SliceWindow) -> Estimate | None:
+    def of(self, window: SliceWindow, *, with_error: bool = False) -> Estimate | None:
         """The value with the samples that it rests on; None where these are too few, or it cannot be told."""
         n = self.samples.count(window)
         if n < self.needs:
             return None
         value = float(self.value(window))
-        return None if math.isnan(value) else Estimate(value, n, self.error(window) if self.error else None)
+        return None if math.isnan(value) else Estimate(value, n, self.error(window) if self.error and with_error else None)
 
     def lacking(self, window: SliceWindow) -> Reason:
         """Why `of` gives no value."""
@@ -252,7 +252,9 @@ def statistic(name: str) -> Statistic:
     return STATISTICS[name]
 
 
-def slice_statistics(of: SliceWindow, stats: Iterable[str] = OF_WINDOW) -> dict[str, Estimate]:
-    """Those of `stats` that the samples support, by name; none of them is NaN."""
-    found = ((name, STATISTICS[name].of(of)) for name in stats)
+def slice_statistics(
+    of: SliceWindow, stats: Iterable[str] = OF_WINDOW, errors: Collection[str] = ()
+) -> dict[str, Estimate]:
+    """Those of `stats` that the samples support, by name, those in `errors` with theirs; none of them is NaN."""
+    found = ((name, STATISTICS[name].of(of, with_error=name in errors)) for name in stats)
     return {name: estimate for name, estimate in found if estimate is not None}

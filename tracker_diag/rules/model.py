@@ -155,11 +155,15 @@ class Rule(Node):
 
     def series(self) -> Iterator[SeriesRef]:
         """All series that the rule reads."""
+        return (ref for _, ref in self.reads())
+
+    def reads(self) -> Iterator[tuple[Signal, SeriesRef]]:
+        """The same, each with the signal that reads it."""
         for signal in self.signals.values():
             for field in ("series", "relative_to", "other"):
                 ref = getattr(signal, field, None)
                 if ref is not None:
-                    yield ref
+                    yield signal, ref
 
 
 def _try_format(field: str, value: float | str, spec: str) -> None:
