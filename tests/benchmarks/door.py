@@ -1,4 +1,4 @@
-"""What the alarms make of real tensors: `make alerts` writes build/alerts.json, from which docs/performance.md is made.
+"""What the alarms make of real tensors: `make alerts` writes docs/alerts.json, from which docs/alerts.md is made.
 
 Every run goes through `Monitor.observe` and `Monitor.log` with all the catalogue's rules. The log-ratios are drawn for
 each token, normal unless said, with a standard deviation that itself moves by 10 % from step to step, as AR(.8), in
@@ -11,10 +11,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -201,8 +200,6 @@ def _walk(step: int) -> float:
 
 
 def _changed(name: str, value: Callable[[int], Any]) -> Callable[[World, int], World]:
-    from dataclasses import replace
-
     return lambda world, step: replace(world, **{name: value(step)})
 
 
@@ -210,8 +207,6 @@ BF16 = World(size=8, scale=0.055, noise=0.02, pairs=("policy", "mismatch"))
 
 
 def _bf16(width: int) -> Scenario:
-    from dataclasses import replace
-
     size = max(2, min(64, 65536 // width))
     return Scenario(f"noise of bf16, {width:,} tokens", replace(BF16, width=width, size=size), steps=120)
 
@@ -239,28 +234,42 @@ def row(scenario: Scenario, results: list[dict[str, Any]]) -> dict[str, Any]:
         return {"name": scenario.name, "runs": len(results), "alarmed": len(alarmed), "by": sorted(
             {f"{rule} {name}" for rule, name, *_ in alarmed})}  # fmt: skip
     found = [first for first in firsts if first and first[2] >= begun]
-    right = [first for first in found if first[0] in scenario.rules and first[1] == scenario.slice]
+    names = [(rule, scenario.slice) for rule in scenario.rules]
+    right = [first for first in found if (first[0], first[1]) in names]
+    delays = sorted(first[2] - begun + 1 for first in found)
     return {
         "name": scenario.name,
         "runs": len(results),
         "early": sum(bool(first) and first[2] < begun for first in firsts),
         "found": len(found),
         "named": len(right),
-        "delay": median(first[2] - begun + 1 for first in found) if found else None,
-        "else": sorted({f"{rule} {name}" for rule, name, *_ in found if rule not in scenario.rules}),
+        "delay": median(delays) if delays else None,
+        "late": delays[math.ceil(0.9 * len(delays)) - 1] if delays else None,
+        "else": sorted({f"{rule} {name}" for rule, name, *_ in found if (rule, name) not in names}),
     }
 
 
-def simulate(runs: int, only: str = "", first: int = 0, workers: int | None = None) -> Iterator[dict[str, Any]]:
-    """A row for each kind of run."""
-    with ProcessPoolExecutor(workers) as pool:
-        for scenario in (*FAILURES, *HEALTHY):
-            if only in scenario.name:
-                yield row(scenario, list(pool.map(partial(play_by_name, scenario.name), range(first, first + runs))))
+def simulate(runs: int, only: str, kept: Path) -> list[dict[str, Any]]:
+    """A row for each kind of run; those that `kept` has, a line of JSON each, are not made again, and new ones go there.
+
+    Seeds are the outer loop: whenever it is stopped, there are as many runs of each kind.
+    """
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.touch()
+    done = {(name, seed): result for name, seed, result in map(json.loads, kept.read_text().splitlines())}
+    scenarios = [one for one in (*FAILURES, *HEALTHY) if only in one.name]
+    left = [(one.name, seed) for seed in range(runs) for one in scenarios if (one.name, seed) not in done]
+    with ProcessPoolExecutor() as pool, kept.open("a") as out:
+        for of, result in zip(left, pool.map(_play, left), strict=True):
+            done[of] = result
+            out.write(json.dumps([*of, result], ensure_ascii=False) + "\n")
+            out.flush()
+    return [row(one, [done[one.name, seed] for seed in range(runs)]) for one in scenarios]
 
 
-def play_by_name(name: str, seed: int) -> dict[str, Any]:
+def _play(of: tuple[str, int]) -> dict[str, Any]:
     """`play`, for another process: scenarios hold functions, and are not sent."""
+    name, seed = of
     (scenario,) = (one for one in (*FAILURES, *HEALTHY) if one.name == name)
     return play(scenario, seed)
 
@@ -269,16 +278,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--only", default="", help="of the kinds of run, those whose name has this")
+    parser.add_argument("--kept", type=Path, required=True, help="the runs so far; with other rules begin a new file")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    rows = []
-    for one in simulate(arguments.runs, arguments.only):
-        sys.stdout.write(json.dumps(one, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
-        rows.append(one)
+    rows = simulate(arguments.runs, arguments.only, arguments.kept)
+    lines = [json.dumps(one, ensure_ascii=False) for one in rows]
+    sys.stdout.write("\n".join(lines) + "\n")
     if arguments.out:
-        arguments.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+        arguments.out.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -175,7 +175,9 @@ def page(result: dict[str, Any]) -> str:
             for one in result["trl"]
         ),
         "",
-        "## The alert, simulated",
+        "## The detectors alone, simulated",
+        "",
+        "What becomes of it at the Monitor's door, with real tensors and all rules: [alerts.md](alerts.md).",
         "",
         "Detectors on log p95 of post-tool tokens, and on its ratio to text-only; an alert is a step at which both",
         "hold. Noise has a standard deviation of 0.10. Delays of runs that were missed count as infinite.",

@@ -16,6 +16,9 @@ import numpy as np
 from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
 from tracker_diag.stats.arrays import Float64Array
 
+CLEARLY = 2
+"""Standard deviations of a block mean by which a level is better than chance alone would make it."""
+
 
 @dataclass(frozen=True)
 class CusumSettings(BlockSettings):
@@ -46,8 +49,9 @@ class BlockCusum(BlockDetector[CusumSettings]):
     is where it last left zero.
 
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
-    takes, to a level better by more than d/2, or to one no worse with half the noise, that is its baseline. Chance
-    alone moves a mean of that length by less.
+    takes, to a level better by more than d/2 and 2s, or to one no worse with half the noise, that is its baseline.
+    Chance alone hardly moves a mean of that length so far: under AR(.8), 2s is three standard deviations of the
+    difference between two of them.
     """
 
     settings: CusumSettings = field(default_factory=CusumSettings)
@@ -99,7 +103,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
         level = sum(self._trail) / size
         if level > self._mean:
             return
-        lower = level < self._mean - self._least_change(self.settings.floor / 2)
+        lower = level < self._mean - max(self._least_change(self.settings.floor / 2), CLEARLY * self._noise)
         trail = np.array(self._trail)
         noise = self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1))
         if lower or noise < self._noise / 2:
