@@ -215,10 +215,28 @@ def test_a_non_finite_metric_names_itself(rng, make_batch):
 
 FIRST_CALL = {
     "shape": ({"old_logprobs": np.zeros((64, 23))}, "old_logprobs: shape"),
-    "mask": ({"model_mask": np.zeros((64, 24), bool)}, "model_mask: no model token"),
+    "masks": (
+        {"response_mask": np.eye(64, 24) > 0, "model_mask": np.eye(64, 24) == 0},
+        "model_mask: no model token among 1536 given, expected at least one True; is the mask inverted or shifted",
+    ),
     "dtype": ({"logprobs": np.zeros((64, 24), int)}, "logprobs: dtype int64"),
     "nan": ({"ref_logprobs": np.full((64, 24), np.nan)}, "ref_logprobs: 1280 NaN or infinite among 1280"),
 }
+
+
+def test_a_micro_batch_without_a_model_token_raises_nowhere(rng, make_batch, caplog):
+    monitor, good = Monitor(), make_batch(rng)
+    nothing = {"model_mask": np.zeros((64, 24), bool)}
+    for step in range(2):
+        monitor.observe(**good | nothing)
+        monitor.observe(**good)
+        monitor.log({}, step)
+    assert +monitor.health == {"rejected_batches": 2}
+    assert "others have some" in caplog.text
+    again = Monitor()
+    again.observe(**good | nothing)
+    with pytest.raises(BatchError, match="logprobs: dtype"):  # the first that has tokens is looked at as ever
+        again.observe(**good | {"logprobs": np.zeros((64, 24), int)})
 
 
 @pytest.mark.parametrize("case", FIRST_CALL)
@@ -626,8 +644,8 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 2; leave it out, and the diagnostics begin anew"),
-        ({"version": 2}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 3; leave it out, and the diagnostics begin anew"),
+        ({"version": 3}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):
@@ -806,11 +824,13 @@ def test_broken_weights_of_the_optimiser_are_a_finding(rng, make_batch):
     assert monitor.health["nonfinite_tokens"] == given["model_mask"].sum()
 
 
-def test_a_weight_beyond_floats_is_a_finding_and_no_cell(rng, make_batch):
+@pytest.mark.parametrize("by", [900.0, -900.0])
+def test_a_weight_beyond_floats_is_a_finding_of_its_own_and_no_cell(rng, make_batch, by):
     given = make_batch(rng)
-    given["logprobs"][5, 5] = 900.0
+    given["logprobs"][5, 5] = by
     _, monitor = watch([given])
-    assert fired(monitor)[0][0] == "NUM004"
+    assert {rule for rule, *_ in fired(monitor)} == {"NUM006"}  # no value that was given is NaN or infinite
+    assert "|log-ratio| of 256 nat" in monitor.summary().findings[0].summary
     table = monitor.slices_table()
     assert all(math.isfinite(cell) for row in table.rows for cell in row if isinstance(cell, float))
 

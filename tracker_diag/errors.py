@@ -2,6 +2,7 @@
 
 DiagError
 ├── BatchError      tensors that do not fit together
+│   └── EmptyBatch  none of whose tokens is the model's
 ├── StepError       a step that goes backwards
 ├── UnknownName     an unknown pair, slice, rule or metric
 ├── RuleError       a rule file that cannot be used
@@ -34,6 +35,10 @@ class BatchError(DiagError, ValueError):
     def __init__(self, field: str, given: str, expected: str, do: str = "") -> None:
         self.field = field
         super().__init__(f"{field}: {given} given, expected {expected}" + (f"; {do}" if do else ""))
+
+
+class EmptyBatch(BatchError):
+    """A micro-batch all of whose tokens are masked: counted as rejected, but it raises not even on the first call."""
 
 
 class StepError(DiagError, ValueError):

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from tracker_diag.errors import RAISED_BY_A_HANDLER, SIGNALS, DiagError, StepError, of_a_handler, without_secrets
+from tracker_diag.errors import RAISED_BY_A_HANDLER, SIGNALS, DiagError, EmptyBatch, StepError, of_a_handler, without_secrets
 
 _log = logging.getLogger("tracker_diag")
 
@@ -133,7 +133,8 @@ class Health:
             try:
                 yield
             except Exception as error:
-                if (self.strict and kind == "rejected_batches") or of_a_handler(error):
+                first = self.strict and kind == "rejected_batches" and not isinstance(error, EmptyBatch)
+                if first or of_a_handler(error):
                     raise
                 if isinstance(error, StepError):
                     kind = "late_steps"

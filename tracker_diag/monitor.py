@@ -47,7 +47,7 @@ from tracker_diag.tensors.windows import Observation, PairWindow
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 UNSEEN = 20  # steps without tensors after which it is said what can be seen all the same
 SETTLED = 5  # steps after which a ratio that is still 1 stays so: the first ones may be on-policy
@@ -375,7 +375,7 @@ class Monitor:
         self, own: Mapping[str, float], statistics: Mapping[StatKey, Estimate], observed: Mapping[Pair, Observation]
     ) -> tuple[dict[SeriesKey, Scalar], list[str]]:
         """The series that rules read, the trainer's metrics under their canonical names, and what is not finite."""
-        series, bad = readout.finite(statistics)
+        series = readout.finite(statistics)
         if self._intake.time_ratio is not None:
             series["rank_time_ratio"] = Scalar("rank_time_ratio", self._intake.time_ratio)
         if not self._keys.covers(own):
@@ -385,7 +385,7 @@ class Monitor:
         broken = [key for key, value in own.items() if not math.isfinite(value)]
         self.health["nonfinite_metrics"] += len(broken)
         self.health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())
-        return series, [*bad, *broken, *readout.nonfinite(observed)]
+        return series, [*broken, *readout.nonfinite(observed)]
 
     def _observed(self, step: Step) -> Observed:
         """What the rules see of `step` so far."""

@@ -148,12 +148,12 @@ def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
     return why
 
 
-def finite(found: Mapping[StatKey, Estimate]) -> tuple[dict[SeriesKey, Scalar], list[str]]:
-    """Those of `found` that are numbers, as the series that rules read, and the names of the others."""
-    series: dict[SeriesKey, Scalar] = {
-        key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)
-    }
-    return series, [key for key in found if key not in series]  # a weight beyond float64
+def finite(found: Mapping[StatKey, Estimate]) -> dict[SeriesKey, Scalar]:
+    """Those of `found` that are numbers, as the series that rules read.
+
+    What a weight beyond float64 has made infinite is none; `largest` tells of it.
+    """
+    return {key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)}
 
 
 def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[str]:

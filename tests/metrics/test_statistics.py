@@ -39,18 +39,20 @@ OF_WEIGHTS = {
     ("n", "stats"),
     [
         (0, {"count"}),
-        (199, {"count"}),
-        (200, {"count", "p50", *OF_WEIGHTS}),
-        (399, {"count", "p50", *OF_WEIGHTS}),
-        (400, {"count", "p50", "p95", *OF_WEIGHTS}),
-        (2000, {"count", "p50", "p95", "p99", *OF_WEIGHTS}),
+        (1, {"count", "largest"}),
+        (199, {"count", "largest"}),
+        (200, {"count", "largest", "p50", *OF_WEIGHTS}),
+        (399, {"count", "largest", "p50", *OF_WEIGHTS}),
+        (400, {"count", "largest", "p50", "p95", *OF_WEIGHTS}),
+        (2000, {"count", "largest", "p50", "p95", "p99", *OF_WEIGHTS}),
     ],
 )
 def test_a_statistic_needs_its_samples(n, stats):
     found = statistics(np.linspace(0.1, 0.2, n))
     assert found.keys() == stats
     assert all(estimate.n == n for estimate in found.values())
-    assert all(n >= statistic(stat).needs for stat in found if stat != "count")
+    assert all(n >= statistic(stat).needs for stat in found)
+    assert n == 0 or found["largest"].value == pytest.approx(0.1 if n == 1 else 0.2, rel=0.004)
 
 
 def test_sequences_are_counted_apart_from_tokens():

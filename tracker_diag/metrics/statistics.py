@@ -146,6 +146,10 @@ _TABLE = (
         logged=CONTEXT, chart=Chart("Tails", "p99 of |log-ratio| by slice"),
     ),
     Statistic(
+        name="largest", unit="nat", worse="higher", scale="log", needs=1, value=lambda of: of.largest,
+        meaning="largest |r|, within 0.4 %; 256 stands for all that is more",
+    ),
+    Statistic(
         name="ess", unit="share", worse="lower", logged=CONTEXT, in_page=True, value=lambda of: of.weights.ess,
         meaning="effective sample size of the raw token weights exp r, over n; of the reference pair a mere distance",
         chart=Chart("ESS", "effective sample size of tokens, share of n"),

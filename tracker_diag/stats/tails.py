@@ -120,6 +120,11 @@ class SliceWindow:
         rank = int(level * (self.n - 1)) + 1
         return float(QUANTILE_VALUES[np.searchsorted(self.cumulated, rank)]) if self.n else math.nan
 
+    @property
+    def largest(self) -> float:
+        """The largest |r|, as `quantile` gives it; NaN without tokens."""
+        return float(QUANTILE_VALUES[np.flatnonzero(self.magnitudes)[-1]]) if self.n else math.nan
+
     @once
     def leave_one_out(self) -> tuple[IntArray, Float64Array]:
         """(g, b) cumulative counts of |r| in the b bins that are not empty, without each of the g groups that have any.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from tracker_diag.errors import EmptyBatch
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
@@ -64,7 +65,11 @@ class Intake:
         if not self._health.strict:  # one that is rejected counts too, as the other ranks wait for it
             self._came(step, seconds)
         tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
-        batch = TokenBatch.of(check=self._health.strict, **tensors)
+        try:
+            batch = TokenBatch.of(check=self._health.strict, **tensors)
+        except EmptyBatch:
+            self._came(step, seconds)
+            raise
         labels = label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
@@ -114,6 +119,7 @@ class Intake:
             "asked": self._asked,
             "step": [self.step, self.says_step],
             "batches": self._batches,
+            "time_ratio": self.time_ratio,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -125,3 +131,4 @@ class Intake:
             self._incoming = {pair: one.renamed(local, shown) for pair, one in self._incoming.items()}
             self._names = shown
         self._asked, self._batches, (self.step, self.says_step) = state["asked"], state["batches"], state["step"]
+        self.time_ratio = state["time_ratio"]
