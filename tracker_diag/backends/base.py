@@ -73,6 +73,10 @@ class Backend:
         """A backend that writes to `address` again, long after; the run is left as it was found."""
         raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
 
+    def hears(self, *names: str) -> bool:
+        """Whether it does anything with one of these calls."""
+        return any(getattr(type(self), name) is not getattr(Backend, name) for name in names)
+
     @property
     def config(self) -> Mapping[str, object]:
         """Settings of the run that the tracker knows."""

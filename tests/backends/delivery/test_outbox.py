@@ -313,6 +313,23 @@ def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeyp
     assert tracker.steps[-1] == 99
 
 
+def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monkeypatch, quick):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
+    tracker = Tracker()
+
+    def fails(what):
+        raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    for step in range(7):
+        outbox.log(step, records(step), 0.0)
+    outbox.close(NOTHING, ())
+    assert outbox.counts()["dropped_steps"] == 7
+    assert "7 steps were in memory alone, and are lost" in str(outbox.errors()[-1])
+
+
 @pytest.mark.slow
 def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
     tracker = Tracker()

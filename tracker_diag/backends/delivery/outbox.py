@@ -10,6 +10,7 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, writing
@@ -55,7 +56,9 @@ class Outbox(Backend):
         self._journal = journal
         self._there = there or {}
         self._memory: deque[dict[str, Any]] = deque()
-        """What the disk did not take; it comes after all that is in the journal."""
+        """What the disk did not take; it comes after all that is in the journal, and stays until it has arrived."""
+        self._given = 0
+        """How many of these the tracker was handed."""
         self._pictures: OrderedDict[int, list[Record]] = OrderedDict()
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
         self._known: dict[Identity, Finding] = {}
@@ -91,26 +94,26 @@ class Outbox(Backend):
         return self.inner.source
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._hears("metrics"):
+        if self.inner.hears("metrics"):
             self._put({"metrics": dict(metrics), "step": step})
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        if self._hears("log"):
+        if self.inner.hears("log"):
             scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
             pictures = [record for record in records if not isinstance(record, Scalar)]
             self._put({"scalars": scalars, "step": step, "at": at}, pictures)
 
     def finding(self, step: int, finding: Finding) -> None:
-        if self._hears("finding", "standing"):
+        if self.inner.hears("finding", "standing"):
             rule = finding.rule.model_dump(mode="json", by_alias=True)
             self._put({"finding": finding.state_dict(), "rule": rule, "step": step}, keep=True)
 
     def alert(self, step: int, notice: Notice) -> None:
-        if self._hears("alert"):
+        if self.inner.hears("alert"):
             self._put({"alert": [notice.level, notice.title, notice.text], "step": step})
 
     def event(self, step: int, event: str) -> None:
-        if self._hears("event"):
+        if self.inner.hears("event"):
             self._put({"event": event, "step": step})
 
     def errors(self) -> Sequence[Exception]:
@@ -148,10 +151,6 @@ class Outbox(Backend):
             self._wake.notify()
         return self._finish()
 
-    def _hears(self, *names: str) -> bool:
-        """Whether the tracker does anything with one of these."""
-        return any(getattr(type(self.inner), name) is not getattr(Backend, name) for name in names)
-
     def _finish(self) -> bool:
         if self._thread is None or self._thread.ident is None:
             self._work()
@@ -164,11 +163,11 @@ class Outbox(Backend):
         with self._wake:
             if self._whole:
                 return True
-            where = self._journal.path if self._journal else "memory, and lost with the process"
-            left = f"not all was delivered; the rest is in {where}: tracker-diag flush"
-            if not self._waits:
-                left = "every step was delivered, but not all of the report at the end"
-            self._errors.append(TimeoutError(f"{self.name}: {left}"))
+            self._counts["dropped_steps"] += (lost := len({entry.get("step") for entry in self._memory}))
+            left = f"; what is in {self._journal.path} waits for tracker-diag flush" if self._journal else ""
+            left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
+            every = "every step was delivered, but not all of the report at the end"
+            self._errors.append(TimeoutError(f"{self.name}: {f'not all was delivered{left}' if self._waits else every}"))
         return False
 
     @property
@@ -204,7 +203,7 @@ class Outbox(Backend):
 
     def _forget(self) -> None:
         """Neither the disk nor the tracker takes anything: the oldest scalars go, findings never."""
-        for i in range(1, len(self._memory)):  # the first one may be on its way
+        for i in range(self._given + 1, len(self._memory)):  # the first one may be on its way
             if "scalars" in self._memory[i] or "metrics" in self._memory[i]:
                 del self._memory[i]
                 self._counts["dropped_steps"] += 1
@@ -327,26 +326,26 @@ class Outbox(Backend):
                 self._attempt(partial(self._hand, entry))
                 journal.given = place
         if journal is None or not journal.unread:
-            while self._memory:
-                self._handing = self._memory[0]["n"]
-                self._attempt(partial(self._hand, self._memory[0]))
-                with self._wake:
-                    self._memory.popleft()
+            while self._given < len(self._memory) and not self.inner.full:
+                entry = self._memory[self._given]
+                self._handing = entry["n"]
+                self._attempt(partial(self._hand, entry))
+                self._given += 1
         self._handing = None
         if self._changed is not None:
             step, known = self._changed, tuple(self._known.values())
             self._attempt(lambda: self.inner.standing(step, known))
             self._changed = None
-        arrived: object = None
         for _ in range(REFUSALS):
-            arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
-            if arrived is not None:
+            if (arrived := self._attempt(lambda: self.inner.flush(last=self._ending))) is not None:
                 break
         arrived = bool(arrived)  # None where one thing after the other was refused
-        if journal and arrived:
+        if arrived:
             with self._wake:
-                journal.delivered()
-                journal.shrink()
+                self._memory, self._given = deque(islice(self._memory, self._given, None)), 0
+                if journal:
+                    journal.delivered()
+                    journal.shrink()
         return arrived and not (journal and journal.unread)
 
     def _hand(self, entry: Mapping[str, Any]) -> None:
