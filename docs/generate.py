@@ -129,11 +129,11 @@ def _rows(titles: list[str], rows: Iterable[tuple[str, list[Any]]]) -> list[str]
 ALERTS = """\
 # Alerts, at the Monitor's door
 
-`make alerts` plays {runs} runs of each kind: real tensors for each step, through `Monitor.observe` and `Monitor.log`, with
-all rules. A batch is 64 sequences of 44 tokens, half of them with a tool's answer in their middle, the log-ratio of
-each token is drawn, normal with a standard deviation of 0.05, and in each slice that deviation moves from step to step
-by 10 %, as an AR(.8). The author of the rules wrote these runs too: they measure delays and noise, not whether real
-failures look like this.
+`make alerts` plays {runs} runs of each kind: real tensors for each step, through `Monitor.observe` and
+`Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a tool's answer in their middle.
+The log-ratio of each token is drawn from a normal distribution with a standard deviation of 0.05, which itself moves
+from step to step, in each slice on its own, by 10 % as an AR(.8). The author of the rules wrote these runs too: they
+measure delays and false alarms under such noise, not whether real failures look like this.
 
 ## Failures
 

@@ -11,7 +11,15 @@ from types import FrameType
 from typing import Any, Protocol, TypeAlias
 from weakref import WeakSet
 
-from tracker_diag.errors import RAISED_BY_A_HANDLER, SIGNALS, DiagError, EmptyBatch, StepError, of_a_handler, without_secrets
+from tracker_diag.errors import (
+    RAISED_BY_A_HANDLER,
+    SIGNALS,
+    DiagError,
+    EmptyBatch,
+    StepError,
+    of_a_handler,
+    without_secrets,
+)
 
 _log = logging.getLogger("tracker_diag")
 

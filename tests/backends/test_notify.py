@@ -123,6 +123,23 @@ def test_what_failed_for_now_is_tried_again(receive, status):
     assert [str(error) for error in errors] == [f"{there.url}: HTTP {status}"] * 2
 
 
+@pytest.mark.slow
+def test_one_that_stays_ill_is_asked_a_few_times_at_the_end_and_the_notices_wait_for_flush(
+    receive, journals, monkeypatch
+):
+    """It got 60 requests, and the process ended half a minute later."""
+    monkeypatch.delenv("TRACKER_DIAG_EXIT_TIMEOUT")
+    there = receive(status=[503] * 100)
+    told = str(send(Notifier(there.url, run="mine"), 1, 2)[-1])
+    assert there.got == []
+    assert 3 <= len(there.paths) <= 8
+    (journal,) = journals.glob("*.jsonl")
+    assert f"what is in {journal} waits for tracker-diag flush" in told
+    there.status.clear()
+    assert Outbox(Notifier(there.url), Journal(journal, {})).drain(60)
+    assert [body["step"] for body in there.got] == [1, 2]
+
+
 @pytest.mark.parametrize("status", [404, 401, 302])
 def test_what_will_never_go_well_is_given_up_and_the_next_is_told(receive, status):
     there = receive(status=[status])

@@ -250,7 +250,7 @@ def row(scenario: Scenario, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def simulate(runs: int, only: str, kept: Path) -> list[dict[str, Any]]:
-    """A row for each kind of run; those that `kept` has, a line of JSON each, are not made again, and new ones go there.
+    """A row for each kind of run; runs that `kept` has, a line of JSON each, are not made again, and new ones go there.
 
     Seeds are the outer loop: whenever it is stopped, there are as many runs of each kind.
     """

@@ -164,7 +164,9 @@ def test_the_jackknife_needs_groups_and_a_logarithm():
 
 
 def test_an_unknown_statistic_lists_the_known_ones():
-    with pytest.raises(UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p95_step, excess_step, p99"):
+    with pytest.raises(
+        UnknownName, match="stat: 'p96' given, expected one of count, p50, p95, p95_step, excess_step, p99"
+    ):
         statistic("p96")
 
 

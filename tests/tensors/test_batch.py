@@ -84,8 +84,10 @@ BAD = {
     ),
     "all-false mask": (
         {"model_mask": np.zeros((2, 3), bool)},
-        "model_mask: no model token among 6 given, expected at least one True; "
-        "micro-batches without one are no harm, if others have some",
+        (
+            "model_mask: no model token among 6 given, expected at least one True; "
+            "micro-batches without one are no harm, if others have some"
+        ),
     ),
     "masks that exclude each other": (
         {"response_mask": np.arange(6).reshape(2, 3) > 2, "model_mask": np.arange(6).reshape(2, 3) < 2},

@@ -81,7 +81,9 @@ class Statistic(Metric):
         if n < self.needs:
             return None
         value = float(self.value(window))
-        return None if math.isnan(value) else Estimate(value, n, self.error(window) if self.error and with_error else None)
+        return (
+            None if math.isnan(value) else Estimate(value, n, self.error(window) if self.error and with_error else None)
+        )
 
     def lacking(self, window: SliceWindow) -> Reason:
         """Why `of` gives no value."""

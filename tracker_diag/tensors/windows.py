@@ -1,7 +1,7 @@
 """Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,7 +226,7 @@ class PairWindow:
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
         step = _Step.of(observed)
         self._recent.append(step)
-        for one in (self._fresh, *self._fresh_cells.values()):
+        for one in self._all_fresh:
             one.begin()
         self._count(step)
         self._in_reference = False
@@ -271,10 +271,14 @@ class PairWindow:
         self._recent.clear()
         self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
         self._of_sequences[:] = 0
-        for one in (self._fresh, *self._fresh_cells.values()):
+        for one in self._all_fresh:
             one.clear()
         self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
+
+    @property
+    def _all_fresh(self) -> Iterable[Fresh | FreshCells]:
+        return (self._fresh, *self._fresh_cells.values())
 
     def fresh(self, names: Names) -> dict[str, SliceWindow]:
         """The tokens since this was last called, of those slices of `context` and those cells that have enough."""

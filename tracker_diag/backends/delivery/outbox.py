@@ -10,11 +10,11 @@ import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, writing
 from tracker_diag.backends.delivery.journal import Journal, journal_for
+from tracker_diag.backends.delivery.memory import Memory
 from tracker_diag.backends.delivery.patience import exit_timeout, jittered
 from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar, Table
@@ -55,10 +55,8 @@ class Outbox(Backend):
         self.name, self.inner = inner.name, inner
         self._journal = journal
         self._there = there or {}
-        self._memory: deque[dict[str, Any]] = deque()
-        """What the disk did not take; it comes after all that is in the journal, and stays until it has arrived."""
-        self._given = 0
-        """How many of these the tracker was handed."""
+        self._memory = Memory()
+        """What the disk did not take; it comes after all that is in the journal."""
         self._pictures: OrderedDict[int, list[Record]] = OrderedDict()
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
         self._known: dict[Identity, Finding] = {}
@@ -163,11 +161,13 @@ class Outbox(Backend):
         with self._wake:
             if self._whole:
                 return True
-            self._counts["dropped_steps"] += (lost := len({entry.get("step") for entry in self._memory}))
+            self._counts["dropped_steps"] += (lost := self._memory.steps)
             left = f"; what is in {self._journal.path} waits for tracker-diag flush" if self._journal else ""
             left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
             every = "every step was delivered, but not all of the report at the end"
-            self._errors.append(TimeoutError(f"{self.name}: {f'not all was delivered{left}' if self._waits else every}"))
+            self._errors.append(
+                TimeoutError(f"{self.name}: {f'not all was delivered{left}' if self._waits else every}")
+            )
         return False
 
     @property
@@ -185,9 +185,7 @@ class Outbox(Backend):
                     self._counts["dropped_histograms"] += len(dropped)
             self._start()
             if self._memory or not self._on_disk(entry, keep=keep):
-                self._memory.append(entry)
-                if len(self._memory) > MEMORY:
-                    self._forget()
+                self._counts["dropped_steps"] += self._memory.append(entry, MEMORY)
             self._wake.notify()
 
     def _on_disk(self, entry: dict[str, Any], *, keep: bool) -> bool:
@@ -200,14 +198,6 @@ class Outbox(Backend):
             self._errors.append(error)
             return False
         return True
-
-    def _forget(self) -> None:
-        """Neither the disk nor the tracker takes anything: the oldest scalars go, findings never."""
-        for i in range(self._given + 1, len(self._memory)):  # the first one may be on its way
-            if "scalars" in self._memory[i] or "metrics" in self._memory[i]:
-                del self._memory[i]
-                self._counts["dropped_steps"] += 1
-                return
 
     def _start(self) -> None:
         if self._thread is None:
@@ -326,27 +316,33 @@ class Outbox(Backend):
                 self._attempt(partial(self._hand, entry))
                 journal.given = place
         if journal is None or not journal.unread:
-            while self._given < len(self._memory) and not self.inner.full:
-                entry = self._memory[self._given]
+            for entry in self._memory.read():
+                if self.inner.full:
+                    break
                 self._handing = entry["n"]
                 self._attempt(partial(self._hand, entry))
-                self._given += 1
+                self._memory.given += 1
         self._handing = None
         if self._changed is not None:
             step, known = self._changed, tuple(self._known.values())
             self._attempt(lambda: self.inner.standing(step, known))
             self._changed = None
-        for _ in range(REFUSALS):
-            if (arrived := self._attempt(lambda: self.inner.flush(last=self._ending))) is not None:
-                break
-        arrived = bool(arrived)  # None where one thing after the other was refused
+        arrived = self._arrives()
         if arrived:
             with self._wake:
-                self._memory, self._given = deque(islice(self._memory, self._given, None)), 0
+                self._memory.delivered()
                 if journal:
                     journal.delivered()
                     journal.shrink()
         return arrived and not (journal and journal.unread)
+
+    def _arrives(self) -> bool:
+        """Flush the tracker; whether all that it was given arrived: not where one thing after another is refused."""
+        for _ in range(REFUSALS):
+            arrived = self._attempt(lambda: self.inner.flush(last=self._ending))
+            if arrived is not None:
+                return bool(arrived)
+        return False
 
     def _hand(self, entry: Mapping[str, Any]) -> None:
         """Give one entry to the tracker."""
