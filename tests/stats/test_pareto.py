@@ -99,6 +99,18 @@ def test_what_cannot_be_told_is_nan(values):
     assert math.isnan(pareto_k_of(counts(values)))
 
 
+@pytest.mark.parametrize("n", [200, 2000, 20000])
+@pytest.mark.parametrize("mean", [0.05, 0.5, -0.5, 3.0])
+@pytest.mark.parametrize("sd", [0.0003, 0.001, 0.003, 0.01, 0.03, 0.1])
+def test_of_log_ratios_that_are_all_nearly_the_same_it_is_right_or_unknown(n, mean, sd, rng):
+    """N(0.5, 0.003) has a k̂ of −0.09, and had one of +0.77: the bins there are as wide as all of it."""
+    for _ in range(5):
+        r = rng.normal(mean, sd, n)
+        found = pareto_k_of(counts(r))
+        assert math.isnan(found) or found == pytest.approx(exact(r), abs=0.08)
+        assert math.isnan(found) <= (sd < abs(mean) / 20)
+
+
 def test_all_equal_is_no_signal_for_the_exact_form_too():
     assert math.isnan(exact(np.full(5000, 0.1)))
 

@@ -16,6 +16,8 @@ from tracker_diag.stats.histogram import BINS, EDGES
 MIN_EXCEEDANCES = 5
 POINTS_PER_BIN = 8
 MIN_HILL = 20
+MIN_BINS = 8
+"""Bins over which the largest log-ratios must spread, for the fit to be one of them and not of the bins."""
 
 # The cells of a sketch (2, 4098) from large log-ratios to small: the positive bins downwards, zero, the negative
 # bins by growing magnitude. Where each of them begins, and ends.
@@ -99,13 +101,15 @@ def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, F
 def pareto_k_of(counts: IntArray) -> float:
     """k̂ of the weights exp r, from the sketch `counts` (2, 4098) of the log-ratios r.
 
-    Within 0.05 of the exact value, which is far less than its sampling error. NaN where it cannot be
-    told: too few values, no signal, or one of 256 nats and more, whose size the sketch does not know.
+    Within 0.05 of the exact value, which is far less than its sampling error; within 0.08 where the tail has few more
+    than `MIN_BINS` bins. NaN where it cannot be
+    told: too few values, no signal, one of 256 nats and more, whose size the sketch does not know, or a tail in fewer
+    than `MIN_BINS` bins, whose shape would be that of the bins: log-ratios that are all nearly the same.
     """
     used, held = _filled(counts)
     size = tail_length(int(held.sum()))
-    one_bin = used.size == 1  # no spread that could be told from the width of the bin
-    if one_bin or counts[0, BINS - 1] or size < MIN_EXCEEDANCES:
+    coarse = np.count_nonzero(np.cumsum(held) - held <= size) < MIN_BINS
+    if coarse or counts[0, BINS - 1] or size < MIN_EXCEEDANCES:
         return math.nan
     return pareto_k(*_largest(used, held, size + 1))
 
