@@ -133,6 +133,11 @@ def test_noise_is_never_below_the_known_error():
     assert detector._noise == pytest.approx(math.sqrt((0.3**2 + 0.5**2) / 2) * math.sqrt(1 + 5 / 50))
 
 
+def test_the_error_of_a_mean_of_values_that_share_no_sample_is_smaller():
+    detector = feed(BlockCusum(CusumSettings(burn_in=1), disjoint=True), [1.0] * 61, [0.4] * 61)
+    assert detector._noise == pytest.approx(0.4 / math.sqrt(5) * math.sqrt(1 + 5 / 50))
+
+
 def test_a_small_error_changes_nothing():
     y = np.exp(ar(np.random.default_rng(0), 0.8, 0.1, 200))
     assert feed(BlockCusum(SHORT), y, [0.001] * 200).score == feed(BlockCusum(SHORT), y, [None] * 200).score

@@ -49,6 +49,8 @@ class BlockDetector(ABC, Generic[Settings]):
     direction: Direction = "rising"
     matters: float = 0.0
     """On `linear`: the least change that is counted, in the series' unit."""
+    disjoint: bool = False
+    """Whether no value shares samples with another, as those of windows that overlap do."""
 
     score: float = 0.0
     value: float | None = None
@@ -117,7 +119,7 @@ class BlockDetector(ABC, Generic[Settings]):
     def rebaseline(self) -> None:
         """Begin anew with the baseline, without a burn-in: the series is not at zero any more."""
         seen = min(self.seen, self.settings.burn_in)
-        anew = type(self)(self.settings, self.scale, self.direction, self.matters, seen=seen)
+        anew = type(self)(self.settings, self.scale, self.direction, self.matters, self.disjoint, seen=seen)
         for name in self._state_names:
             setattr(self, name, getattr(anew, name))
 
@@ -145,7 +147,7 @@ class BlockDetector(ABC, Generic[Settings]):
 
     @property
     def _state_names(self) -> list[str]:
-        return [name for name in vars(self) if name not in ("settings", "scale", "direction", "matters")]
+        return [name for name in vars(self) if name not in ("settings", "scale", "direction", "matters", "disjoint")]
 
     @property
     def _too_noisy(self) -> bool:
@@ -162,9 +164,9 @@ class BlockDetector(ABC, Generic[Settings]):
             means = values.reshape(-1, self.settings.block).mean(axis=1)
             self._mean = float(means.mean())
             self.baseline = self._unscale(self._mean)
-            # Successive values come from overlapping windows, so a block mean is hardly less noisy than one
-            # value: no division by the square root of the block.
             error = math.sqrt(self._error_squares / self._errors) if self._errors else 0.0
+            # Where successive values come from overlapping windows, a block mean is hardly less noisy than one value.
+            error /= math.sqrt(self.settings.block) if self.disjoint else 1.0
             self._freeze(values, means, error)
             self._baseline_values = []
 
@@ -188,7 +190,7 @@ class BlockDetector(ABC, Generic[Settings]):
         Args:
             values: Every value of the baseline, on the detector's scale.
             means: Its block means; `_mean` is theirs.
-            error: Known standard deviation of a value through sampling; 0 where it is not known.
+            error: Known standard deviation of a block mean through sampling; 0 where it is not known.
         """
 
     @abstractmethod

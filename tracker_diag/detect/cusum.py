@@ -57,7 +57,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
     settings: CusumSettings = field(default_factory=CusumSettings)
     _noise: float = 0.0
     _error: float = 0.0
-    """Known standard deviation of a value through sampling, of the first baseline."""
+    """Known standard deviation of a block mean through sampling, of the first baseline."""
     _trail: list[float] = field(default_factory=list[float])
     """The last values, as many as a baseline has, since m last moved."""
 

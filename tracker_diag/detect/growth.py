@@ -39,10 +39,11 @@ class GrowthDetector:
         scale: Scale = "log",
         direction: Direction = "rising",
         matters: float = 0.0,
+        disjoint: bool = False,
     ) -> None:
         self.settings = settings or GrowthSettings()
-        self._short = BlockCusum(self.settings.short, scale, direction, matters)
-        self._long = BlockEsr(self.settings.long, scale, direction, matters)
+        self._short = BlockCusum(self.settings.short, scale, direction, matters, disjoint)
+        self._long = BlockEsr(self.settings.long, scale, direction, matters, disjoint)
         self._steps = 0
         """Valid steps ever, also those before `rebaseline`: a long run remains one."""
         self._handed_over = False

@@ -23,6 +23,8 @@ Section: TypeAlias = Literal["Tails", "ESS", "Shape"]
 
 MIN_TOKENS = 200
 MIN_SEQUENCES = 50
+STEP_TOKENS = 50
+"""Tokens of which a p95 is taken for detectors: they average values over blocks, and know the error of each."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,14 @@ class Statistic(Metric):
         return f"{PREFIX}{pair}/{slice}/{self.name}"
 
 
-def _quantile(name: str, level: float, meaning: str, **shown: Any) -> Statistic:
-    """A quantile of |r|; it needs 20 tokens beyond it."""
+def _quantile(
+    name: str, level: float, meaning: str, *, needs: int = 0, in_page: bool = True, **shown: Any
+) -> Statistic:
+    """A quantile of |r|; it needs 20 tokens beyond it, or as many as are given."""
     return Statistic(
-        name=name, unit="nat", meaning=meaning, worse="higher", scale="log",
-        needs=shown.pop("needs", max(MIN_TOKENS, round(20 / (1 - level)))),
-        value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), **{"in_page": True, **shown},
+        name=name, unit="nat", meaning=meaning, worse="higher", scale="log", in_page=in_page,
+        needs=needs or max(MIN_TOKENS, round(20 / (1 - level))),
+        value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), **shown,
     )  # fmt: skip
 
 
@@ -136,10 +140,10 @@ _TABLE = (
     ),
     _quantile(
         "p95_step", 0.95, "p95 of this step's tokens alone, or of as many last steps' as it needs: what detectors read",
-        logged=CONTEXT, of_step=True, in_page=False, needs=MIN_TOKENS,
+        logged=CONTEXT, of_step=True, in_page=False, needs=STEP_TOKENS,
     ),
     Statistic(
-        name="excess_step", unit="ratio", worse="higher", scale="log", of_step=True, needs=100,
+        name="excess_step", unit="ratio", worse="higher", scale="log", of_step=True, needs=STEP_TOKENS,
         meaning="p95_step of a tool or an environment over that of all others in the same steps",
         value=lambda of: of.quantile(0.95) / (of.beside.quantile(0.95) or math.nan),
     ),

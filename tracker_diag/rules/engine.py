@@ -53,7 +53,8 @@ class Engine:
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
-        self._settings, self._algorithm = settings or GrowthSettings(), algorithm
+        self._settings = settings or GrowthSettings()
+        self._algorithm: Algorithm | None = algorithm
         self._cells: set[str] = set()
         """Slices that were met at run time, which rules ask for by `tool:*` and the like."""
         for rule in self.rules:

@@ -11,6 +11,7 @@ from tracker_diag.detect.blocks import Scale
 from tracker_diag.detect.growth import GrowthDetector
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.statistics import OF_STEP
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Growth, Material, Spike, Trend
 from tracker_diag.rules.observed import Observed
@@ -30,7 +31,8 @@ class GrowthReader(Reader):
         # A ratio of two positive series is positive, and halving it is as much as doubling it.
         metric = self._series.definition
         self._scale: Scale = "log" if signal.relative_to else metric.scale
-        self._detector = GrowthDetector(at.settings, self._scale, signal.direction, metric.matters)
+        disjoint = all(ref is None or ref.stat in OF_STEP for ref in (signal.series, signal.relative_to))
+        self._detector = GrowthDetector(at.settings, self._scale, signal.direction, metric.matters, disjoint)
         self._signal = signal
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
