@@ -13,10 +13,6 @@ WHY = {
     "torch.quantile": "as for np.percentile; at 1M tokens the queries of eight slices are a tenth of our time",
     "ddsketch": "a Python loop, which the processor that the aim was measured on ran at half the speed of this one",
     "×2 over 2000 steps": "e-SR's floor of 0.10 and level of 10,000; a lower floor reaches it, and alarms falsely",
-    "steps before reference/all/p95": (
-        "in seed 3 a wild baseline step stays in eight overlapping windows and looks like autocorrelated noise; to take"
-        " the known sampling error for all of it finds this seed in time, and alarms falsely in 1 to 4 % of AR(.9) runs"
-    ),
     "W&B": "the client makes its histograms and rows on the calling thread",
     "all rules": "two cores that were busy with something else",
     "every step logged": (
