@@ -2,7 +2,6 @@
 
 DiagError
 ├── BatchError      tensors that do not fit together
-│   └── EmptyBatch  none of whose tokens is the model's
 ├── StepError       a step that goes backwards
 ├── UnknownName     an unknown pair, slice, rule or metric
 ├── RuleError       a rule file that cannot be used
@@ -30,15 +29,14 @@ class DiagError(Exception):
 
 
 class BatchError(DiagError, ValueError):
-    """Tensors that do not fit together; `field` names the offending one."""
+    """Tensors that do not fit together; `field` names the offending one.
 
-    def __init__(self, field: str, given: str, expected: str, do: str = "") -> None:
-        self.field = field
+    `masked`: all tokens of a micro-batch are masked, which is counted, and raises not even on the first call.
+    """
+
+    def __init__(self, field: str, given: str, expected: str, do: str = "", *, masked: bool = False) -> None:
+        self.field, self.masked = field, masked
         super().__init__(f"{field}: {given} given, expected {expected}" + (f"; {do}" if do else ""))
-
-
-class EmptyBatch(BatchError):
-    """A micro-batch all of whose tokens are masked: counted as rejected, but it raises not even on the first call."""
 
 
 class StepError(DiagError, ValueError):

@@ -14,8 +14,8 @@ from weakref import WeakSet
 from tracker_diag.errors import (
     RAISED_BY_A_HANDLER,
     SIGNALS,
+    BatchError,
     DiagError,
-    EmptyBatch,
     StepError,
     of_a_handler,
     without_secrets,
@@ -67,6 +67,10 @@ def _call_all(handlers: Mapping[int, Handler], came: Sequence[tuple[int, FrameTy
     if raised is not None:
         setattr(raised, RAISED_BY_A_HANDLER, True)
         raise raised
+
+
+def _masked(error: Exception) -> bool:
+    return isinstance(error, BatchError) and error.masked
 
 
 class HasLocks(Protocol):
@@ -141,7 +145,7 @@ class Health:
             try:
                 yield
             except Exception as error:
-                first = self.strict and kind == "rejected_batches" and not isinstance(error, EmptyBatch)
+                first = self.strict and kind == "rejected_batches" and not _masked(error)
                 if first or of_a_handler(error):
                     raise
                 if isinstance(error, StepError):

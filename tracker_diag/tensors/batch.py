@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tracker_diag.errors import BatchError, EmptyBatch, UnknownName
+from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace, on_device
 from tracker_diag.stats.once import once
@@ -149,7 +149,8 @@ class TokenBatch:
         if check and not model.any():
             what, some = f"no model token among {len(model)}", "at least one True"
             if not all(masks[name].any() for name in ("response_mask", "model_mask") if name in masks):
-                raise EmptyBatch("model_mask", what, some, "micro-batches without one are no harm, if others have some")
+                do = "micro-batches without one are no harm, if others have some"
+                raise BatchError("model_mask", what, some, do, masked=True)
             raise BatchError("model_mask", what, some, "is the mask inverted or shifted?")
         batch = cls(
             logprobs={name: _floats(name, arrays[name]) for name in LOGPROBS if name in arrays},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from tracker_diag.errors import EmptyBatch
+from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
@@ -67,8 +67,9 @@ class Intake:
         tensors = cast("Tensors", {name: value for name, value in tensors.items() if value is not None})
         try:
             batch = TokenBatch.of(check=self._health.strict, **tensors)
-        except EmptyBatch:
-            self._came(step, seconds)
+        except BatchError as error:
+            if error.masked:
+                self._came(step, seconds)
             raise
         labels = label(batch, self._names)
         if self._health.strict:
