@@ -19,6 +19,9 @@ from tracker_diag.stats.arrays import Float64Array
 CLEARLY = 2
 """Standard deviations of a block mean by which a level is better than chance alone would make it."""
 
+CALMER = 0.25
+"""Part of the baseline's noise below which a series is calmer than chance alone would make it."""
+
 
 @dataclass(frozen=True)
 class CusumSettings(BlockSettings):
@@ -49,9 +52,10 @@ class BlockCusum(BlockDetector[CusumSettings]):
     is where it last left zero.
 
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
-    takes, to a level better by more than d/2 and 2s, or to one no worse with half the noise, that is its baseline.
-    Chance alone hardly moves a mean of that length so far: under AR(.8), 2s is three standard deviations of the
-    difference between two of them.
+    takes, to a level better by more than d/2 and 2s, or to one no worse with a quarter of the noise, as after a
+    baseline on which it was still falling, that is its baseline. Chance alone hardly does either: under AR(.8), 2s is
+    three standard deviations of the difference between two such means; with half the noise, not a quarter, 1.7 % of
+    heavy-tailed 1,000-step runs alarmed falsely, where without following it is 0.7 %.
     """
 
     settings: CusumSettings = field(default_factory=CusumSettings)
@@ -106,7 +110,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
         lower = level < self._mean - max(self._least_change(self.settings.floor / 2), CLEARLY * self._noise)
         trail = np.array(self._trail)
         noise = self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1))
-        if lower or noise < self._noise / 2:
+        if lower or noise < self._noise * CALMER:
             self._mean, self._noise, self._trail = level, min(noise, self._noise), []
             self.baseline = self._unscale(level)
             self._reference = self._reference_of(self._noise)
