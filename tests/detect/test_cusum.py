@@ -120,6 +120,20 @@ def test_a_baseline_that_explodes_is_none():
     assert detector.undetectable
 
 
+def test_a_series_that_rises_before_its_baseline_is_full_has_half_of_it():
+    """Its trend would count as noise, and hide that it goes on rising."""
+    noise = ar(np.random.default_rng(1), 0.0, 0.03, 80)
+    values = np.exp(noise + np.log1p(np.clip(np.arange(80) - 25, 0, None) / 8))
+    detector = BlockCusum(SHORT)
+    holds = run(detector, values, 100)
+    assert first(holds) == 49
+    assert detector.onset == 130  # ×1.22, which the first block of the rise does not reach on average
+    assert detector.baseline == pytest.approx(1, rel=0.02)
+    falling = BlockCusum(SHORT)
+    run(falling, 1 / values)  # the level of a series that gets better is that of the whole, until it follows
+    assert falling.baseline == pytest.approx(np.exp(np.log(1 / values[:50]).mean()))
+
+
 def feed(detector, values, errors):
     for step, (value, error) in enumerate(zip(values, errors, strict=True)):
         detector.update(step, value, error)

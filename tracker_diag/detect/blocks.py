@@ -63,6 +63,7 @@ class BlockDetector(ABC, Generic[Settings]):
     """Valid steps so far; after `rebaseline` those of the burn-in and the new baseline."""
 
     _baseline_values: list[float] = field(default_factory=list[float])
+    _baseline_steps: list[int] = field(default_factory=list[int])
     _errors: int = 0
     _error_squares: float = 0.0
     _mean: float = 0.0
@@ -105,16 +106,14 @@ class BlockDetector(ABC, Generic[Settings]):
         if self.seen <= self.settings.burn_in:
             return
         if self.baseline is None:
-            self._learn(y, error)
+            self._learn(step, y, error)
             return
         if not self._block:
             self._block_start = step
         self._block.append(y)
         if len(self._block) == self.settings.block:
             block, self._block = self._block, []
-            mean = sum(block) / len(block)
-            self.value = self._unscale(mean)
-            self._judge(mean, block)
+            self._end_block(block)
 
     def rebaseline(self) -> None:
         """Begin anew with the baseline, without a burn-in: the series is not at zero any more."""
@@ -154,8 +153,14 @@ class BlockDetector(ABC, Generic[Settings]):
         # A series that was exploding during its baseline has none; to call it calm would be a lie.
         return self.scale == "log" and self._reference > math.log(10)
 
-    def _learn(self, y: float, error: float | None) -> None:
+    def _end_block(self, block: Sequence[float]) -> None:
+        mean = sum(block) / len(block)
+        self.value = self._unscale(mean)
+        self._judge(mean, block)
+
+    def _learn(self, step: int, y: float, error: float | None) -> None:
         self._baseline_values.append(y)
+        self._baseline_steps.append(step)
         if error is not None:
             self._errors += 1
             self._error_squares += min(error, MOST) ** 2
@@ -168,7 +173,7 @@ class BlockDetector(ABC, Generic[Settings]):
             # Where successive values come from overlapping windows, a block mean is hardly less noisy than one value.
             error /= math.sqrt(self.settings.block) if self.disjoint else 1.0
             self._freeze(values, means, error)
-            self._baseline_values = []
+            self._baseline_values, self._baseline_steps = [], []
 
     def _least_change(self, growth: float) -> float:
         """A growth by `growth`, in log units, on the detector's scale."""

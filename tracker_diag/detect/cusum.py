@@ -22,6 +22,9 @@ CLEARLY = 2
 CALMER = 0.25
 """Part of the baseline's noise below which a series is calmer than chance alone would make it."""
 
+FEWEST_BLOCKS = 5
+"""Blocks that tell their noise."""
+
 
 @dataclass(frozen=True)
 class CusumSettings(BlockSettings):
@@ -51,6 +54,9 @@ class BlockCusum(BlockDetector[CusumSettings]):
     so that it ends a few blocks after the series is back. `score` is C, in standard deviations; `onset`
     is where it last left zero.
 
+    A series that rises before its baseline is full has half of it: where the first half has a quarter of the noise of
+    the whole, at a level no higher, that is the baseline, and the second is judged by it.
+
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
     takes, to a level better by more than d/2 and 2s, or to one no worse with a quarter of the noise, as after a
     baseline on which it was still falling, that is its baseline. Chance alone hardly does either: under AR(.8), 2s is
@@ -72,7 +78,16 @@ class BlockCusum(BlockDetector[CusumSettings]):
     def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
         self._error = error
         self._noise = self._noise_of(values, means)
-        self._reference = self._reference_of(self._noise)
+        half, block = len(means) // 2, self.settings.block
+        early = values[: half * block]
+        noise = self._noise_of(early, means[:half]) if half >= FEWEST_BLOCKS else math.inf
+        if noise >= CALMER * self._noise or means[:half].mean() > self._mean:
+            self._reference = self._reference_of(self._noise)
+            return
+        self._take(float(means[:half].mean()), noise)
+        for start in range(half * block, len(values), block):
+            self._block_start = self._baseline_steps[start]
+            self._end_block(values[start : start + block].tolist())
 
     def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
         """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""
@@ -111,6 +126,9 @@ class BlockCusum(BlockDetector[CusumSettings]):
         trail = np.array(self._trail)
         noise = self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1))
         if lower or noise < self._noise * CALMER:
-            self._mean, self._noise, self._trail = level, min(noise, self._noise), []
-            self.baseline = self._unscale(level)
-            self._reference = self._reference_of(self._noise)
+            self._take(level, min(noise, self._noise))
+            self._trail = []
+
+    def _take(self, mean: float, noise: float) -> None:
+        self._mean, self._noise, self.baseline = mean, noise, self._unscale(mean)
+        self._reference = self._reference_of(noise)
