@@ -16,7 +16,7 @@ from tracker_diag.report.first_look import Seen
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Growth
+from tracker_diag.rules.nodes import Growth, Often, Spike
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.slices import Names
@@ -33,7 +33,7 @@ Wanted: TypeAlias = Mapping[Pair, Mapping[str, Mapping[str, bool]]]
 
 
 def wanted(rules: Iterable[Rule]) -> Wanted:
-    """What is logged, or what one of `rules` reads; detectors of growth read errors, nothing else does."""
+    """What is logged, or what one of `rules` reads; growth and spikes are judged by their errors, nothing else is."""
     of_pair: dict[Pair, dict[str, dict[str, bool]]] = {pair: {} for pair in PAIRS}
     for pair, slices in of_pair.items():
         for one in STATISTICS.values():
@@ -42,11 +42,12 @@ def wanted(rules: Iterable[Rule]) -> Wanted:
                     slices.setdefault(name, {})[one.name] = False
     for rule in rules:
         for signal, ref in rule.reads():
+            reader = signal.of if isinstance(signal, Often) else signal
             if ref.stat:
                 for pair in (ref.pair,) if ref.pair else rule.pairs:
                     for name in (ref.slice,) if ref.slice else rule.slices:
                         stats = of_pair[pair].setdefault(name, {})
-                        stats[ref.stat] = stats.get(ref.stat, False) or isinstance(signal, Growth)
+                        stats[ref.stat] = stats.get(ref.stat, False) or isinstance(reader, Growth | Spike)
     return of_pair
 
 

@@ -129,6 +129,9 @@ def test_a_series_that_rises_before_its_baseline_is_full_has_half_of_it():
     assert first(holds) == 49
     assert detector.onset == 130  # ×1.22, which the first block of the rise does not reach on average
     assert detector.baseline == pytest.approx(1, rel=0.02)
+    burst = BlockCusum(SHORT)
+    run(burst, [1.0] * 40 + [5.0] + [1.0] * 9)  # has not risen
+    assert burst.baseline == pytest.approx(5 ** (1 / 50))
     falling = BlockCusum(SHORT)
     run(falling, 1 / values)  # the level of a series that gets better is that of the whole, until it follows
     assert falling.baseline == pytest.approx(np.exp(np.log(1 / values[:50]).mean()))

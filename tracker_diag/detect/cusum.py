@@ -54,8 +54,8 @@ class BlockCusum(BlockDetector[CusumSettings]):
     so that it ends a few blocks after the series is back. `score` is C, in standard deviations; `onset`
     is where it last left zero.
 
-    A series that rises before its baseline is full has half of it: where the first half has a quarter of the noise of
-    the whole, at a level no higher, that is the baseline, and the second is judged by it.
+    A positive series that rises before its baseline is full has half of it: where the first half has a quarter of the noise of
+    the whole, and the last two blocks lie above it, that half is the baseline.
 
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
     takes, to a level better by more than d/2 and 2s, or to one no worse with a quarter of the noise, as after a
@@ -77,17 +77,18 @@ class BlockCusum(BlockDetector[CusumSettings]):
 
     def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
         self._error = error
-        self._noise = self._noise_of(values, means)
+        whole, noise = self._mean, self._noise_of(values, means)
         half, block = len(means) // 2, self.settings.block
-        early = values[: half * block]
-        noise = self._noise_of(early, means[:half]) if half >= FEWEST_BLOCKS else math.inf
-        if noise >= CALMER * self._noise or means[:half].mean() > self._mean:
-            self._reference = self._reference_of(self._noise)
-            return
-        self._take(float(means[:half].mean()), noise)
-        for start in range(half * block, len(values), block):
-            self._block_start = self._baseline_steps[start]
-            self._end_block(values[start : start + block].tolist())
+        early = float(means[:half].mean())
+        enough = self.scale == "log" and half >= FEWEST_BLOCKS
+        calm = self._noise_of(values[: half * block], means[:half]) if enough else math.inf
+        self._take(early, calm)
+        if calm < CALMER * noise and float(means[-2:].min()) > early + self._reference:
+            for start in range(half * block, len(values), block):
+                self._block_start = self._baseline_steps[start]
+                self._end_block(values[start : start + block].tolist())
+        else:
+            self._take(whole, noise)
 
     def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
         """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""

@@ -82,6 +82,8 @@ class Growth(Node):
     direction: Direction = "rising"
     factor: float | None = Field(default=None, gt=1)
     """How many times its baseline the series has to be, if rising; or which part of it, if falling."""
+    each: float | None = Field(default=None, gt=1)
+    """The same of the value of each step: it does not hold at steps on which a series that comes in bursts is back."""
 
 
 class Limited(Node):

@@ -12,12 +12,15 @@ from tracker_diag.detect.growth import GrowthDetector
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.statistics import OF_STEP
+from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Growth, Material, Spike, Trend
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.readers.base import LOST_AFTER, Place, Reader
 
 BLOCKS = 8
+SURE = 3.0
+"""Standard deviations of a value through sampling by which a spike is none of a few odd sequences."""
 STEADY = 2.0
 """Mann–Kendall's z of eight block means from which on a change counts as steady; one in forty by chance."""
 
@@ -59,12 +62,17 @@ class GrowthReader(Reader):
 
     def _judged(self) -> bool | None:
         """Whether the series has grown, and by as much as it takes."""
-        holds, factor, of = self._detector.holds, self._signal.factor, self._detector
-        if not holds or factor is None or of.value is None or of.baseline is None:
-            return holds
-        return (
-            of.value >= factor * of.baseline if self._signal.direction == "rising" else of.value * factor <= of.baseline
-        )
+        of, signal = self._detector, self._signal
+        if not of.holds or of.value is None or self._last is None:
+            return of.holds
+        return self._is_off(of.value, signal.factor) and self._is_off(self._last[0], signal.each)
+
+    def _is_off(self, value: float, factor: float | None) -> bool:
+        """Whether `value` is `factor` times the baseline, or as small a part of it; without a factor any is."""
+        baseline = self._detector.baseline
+        if factor is None or baseline is None:
+            return True
+        return value >= factor * baseline if self._signal.direction == "rising" else value * factor <= baseline
 
     def rebaseline(self) -> None:
         self._detector.rebaseline()
@@ -183,7 +191,8 @@ class SpikeReader(Reader):
             values = list(self._recent)
             middle = median(values)
             self._last, self._step = (now.value, middle), observed.step
-            self.holds = far_off(self._signal, now.value, middle) and self._unlikely(now.value, middle, values)
+            likely = self._within_spread(now.value, middle, values) or self._within_error(now, middle)
+            self.holds = far_off(self._signal, now.value, middle) and not likely
         self._recent.append(now.value)
 
     def reading(self) -> Reading:
@@ -193,9 +202,15 @@ class SpikeReader(Reader):
             return self._series.unknown(None if now is None else few)
         return self._series.reading(self.holds, *self._last, self._step if self.holds else None)
 
-    def _unlikely(self, value: float, middle: float, values: list[float]) -> bool:
+    def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:
         spread = 1.4826 * median([abs(v - middle) for v in values])
-        return abs(value - middle) > self._signal.z * spread
+        return abs(value - middle) <= self._signal.z * spread
+
+    def _within_error(self, now: Scalar, middle: float) -> bool:
+        """Whether the few sequences that the value rests on may have made it, where its error is known."""
+        if now.error is None or middle <= 0 or now.value <= 0:
+            return False
+        return abs(math.log(now.value / middle)) <= SURE * now.error
 
     def rebaseline(self) -> None:
         self._recent.clear()

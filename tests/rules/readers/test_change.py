@@ -1,0 +1,46 @@
+"""Growth and spikes of a series, value by value."""
+
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.series import StatKey
+from tracker_diag.records import Scalar
+from tracker_diag.rules.nodes import Growth, SeriesRef, Spike
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.readers.base import Place
+from tracker_diag.rules.signals import reader
+
+TAIL = SeriesRef(stat="p95_step")
+KEY = StatKey("policy", "post_tool", "p95_step")
+
+
+def said(signal, values, error=None):
+    """What a reader of `signal` says at each of `values`."""
+    at = Place("policy", "post_tool", GrowthSettings())
+    reads, found = reader(signal, at), []
+    (series,) = at.known.values()
+    for step, value in enumerate(values):
+        observed = Observed(step, {KEY: Scalar(KEY, value, 60, error)})
+        series.read(observed)
+        reads.read(observed)
+        found.append(reads.holds)
+    return found
+
+
+def test_what_a_few_odd_sequences_may_make_is_no_spike():
+    spike, values = Spike(series=TAIL, factor=2), [0.1] * 40 + [0.4]
+    assert said(spike, values)[-1] is True
+    assert said(spike, values, error=0.4)[-1] is True  # ln 4 is 1.39
+    assert said(spike, values, error=0.5)[-1] is False
+
+
+def test_a_series_that_is_back_between_bursts_has_not_grown_there():
+    """Three bursts in seven steps raise the means of two blocks, and these a sum that goes on for some more."""
+    values = [0.1] * 65 + [0.4, 0.1, 0.1, 0.4, 0.1, 0.1, 0.4] + [0.1] * 8
+    assert sum(map(bool, said(Growth(series=TAIL), values))) > 3
+    assert [step for step, holds in enumerate(said(Growth(series=TAIL, each=1.2), values)) if holds] == [71]
+
+
+def test_a_series_that_falls_and_is_back_has_not_fallen_there():
+    values = [0.4] * 65 + [0.1] * 4 + [0.4]
+    falls = Growth(series=TAIL, direction="falling", each=1.2)
+    assert said(falls, values) == [None] * 64 + [False] * 6
+    assert said(falls, [*values[:-1], 0.1])[-1] is True
