@@ -54,8 +54,8 @@ class BlockCusum(BlockDetector[CusumSettings]):
     so that it ends a few blocks after the series is back. `score` is C, in standard deviations; `onset`
     is where it last left zero.
 
-    A positive series that rises before its baseline is full has half of it: where the first half has a quarter of the noise of
-    the whole, and the last two blocks lie above it, that half is the baseline.
+    A positive series that rises before its baseline is full has half of it: where the first half has a quarter of the
+    noise of the whole, and the last two blocks lie above it, that half is the baseline.
 
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
     takes, to a level better by more than d/2 and 2s, or to one no worse with a quarter of the noise, as after a
