@@ -19,7 +19,7 @@ STANDS_ON = {
     "detect": {"errors", "stats"},
     "metrics": {"errors", "stats"},
     "tensors": {"errors", "health", "records", "stats", "metrics"},
-    "rules": {"errors", "records", "detect", "metrics"},
+    "rules": {"errors", "stats", "records", "detect", "metrics"},
     "report": {"errors", "stats", "records", "metrics", "rules"},
     "backends": {"errors", "health", "hooks", "stats", "records", "metrics", "rules", "report"},
 }

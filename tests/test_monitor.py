@@ -20,6 +20,7 @@ from tracker_diag.errors import StateError
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.stats import arrays
 from tracker_diag.tensors import batch as batch_module
@@ -904,3 +905,20 @@ def test_the_one_tool_that_goes_ill_is_named(rng, make_batch):
 def test_without_names_the_rule_of_cells_is_blind(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     assert [str(why) for why in monitor.summary().blind["POL019"]] == ["no name of a tool or an environment observed"]
+
+
+@pytest.mark.slow
+def test_a_finding_tells_which_cells_carry_it(rng, make_batch):
+    _, monitor = watch(one_tool_of_four(rng, make_batch, 6.0 if step >= 90 else 1.0) for step in range(110))
+    found = {finding.rule.id: finding for finding in monitor.summary().findings if finding.fired}
+    assert found["POL019"].carried_by == ()  # it is of one cell
+    tail = found["POL001"]
+    search = tail.carried_by[0]
+    assert (tail.slice, search.cell) == ("post_tool", "tool:search")
+    assert search.growth > 0.95
+    assert 0.2 < search.tokens < 0.3
+    assert tail.summary.endswith(
+        f"; tool:search carries {search.growth:.0%} of the growth with {search.tokens:.0%} of the tokens"
+    )
+    assert tail.to_json()["carried_by"][0] == search.to_json()
+    assert Finding.of_state(tail.rule, json.loads(json.dumps(tail.state_dict()))) == tail

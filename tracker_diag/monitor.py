@@ -39,10 +39,11 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.tails import Estimate
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.intake import Intake
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
-from tracker_diag.tensors.windows import Observation, PairWindow
+from tracker_diag.tensors.windows import PairWindow
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -340,8 +341,7 @@ class Monitor:
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
-        observed, records = self._intake.taken(), list[Record]()
-        changed: list[Finding] = []
+        observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
         with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
             for pair, one in observed.items():
                 if pair not in self._windows:
@@ -390,8 +390,8 @@ class Monitor:
     def _observed(self, step: Step) -> Observed:
         """What the rules see of `step` so far."""
         absent, lacking, missing = readout.absent(self._windows), readout.lacking(self._windows), self._intake.missing
-        bad, checked = tuple(step.non_finite), step.checked
-        return Observed(step.step, step.series, bad, absent, lacking, checked, missing, self.config)
+        bad, cells = tuple(step.non_finite), readout.carriers(self._windows, self._intake.names)
+        return Observed(step.step, step.series, bad, absent, lacking, step.checked, missing, cells, self.config)
 
     def _say(self, warning: str | None) -> None:
         """Say it to whoever reads the log or the tracker."""

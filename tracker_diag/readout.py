@@ -17,12 +17,14 @@ from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Growth, Often, Spike
+from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress
 from tracker_diag.tensors.suspicions import UNHEARD
-from tracker_diag.tensors.windows import Observation, PairWindow
+from tracker_diag.tensors.windows import PairWindow
 
 HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
 """(46,) nats: half octaves of |log-ratio|, the same at every step so that steps can be compared."""
@@ -147,6 +149,11 @@ def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
         return no_series(key) if of is None else statistic(key.stat).lacking(of)
 
     return why
+
+
+def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair, str], tuple[Carrier, ...]]:
+    """Tells which cells carry the growth of a slice's tail."""
+    return lambda pair, name: windows[pair].carriers(name, names) if pair in windows else ()
 
 
 def finite(found: Mapping[StatKey, Estimate]) -> dict[SeriesKey, Scalar]:

@@ -28,6 +28,7 @@ SEES = {
     "reference": "GRPO with beta > 0",
     "post_tool": "GRPO with tools, environment_factory, or a rollout_func that gives env_mask",
     "advantage": "GRPO, with each of the pairs",
+    "prompt": "GRPO: told apart by their token ids",
     "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in AsyncGRPO; "

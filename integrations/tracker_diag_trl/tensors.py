@@ -88,7 +88,7 @@ class GrpoTensors:
             "model_mask": response & inputs["tool_mask"].bool() if "tool_mask" in inputs else response,
             "advantages": inputs["advantages"],
             "control": torch.isin(ids, self._marks),
-        }
+        } | ({"prompt": _prompts(inputs["prompt_ids"], inputs["prompt_mask"])} if "prompt_ids" in inputs else {})
 
     def _tell_mismatch(self, logprobs: Any, inputs: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
         rollout = inputs.get("sampling_per_token_logps")
@@ -111,6 +111,12 @@ class GrpoTensors:
     def _count(self, kind: str, flags: Any) -> None:
         """Add how many of `flags` are set, where they are: nothing waits for a device before the next log."""
         self._left_out[kind] = self._left_out.get(kind, 0) + flags.sum()
+
+
+def _prompts(ids: Any, mask: Any) -> Any:
+    """(B,) a number for each prompt of (B, P) token ids and their mask, the same for all its samples."""
+    weights = torch.arange(ids.shape[1], 0, -1, device=ids.device)  # from the right: TRL pads on the left
+    return (ids * mask * weights * weights).sum(1)
 
 
 def several_processes() -> bool:

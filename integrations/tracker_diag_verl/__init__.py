@@ -30,6 +30,7 @@ SEES: dict[str, str] = {
     "trainer's",
     "advantage": "the sign of each token's advantage; none for rejected tokens",
     "env": "data_source of each sequence; in v0 trainers",
+    "prompt": "uid of each sequence; in v0 trainers",
     "metrics": "all that Tracking.log is given, with its step",
     "not": "the policy ratio by token, which is made in the actor's workers: of it the rules see actor/ppo_kl and "
     "actor/pg_clipfrac; which of several tools answered",
@@ -194,10 +195,12 @@ class _Watch:
 
 
 def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:
-    """Sign of the advantage by token, and data source by sequence."""
+    """Sign of the advantage by token, and data source and prompt by sequence."""
     labels: dict[str, Any] = {}
     if "advantages" in tensors:  # 0 on rejected tokens, whatever theirs was
         labels["advantages"] = tensors["advantages"].masked_fill(mask != tensors["response_mask"], float("nan"))
     if "data_source" in others:
         labels["env"] = [str(source) for source in others["data_source"]]
+    if "uid" in others:  # one for all samples of a prompt
+        labels["prompt"] = [str(uid) for uid in others["uid"]]
     return labels

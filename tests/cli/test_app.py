@@ -58,7 +58,7 @@ def test_replay_prints_the_json_of_the_interface(table):
     (finding,) = [finding for finding in found["findings"] if finding["fired"] is not None]
     assert list(finding) == [
         "rule", "name", "link", "pair", "slice", "severity", "state", "onset", "fired", "resolved", "summary",
-        "evidence", "remedy", "inhibited_by",
+        "evidence", "remedy", "inhibited_by", "carried_by",
     ]  # fmt: skip
     assert (finding["rule"], finding["slice"], finding["severity"]) == ("POL001", "post_tool", "warn")
     assert list(finding["evidence"][0]) == ["signal", "series", "holds", "value", "baseline", "n"]

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from tracker_diag import Monitor, TokenBatch
 from tracker_diag.metrics.series import NAMED_ROWS, Rank
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.ranks import Merged, ThroughStore
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.windows import Observation, PairWindow
+from tracker_diag.tensors.windows import PairWindow
 from tracker_diag.testing import CapturingBackend
 
 WORKER = Path(__file__).with_name("rank.py")

@@ -13,8 +13,9 @@ from tracker_diag.stats import arrays
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors import batch
 from tracker_diag.tensors.arrival import Arrival
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.windows import GROUPS, Observation, PairWindow, by_group
+from tracker_diag.tensors.windows import PairWindow, by_group
 
 
 def tensors(rng, size=4, width=12, scale=0.1):
@@ -33,27 +34,6 @@ def same(found, expected):
     assert found.n == expected.n
     assert found.ess == pytest.approx(expected.ess, rel=1e-9)
     assert found.kl_k3 == pytest.approx(expected.kl_k3, rel=1e-9)
-
-
-def test_weights_are_over_the_model_tokens_of_the_slice_and_their_sequences():
-    observed, tokens = observation(np.random.default_rng(0))
-    r, row = tokens.log_ratio("policy").reshape(4, 12), label(tokens, Names())["context"].reshape(4, 12)
-    for i, member in enumerate((row == 0, row == 1, row < 2)):
-        if i < 2:
-            same(observed.tokens[i], WeightSums.of(r[member]))
-        sums = [r[j][member[j]].sum() for j in range(4) if member[j].any()]
-        same(observed.sequences[i], WeightSums.of(np.array(sums)))
-        assert observed.sequence_sketch.counts[i].sum() == len(sums)
-
-
-def test_the_groups_are_whole_sequences_in_turn():
-    rng = np.random.default_rng(5)
-    given = tensors(rng, size=20)
-    tokens = TokenBatch.of(**given)
-    counts = Observation.of(tokens, "policy", label(tokens, Names()), first_group=3).sketches["context"].counts
-    for group, found in enumerate(by_group(counts)["all"]):
-        rows = [i for i in range(20) if (i + 3) % GROUPS == group]
-        assert found.sum() == given["model_mask"][rows].sum()
 
 
 @pytest.mark.slow
@@ -120,22 +100,6 @@ def test_the_baseline_needs_steps_and_tokens():
     for one in large[:5]:
         many.push(one)
     np.testing.assert_array_equal(many.baseline["context"], reduce(add, large[:5]).sketches["context"].counts)
-
-
-def test_micro_batches_add_up_to_the_batch():
-    rng = np.random.default_rng(2)
-    new, old = rng.normal(size=(2, 6, 10))
-    model = rng.random((6, 10)) < 0.8
-
-    def observed(rows):
-        tokens = TokenBatch.of(logprobs=new[rows], old_logprobs=old[rows], model_mask=model[rows])
-        return Observation.of(tokens, "policy", label(tokens, Names()), first_group=rows.start)
-
-    whole, parts = observed(slice(0, 6)), observed(slice(0, 2)) + observed(slice(2, 6))
-    for dimension, one in whole.sketches.items():
-        np.testing.assert_array_equal(parts.sketches[dimension].counts, one.counts)
-    same(parts.tokens[0], whole.tokens[0])
-    same(parts.sequences[1], whole.sequences[1])
 
 
 def test_the_reference_period_begins_with_the_first_signal():

@@ -252,7 +252,7 @@ class _Watch:
                 self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
             return False
         self._has_seen, self._missed = True, 0
-        return self._true(observed.step) if self._verdict else self._false(observed.step)
+        return self._true(observed) if self._verdict else self._false(observed.step)
 
     def _judge(self) -> bool | None:
         silent = [name for name in self._silent if self._readers[name].holds is None]
@@ -309,8 +309,8 @@ class _Watch:
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 
-    def _true(self, step: int) -> bool:
-        self._failed = 0
+    def _true(self, observed: Observed) -> bool:
+        self._failed, step = 0, observed.step
         if self._held == 0:
             self._since = step
         self._held += 1
@@ -329,6 +329,8 @@ class _Watch:
         # dates from then at the earliest.
         over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
         onset = max([min(self._since, max(dated, default=self._since)), *over])
+        carried = observed.carriers(self.pair, self.slice) if fires and self.pair and not any_of(self.slice) else ()
+        summary = _render(self.rule.summary, readings, self.pair, self.slice)
         self.finding = Finding(
             rule=self.rule,
             pair=self.pair,
@@ -337,8 +339,9 @@ class _Watch:
             onset=onset,
             fired=step if fires else None,
             resolved=None,
-            summary=_render(self.rule.summary, readings, self.pair, self.slice),
+            summary="; ".join([summary, *map(str, carried)]),
             evidence=tuple(readings[name] for name in (*self._required, *self.rule.support)),
+            carried_by=carried,
         )
         return True
 

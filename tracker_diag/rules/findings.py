@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.metrics.series import Pair, any_of
 from tracker_diag.rules.model import Rule
+from tracker_diag.stats.attribution import Carrier
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]
 
@@ -58,6 +59,8 @@ class Finding:
     summary: str
     evidence: tuple[Reading, ...]
     inhibited_by: str | None = None
+    carried_by: tuple[Carrier, ...] = ()
+    """Cells that carried most of it when it fired, where tensors told it."""
 
     def __str__(self) -> str:
         """One line: rule, place, state and what it says."""
@@ -82,12 +85,15 @@ class Finding:
     def state_dict(self) -> dict[str, Any]:
         """All but the rule, in JSON values."""
         kept = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "rule"}
-        return kept | {"evidence": [reading.state_dict() for reading in self.evidence]}
+        evidence = [reading.state_dict() for reading in self.evidence]
+        return kept | {"evidence": evidence, "carried_by": [one.to_json() for one in self.carried_by]}
 
     @classmethod
     def of_state(cls, rule: Rule, state: Mapping[str, Any]) -> "Finding":
         """The finding of `rule` that `state_dict` was taken of."""
-        kept: dict[str, Any] = {**state, "evidence": tuple(Reading.of_state(reading) for reading in state["evidence"])}
+        evidence = tuple(Reading.of_state(reading) for reading in state["evidence"])
+        carried_by = tuple(Carrier(**one) for one in state["carried_by"])
+        kept: dict[str, Any] = {**state, "evidence": evidence, "carried_by": carried_by}
         return cls(rule=rule, **kept)
 
     def to_json(self) -> dict[str, object]:
@@ -118,4 +124,5 @@ class Finding:
             ],
             "remedy": list(rule.remedy),
             "inhibited_by": self.inhibited_by,
+            "carried_by": [one.to_json() for one in self.carried_by],
         }

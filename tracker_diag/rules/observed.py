@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tracker_diag.metrics.reasons import Reason, no_series
 from tracker_diag.metrics.series import Pair, Rank, SeriesKey, StatKey
 from tracker_diag.records import Scalar
+from tracker_diag.stats.attribution import Carrier
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Observed:
     """Whether any metric or tensor was looked at."""
     missing: Mapping[Rank, int] | None = None
     """Steps since a rank was last heard of; None where ranks do not report through a store."""
+    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = lambda *_: ()
+    """Which cells carry the growth of a slice's tail, where tensors tell it."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """Settings of the run as they are now, by dotted name."""
     fired: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import Pair
-from tracker_diag.tensors.windows import Observation
+from tracker_diag.tensors.observation import Observation
 
 
 class Arrival:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,15 @@ Tensor: TypeAlias = Any
 
 LOGPROBS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs")
 MASKS = ("response_mask", "model_mask", "after_tool")
-LABELS = {"tool": "named", "env": "named", "turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf"}
+LABELS = {
+    "tool": "named",
+    "env": "named",
+    "prompt": "told apart",
+    "turn": "iu",
+    "policy_lag": "iu",
+    "advantages": "f",
+    "control": "biuf",
+}
 """What else may be known of each token, and the kinds of dtype that say it."""
 
 APPLIED = "applied_weights"
@@ -59,10 +68,13 @@ class Tensors(TypedDict, total=False):
     """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
     tool: Tensor
     """Which tool answered last: strings, or codes from 0 on that `tool_names` may name; empty, None or negative for
-    none. Like the five below of the same shape, or one value per sequence."""
+    none. Like the six below of the same shape, or one value per sequence."""
     tool_names: "Sequence[str] | None"
     env: Tensor
     """Which environment a sequence is from: strings, or codes from 0 on."""
+    prompt: Tensor
+    """Which prompt a sequence answers: integers or strings, the same for all samples of one prompt. They are alike, so
+    the sampling error of a tail is that of prompts; without it, of as many sequences as stand next to each other."""
     turn: Tensor
     """Integers: turns of the sequence before the token's own."""
     policy_lag: Tensor
@@ -364,22 +376,22 @@ def _floats(name: str, value: Array) -> Array:
 
 def _label(name: str, value: Tensor, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
     """The values of a label, and for one of names the codes and what they stand for."""
-    named = LABELS[name] == "named"
-    if named and not hasattr(value, "detach"):
+    texts_or_codes = LABELS[name] in ("named", "told apart")
+    if texts_or_codes and not hasattr(value, "detach"):
         texts = np.asarray(value, dtype=object if isinstance(value, list | tuple) else None)
         if texts.dtype.kind in "OUS":
-            return _codes(texts)
+            return _codes(texts) if LABELS[name] == "named" else (_checksums(texts), None)
     array = _array(name, value)
-    kinds = "iu" if named else LABELS[name]
+    kinds = "iu" if texts_or_codes else LABELS[name]
     if _kind(array) not in kinds:
         wanted = {"f": "floats", "biuf": "booleans, or 0 and 1"}.get(kinds, "integers")
-        raise BatchError(name, f"dtype {array.dtype}", wanted + (", or strings" if named else ""))
+        raise BatchError(name, f"dtype {array.dtype}", wanted + (", or strings" if texts_or_codes else ""))
     if kinds == "biuf":
         return _mask(name, array, check).reshape(array.shape), None
-    if not named:
+    if not texts_or_codes:
         return array, None
     codes = array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()  # uint8 would index as a mask
-    return codes, tuple(names) if names is not None else UNNAMED
+    return codes, (tuple(names) if names is not None else UNNAMED) if LABELS[name] == "named" else None
 
 
 def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:
@@ -388,3 +400,9 @@ def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:
     flat = texts.reshape(-1).tolist()
     found = np.fromiter((codes.setdefault(text, len(codes)) if text else -1 for text in flat), np.int64, len(flat))
     return found.reshape(texts.shape), tuple(str(text) for text in codes)
+
+
+def _checksums(texts: npt.NDArray[Any]) -> IntArray:
+    """A number for each of `texts`, the same in every batch and on every rank; integers among them stay as they are."""
+    flat = [text if isinstance(text, int) else crc32(str(text).encode()) for text in texts.reshape(-1).tolist()]
+    return np.array(flat, np.int64).reshape(texts.shape)

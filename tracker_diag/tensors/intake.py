@@ -7,11 +7,11 @@ from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
 from tracker_diag.tensors.suspicions import suspicions, told_by
-from tracker_diag.tensors.windows import Observation
 
 
 class Intake:

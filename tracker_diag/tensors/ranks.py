@@ -26,8 +26,8 @@ from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, Sketch
 from tracker_diag.stats.weights import WeightSums
+from tracker_diag.tensors.observation import FLOAT_SHAPES, Observation, rows_of
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.windows import FLOAT_SHAPES, Observation, rows_of
 from tracker_diag.tensors.worker import Writer
 
 INT32_MAX = 2**31 - 1

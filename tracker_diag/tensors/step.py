@@ -11,7 +11,7 @@ from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar
 from tracker_diag.stats.arrays import on_device
 from tracker_diag.tensors.arrival import Arrival
-from tracker_diag.tensors.windows import Observation
+from tracker_diag.tensors.observation import Observation
 
 
 @dataclass

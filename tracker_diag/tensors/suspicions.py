@@ -8,7 +8,7 @@ import numpy as np
 from tracker_diag.metrics.series import PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array
 from tracker_diag.tensors.batch import Tensors, TokenBatch
-from tracker_diag.tensors.windows import GROUPS, Observation
+from tracker_diag.tensors.observation import GROUPS, Observation
 
 GAPS = (
     "response_mask has gaps, and no model_mask was given: the gaps are taken for tool output, and what follows them "

@@ -1,162 +1,30 @@
 """Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tracker_diag.errors import StateError
-from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, NAMED_ROWS, Dimension, Pair
+from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
-from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
-from tracker_diag.stats.histogram import BINS, Sketch, sketch
+from tracker_diag.stats.arrays import Float64Array, IntArray
+from tracker_diag.stats.attribution import Carrier, carriers
+from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow, has_signal
-from tracker_diag.stats.weights import WeightSums, applied_sums
-from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
-from tracker_diag.tensors.slices import Names, size
+from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, SEQUENCE_ROWS, Observation, rows_of
+from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
 
-GROUPS = 8
-"""Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
-
-_SEQUENCE_ROWS = (*CONTEXT, ALL)
-
-FLOAT_SHAPES = ((8, 2), (8, 3), (2, 5))
-"""Of `Observation.floats`."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """What one observation adds to one ratio pair; `+` merges two, of micro-batches, of ranks or of steps.
-
-    Arrays of numpy, or of torch where the tokens are on a device; `Arrival` brings those to the host.
-    """
-
-    sketches: Mapping[Dimension, Sketch]
-    """A row per slice of the dimension; of `context` `GROUPS` rows per slice."""
-    tokens: WeightSums
-    """(2,) exact sums over the tokens of each slice of `context`."""
-    sequences: WeightSums
-    """(3,) of `context`'s slices and of all: over the log-ratios summed over each sequence's tokens there."""
-    sequence_sketch: Sketch
-    """3 rows, of the same sums."""
-    applied: Array
-    """(2, 5) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
-
-    @classmethod
-    def of(
-        cls, batch: TokenBatch, pair: Pair, labels: Mapping[Dimension, Array], first_group: int = 0
-    ) -> "Observation":
-        """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
-
-        The sequences go to the groups in turn, beginning with `first_group`.
-        """
-        r = batch.log_ratio(pair)
-        xp, context = namespace(r), labels["context"]
-        drift = pair == "reference"  # its tokens come from the newer of the two policies
-        member = xp.stack([context == row for row in range(len(CONTEXT))])
-
-        group = batch.per_token((batch.arange(batch.sequences) + first_group) % GROUPS)
-        rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(CONTEXT))}
-        sizes = [rows_of(dimension) for dimension in rows]
-        sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
-
-        tokens = WeightSums.of(r, member, from_numerator=drift)
-        sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
-        present = [batch.by_sequence(m) > 0 for m in member]
-        sums, present = [*sums, sums[0] + sums[1]], [*present, present[0] | present[1]]
-        sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
-        row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
-        (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
-
-        applied = xp.zeros_like(tokens.array()[:5, :].T)
-        if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
-            applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        return cls(sketches, tokens, sequences, of_sequences, applied)
-
-    def __add__(self, other: "Observation") -> "Observation":
-        mine, theirs = dict(self.sketches), other.sketches
-        for dimension, counted in theirs.items():
-            mine[dimension] = mine[dimension] + counted if dimension in mine else counted
-        return Observation(
-            mine,
-            self.tokens + other.tokens,
-            self.sequences + other.sequences,
-            self.sequence_sketch + other.sequence_sketch,
-            self.applied + other.applied,
-        )
-
-    def renamed(self, names: Names, agreed: Names) -> "Observation":
-        """The same with the rows of `tool` and `env`, which are those of `names`, where `agreed` has them."""
-        sketches: dict[Dimension, Sketch] = dict(self.sketches)
-        for dimension, known in names.rows.items():
-            if dimension in sketches:
-                row = [agreed.row(dimension, name) for name in known]
-                row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
-                moved, given = Sketch.empty(NAMED_ROWS), sketches[dimension]
-                np.add.at(moved.counts, row, given.counts)
-                np.add.at(moved.nonfinite, row, given.nonfinite)
-                sketches[dimension] = moved
-        return replace(self, sketches=sketches)
-
-    @property
-    def nonfinite(self) -> IntArray:
-        """(2,) NaN and infinite log-ratios and applied weights, by slice of `context`."""
-        by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(CONTEXT), GROUPS).sum(1)
-        of_weights: IntArray = self.applied[:, 4].astype(np.int64)
-        return by_slice + of_weights
-
-    @property
-    def signal(self) -> bool:
-        """Whether any ratio differs from 1 by more than float noise."""
-        return has_signal(self.sketches["context"].counts)
-
-    def integers(self) -> list[Array]:
-        """All counts, in a fixed order."""
-        return [a for one in (*self.sketches.values(), self.sequence_sketch) for a in (one.counts, one.nonfinite)]
-
-    def floats(self) -> list[Array]:
-        """All float64 sums, in a fixed order."""
-        return [self.tokens.array(), self.sequences.array(), self.applied]
-
-    def rebuilt(self, integers: Iterator[Array], floats: Iterator[Array]) -> "Observation":
-        """The same observation with other arrays, in the order of `integers` and `floats`."""
-        sketches: dict[Dimension, Sketch] = {
-            dimension: Sketch(next(integers), next(integers)) for dimension in self.sketches
-        }
-        of_sequences = Sketch(next(integers), next(integers))
-        tokens, sequences = WeightSums.of_array(next(floats)), WeightSums.of_array(next(floats))
-        return Observation(sketches, tokens, sequences, of_sequences, next(floats))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The observation in JSON values."""
-        counted: dict[str, Sketch] = {str(name): one for name, one in self.sketches.items()}
-        counted["of_sequences"] = self.sequence_sketch
-        return {
-            "sketches": {name: [*map(pack, sparse(one.counts)), pack(one.nonfinite)] for name, one in counted.items()},
-            "floats": [pack(part) for part in self.floats()],
-        }
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> "Observation":
-        """The observation that `state_dict` was taken of."""
-        sketches: dict[Any, Sketch] = {}
-        for name, packed in state["sketches"].items():
-            index, count, nonfinite = (unpack(part) for part in packed)
-            one = Sketch.empty(len(nonfinite))
-            add_sparse(one.counts, (index, count))
-            sketches[name] = Sketch(one.counts, nonfinite)
-        of_sequences = sketches.pop("of_sequences")
-        tokens, sequences, applied = (unpack(part) for part in state["floats"])
-        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
-
-
-def rows_of(dimension: Dimension) -> int:
-    """Rows of a dimension's sketch: one for each slice, of `context` one for each slice and group."""
-    return size(dimension) * (GROUPS if dimension == "context" else 1)
+_APART: dict[str, tuple[Dimension, ...]] = {
+    "text_only": ("context", "tool", "after_tool_k", "turn"),
+    "post_tool": ("context",),
+}
+"""Dimensions that do not divide a slice."""
 
 
 def by_group(counts: IntArray) -> dict[str, IntArray]:
@@ -211,7 +79,7 @@ class PairWindow:
         self.baseline: dict[Dimension, IntArray] = {}
         """Merge of the reference period, which begins `burn_in` steps after the pair's first signal and lasts
         until it has `baseline` steps and the tokens that a p99 needs."""
-        self._of_sequences = np.zeros((len(_SEQUENCE_ROWS), 2, BINS), np.int64)
+        self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
@@ -304,6 +172,27 @@ class PairWindow:
                         )
         return found
 
+    def carriers(self, slice: str, names: Names) -> tuple[Carrier, ...]:
+        """Which cells carry what of `slice` has grown beyond its baseline's p99, one of a dimension, three at most.
+
+        A dimension of which `slice` has no part is left out: no token of text_only is any tool's.
+        """
+        then = self.context[slice].then if slice in self.context else None
+        if then is None or not then.any():
+            return ()
+        beyond = int(np.searchsorted(np.cumsum(then), 0.99 * then.sum())) + 1
+        cells: dict[Dimension, dict[str, tuple[IntArray, IntArray]]] = {}
+        known = self.total.keys() & self.baseline.keys() - {*_APART.get(slice, ("context",))}
+        for dimension in sorted(known):
+            now, before = (of[dimension].sum(axis=1) for of in (self.total, self.baseline))
+            rows = names.slices(dimension)
+            if slice == "post_tool":
+                rows.pop("turn:0", None)  # all of which comes before any tool
+            cells[dimension] = {name: (now[row], before[row]) for name, row in rows.items() if now[row].any()}
+        among = sum(map(len, cells.values()))
+        found = [carriers(one, beyond, among)[:1] for one in cells.values()]
+        return tuple(sorted((one for of in found for one in of), key=lambda one: one.tokens - one.growth)[:3])
+
     @property
     def context(self) -> dict[str, SliceWindow]:
         """The window of each slice of `context` and of `all`; none before the first step."""
@@ -379,7 +268,7 @@ def _step_state(step: _Step) -> dict[str, Any]:
 
 def _step_of(state: Mapping[str, Any]) -> _Step:
     floats = [unpack(part).reshape(shape) for part, shape in zip(state["floats"], FLOAT_SHAPES, strict=True)]
-    return _Step(_by_dimension(state["cells"]), _cells(state["of_sequences"], len(_SEQUENCE_ROWS)), floats)
+    return _Step(_by_dimension(state["cells"]), _cells(state["of_sequences"], len(SEQUENCE_ROWS)), floats)
 
 
 def _by_dimension(packed: Mapping[str, Sequence[object]]) -> dict[Dimension, tuple[IntArray, IntArray]]:

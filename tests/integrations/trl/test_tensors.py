@@ -37,7 +37,9 @@ def inputs(**more):
     tool[:, 3:5] = 0
     ids = torch.arange(B * T).reshape(B, T)
     return {
-        "completion_ids": ids, "completion_mask": response, "tool_mask": tool, "advantages": torch.ones(B)
+        "completion_ids": ids, "completion_mask": response, "tool_mask": tool, "advantages": torch.ones(B),
+        "prompt_ids": torch.tensor([[0, 5, 6], [5, 6, 5], [9, 5, 6], [6, 5, 6]])[:B],
+        "prompt_mask": torch.tensor([[0, 1, 1], [1, 1, 1], [0, 1, 1], [0, 1, 1]])[:B],
     } | more  # fmt: skip
 
 
@@ -61,6 +63,8 @@ def test_masks_are_of_the_completion_alone_and_tool_tokens_are_no_model_tokens(h
     assert told["response_mask"].sum() == B * T - 2
     assert told["model_mask"].sum() == B * T - 2 - 2 * B  # the tool mask is padded with 1
     assert told["control"].nonzero().tolist() == [[0, 7]]
+    prompt = told["prompt"].tolist()  # padding is no part of one
+    assert prompt[0] == prompt[2] == prompt[3] != prompt[1]
 
 
 def test_without_a_tool_mask_every_token_of_the_completion_is_the_models(heard):

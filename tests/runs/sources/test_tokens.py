@@ -55,9 +55,12 @@ def test_what_the_table_knows_of_tokens_labels_them(tmp_path):
     write(
         file, rows, tool=[None, None, "search", None, "search", ""], env=["web"] * 6, turn=[None, 0, 0, None, 1, 1],
         policy_lag=[None, 2, 2, None, 2, 3], advantage=[None, 0.5, 0.5, None, -1.0, 0.0],
-        control=[None, True, False, None, False, False],
+        control=[None, True, False, None, False, False], prompt=[7] * 6,
     )  # fmt: skip
     batch = TokenBatch.of(**next(read_tokens(file))[1])
+    write(file, rows, prompt=["7"] * 6)
+    (as_text,) = {int(one) for one in TokenBatch.of(**next(read_tokens(file))[1]).labels["prompt"]}
+    assert set(batch.labels["prompt"].tolist()) == {as_text}
     rows = {name: found[batch.model_mask].tolist() for name, found in label(batch, Names()).items()}
     assert rows == {
         "context": [0, 1, 1, 0], "tool": [16, 0, 0, 16], "env": [0] * 4, "turn": [0, 0, 1, 1],

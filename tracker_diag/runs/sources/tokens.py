@@ -20,6 +20,7 @@ LOGPROB_COLUMNS = {
 LABEL_COLUMNS = {
     "tool": "tool",
     "env": "env",
+    "prompt": "prompt",
     "turn": "turn",
     "policy_lag": "policy_lag",
     "advantage": "advantages",
@@ -31,6 +32,7 @@ KINDS = {
     **dict.fromkeys(("is_model", "after_tool"), "boolean"),
     **dict.fromkeys(LOGPROB_COLUMNS, "floating"),
     **dict.fromkeys(("tool", "env"), "string"),
+    "prompt": "string or integer",
     **dict.fromkeys(("turn", "policy_lag"), "integer"),
     "advantage": "floating",
     "control": "boolean",
@@ -116,6 +118,8 @@ def _is(kind: str, given: Any) -> bool:
     """Whether the type `given` is of `kind`, or a dictionary of texts where they are expected."""
     from pyarrow import types
 
+    if kind == "string or integer":
+        return _is("string", given) or _is("integer", given)
     if kind != "string":
         return bool(getattr(types, f"is_{kind}")(given))
     given = given.value_type if types.is_dictionary(given) else given
@@ -127,7 +131,7 @@ def _observation(file: Path, rows: Any) -> dict[str, Any]:
 
     def column(name: str, nothing: object = None) -> Any:
         try:
-            values = rows[name].cast("large_string") if KINDS[name] == "string" else rows[name]
+            values = rows[name].cast("large_string") if "string" in KINDS[name] else rows[name]
             values = values if nothing is None else values.fill_null(nothing)
             return values.to_numpy(zero_copy_only=False)[order]
         except Exception as error:  # bytes that are no UTF-8 raise one thing or another
@@ -138,7 +142,7 @@ def _observation(file: Path, rows: Any) -> dict[str, Any]:
     for name, argument in LABEL_COLUMNS.items():
         if name in rows.column_names:
             # Null is none: no tool yet, no turn of a prompt.
-            values = column(name, {"integer": -1, "floating": 0.0, "boolean": False, "string": ""}[KINDS[name]])
+            values = column(name, {"integer": -1, "floating": 0.0, "boolean": False}.get(KINDS[name], ""))
             found[argument] = values.astype(np.float32) if KINDS[name] == "floating" else values
     if "after_tool" in rows.column_names:
         found["after_tool"] = column("after_tool").astype(bool)

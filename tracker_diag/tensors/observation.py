@@ -1,0 +1,170 @@
+"""Observation: what one batch adds to one ratio pair, reduced to counts and sums."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.metrics.series import ALL, CONTEXT, NAMED_ROWS, Dimension, Pair
+from tracker_diag.stats.arrays import Array, IntArray, namespace
+from tracker_diag.stats.histogram import Sketch, sketch
+from tracker_diag.stats.tails import has_signal
+from tracker_diag.stats.weights import WeightSums, applied_sums
+from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.slices import Names, size
+from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+
+GROUPS = 8
+"""Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
+
+SEQUENCE_ROWS = (*CONTEXT, ALL)
+"""Of `Observation.sequences`."""
+
+FLOAT_SHAPES = ((8, 2), (8, 3), (2, 5))
+"""Of `Observation.floats`."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one observation adds to one ratio pair; `+` merges two, of micro-batches, of ranks or of steps.
+
+    Arrays of numpy, or of torch where the tokens are on a device; `Arrival` brings those to the host.
+    """
+
+    sketches: Mapping[Dimension, Sketch]
+    """A row per slice of the dimension; of `context` `GROUPS` rows per slice."""
+    tokens: WeightSums
+    """(2,) exact sums over the tokens of each slice of `context`."""
+    sequences: WeightSums
+    """(3,) of `context`'s slices and of all: over the log-ratios summed over each sequence's tokens there."""
+    sequence_sketch: Sketch
+    """3 rows, of the same sums."""
+    applied: Array
+    """(2, 5) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
+
+    @classmethod
+    def of(
+        cls, batch: TokenBatch, pair: Pair, labels: Mapping[Dimension, Array], first_group: int = 0
+    ) -> "Observation":
+        """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
+
+        The jackknife's groups hold whole prompts, where they are told, else sequences that stand next to each other,
+        as the samples of one prompt mostly do; they begin with `first_group`.
+        """
+        r = batch.log_ratio(pair)
+        xp, context = namespace(r), labels["context"]
+        drift = pair == "reference"  # its tokens come from the newer of the two policies
+        member = xp.stack([context == row for row in range(len(CONTEXT))])
+
+        group = _groups(batch, first_group)
+        rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(CONTEXT))}
+        sizes = [rows_of(dimension) for dimension in rows]
+        sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
+
+        tokens = WeightSums.of(r, member, from_numerator=drift)
+        sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
+        present = [batch.by_sequence(m) > 0 for m in member]
+        sums, present = [*sums, sums[0] + sums[1]], [*present, present[0] | present[1]]
+        sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
+        row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
+        (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
+
+        applied = xp.zeros_like(tokens.array()[:5, :].T)
+        if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
+            applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
+        return cls(sketches, tokens, sequences, of_sequences, applied)
+
+    def __add__(self, other: "Observation") -> "Observation":
+        mine, theirs = dict(self.sketches), other.sketches
+        for dimension, counted in theirs.items():
+            mine[dimension] = mine[dimension] + counted if dimension in mine else counted
+        return Observation(
+            mine,
+            self.tokens + other.tokens,
+            self.sequences + other.sequences,
+            self.sequence_sketch + other.sequence_sketch,
+            self.applied + other.applied,
+        )
+
+    def renamed(self, names: Names, agreed: Names) -> "Observation":
+        """The same with the rows of `tool` and `env`, which are those of `names`, where `agreed` has them."""
+        sketches: dict[Dimension, Sketch] = dict(self.sketches)
+        for dimension, known in names.rows.items():
+            if dimension in sketches:
+                row = [agreed.row(dimension, name) for name in known]
+                row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
+                moved, given = Sketch.empty(NAMED_ROWS), sketches[dimension]
+                np.add.at(moved.counts, row, given.counts)
+                np.add.at(moved.nonfinite, row, given.nonfinite)
+                sketches[dimension] = moved
+        return replace(self, sketches=sketches)
+
+    @property
+    def nonfinite(self) -> IntArray:
+        """(2,) NaN and infinite log-ratios and applied weights, by slice of `context`."""
+        by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(CONTEXT), GROUPS).sum(1)
+        of_weights: IntArray = self.applied[:, 4].astype(np.int64)
+        return by_slice + of_weights
+
+    @property
+    def signal(self) -> bool:
+        """Whether any ratio differs from 1 by more than float noise."""
+        return has_signal(self.sketches["context"].counts)
+
+    def integers(self) -> list[Array]:
+        """All counts, in a fixed order."""
+        return [a for one in (*self.sketches.values(), self.sequence_sketch) for a in (one.counts, one.nonfinite)]
+
+    def floats(self) -> list[Array]:
+        """All float64 sums, in a fixed order."""
+        return [self.tokens.array(), self.sequences.array(), self.applied]
+
+    def rebuilt(self, integers: Iterator[Array], floats: Iterator[Array]) -> "Observation":
+        """The same observation with other arrays, in the order of `integers` and `floats`."""
+        sketches: dict[Dimension, Sketch] = {
+            dimension: Sketch(next(integers), next(integers)) for dimension in self.sketches
+        }
+        of_sequences = Sketch(next(integers), next(integers))
+        tokens, sequences = WeightSums.of_array(next(floats)), WeightSums.of_array(next(floats))
+        return Observation(sketches, tokens, sequences, of_sequences, next(floats))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The observation in JSON values."""
+        counted: dict[str, Sketch] = {str(name): one for name, one in self.sketches.items()}
+        counted["of_sequences"] = self.sequence_sketch
+        return {
+            "sketches": {name: [*map(pack, sparse(one.counts)), pack(one.nonfinite)] for name, one in counted.items()},
+            "floats": [pack(part) for part in self.floats()],
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "Observation":
+        """The observation that `state_dict` was taken of."""
+        sketches: dict[Any, Sketch] = {}
+        for name, packed in state["sketches"].items():
+            index, count, nonfinite = (unpack(part) for part in packed)
+            one = Sketch.empty(len(nonfinite))
+            add_sparse(one.counts, (index, count))
+            sketches[name] = Sketch(one.counts, nonfinite)
+        of_sequences = sketches.pop("of_sequences")
+        tokens, sequences, applied = (unpack(part) for part in state["floats"])
+        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
+
+
+def _groups(batch: TokenBatch, first: int) -> Array:
+    """(N,) the group of each token, 0 to `GROUPS` − 1."""
+    if "prompt" in batch.labels:
+        mixed = batch.labels["prompt"] * 2654435761  # Knuth's multiplier: ids that are all multiples of 8 part too
+        return (mixed >> 16) % GROUPS
+    order = batch.arange(batch.sequences)
+    if batch.ids is None:
+        count: Any = max(batch.sequences, GROUPS)
+    else:
+        count = namespace(order).clip(batch.ids[-1] + 1, GROUPS, None)  # on a device it stays there
+    return batch.per_token((order * GROUPS // count + first) % GROUPS)
+
+
+def rows_of(dimension: Dimension) -> int:
+    """Rows of a dimension's sketch: one for each slice, of `context` one for each slice and group."""
+    return size(dimension) * (GROUPS if dimension == "context" else 1)
