@@ -30,7 +30,7 @@ def statistics(values, sequence_sums=(), **more):
 
 
 OF_WEIGHTS = {
-    "ess", "ess_perplexity", "max_weight_share", "chi2", "pareto_k", "pareto_k_inverse", "hill",
+    "ess", "ess_perplexity", "max_weight_share", "chi2", "pareto_k", "pareto_k_excess", "pareto_k_inverse", "hill",
     "k1", "k2", "k3", "clip_fraction",
 }  # fmt: skip
 
@@ -100,6 +100,12 @@ def test_every_statistic_can_be_taken():
 
 def test_without_a_spread_there_is_no_tail_to_fit():
     assert "pareto_k" not in statistics(np.full(5000, 0.1))
+
+
+@pytest.mark.parametrize(("n", "limit"), [(200, 0.565), (1000, 0.667), (10_000, 0.7)])
+def test_fewer_tokens_bear_less_of_a_tail(n, limit):
+    found = statistics(np.random.default_rng(1).normal(0, 0.8, n))
+    assert found["pareto_k"].value - found["pareto_k_excess"].value == pytest.approx(limit, abs=0.001)
 
 
 def test_k1_has_the_sign_of_the_divergence_that_is_sampled():

@@ -197,8 +197,12 @@ _TABLE = (
     Statistic(
         name="pareto_k", unit="shape", worse="higher", logged=CONTEXT, in_page=True, of_reference=False,
         meaning="Pareto k̂ of the raw token weights: 0.5 infinite variance, 1 infinite mean",
-        value=lambda of: pareto_k_of(of.counts),
+        value=lambda of: of.pareto_k,
         chart=Chart("Shape", "Pareto k of the token weights, 0.5 is infinite variance"),
+    ),
+    Statistic(
+        name="pareto_k_excess", unit="shape", worse="higher", of_reference=False, value=lambda of: of.pareto_k_excess,
+        meaning="k̂ less its limit for n tokens, min(1 − 1/log10 n, 0.7): above 0 no weighted mean is to be trusted",
     ),
     Statistic(
         name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1]),

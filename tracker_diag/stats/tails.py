@@ -8,6 +8,7 @@ import numpy as np
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
+from tracker_diag.stats.pareto import pareto_k_of, reliable_below
 from tracker_diag.stats.weights import WeightSums
 
 NO_SIGNAL = 1e-6
@@ -64,6 +65,15 @@ class SliceWindow:
     @once
     def n(self) -> int:
         return int(self.magnitudes.sum())
+
+    @once
+    def pareto_k(self) -> float:
+        return pareto_k_of(self.counts)
+
+    @property
+    def pareto_k_excess(self) -> float:
+        """k̂ less the limit of what so many samples can bear."""
+        return self.pareto_k - reliable_below(self.n)
 
     @property
     def k1(self) -> float:
