@@ -9,6 +9,11 @@ from tracker_diag.records import Scalar
 from tracker_diag.stats.attribution import Carrier
 
 
+def no_carriers(pair: Pair, name: str) -> tuple[Carrier, ...]:  # noqa: ARG001  # one of the calls that tell
+    """Of a run without tensors."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Observed:
     """All that the rules see of one step so far; where more of it comes later, that is a further one of the step."""
@@ -26,7 +31,7 @@ class Observed:
     """Whether any metric or tensor was looked at."""
     missing: Mapping[Rank, int] | None = None
     """Steps since a rank was last heard of; None where ranks do not report through a store."""
-    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = lambda *_: ()
+    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = no_carriers
     """Which cells carry the growth of a slice's tail, where tensors tell it."""
     config: Mapping[str, object] = field(default_factory=dict[str, object])
     """Settings of the run as they are now, by dotted name."""
