@@ -178,14 +178,14 @@ def one_of(names: tuple[str, ...], factor: float) -> Callable[..., np.ndarray]:
     return factors
 
 
-POST, TEXT = ("POL001",), ("POL018",)
+POST, TEXT = ("POL001",), ("POL016",)
 NAMED = World(names=True)
 FAILURES = (
     Scenario("after tools ×2 over 100 steps", factors=over(100, 2, where="post_tool"), rules=POST, slice="post_tool"),
     Scenario("after tools ×2 at once", factors=at_once(2, where="post_tool"), rules=POST, slice="post_tool"),
     Scenario("after tools ×4 at once", factors=at_once(4, where="post_tool"), rules=POST, slice="post_tool"),
     Scenario("falls 2.5 → 1, then ×2 after tools", factors=decay_then(2), rules=POST, slice="post_tool", steps=380),
-    Scenario("3 % of the tokens after tools ×6", factors=few(0.03, 6), rules=("POL016",), slice="post_tool"),
+    Scenario("3 % of the tokens after tools ×6", factors=few(0.03, 6), rules=("POL018",), slice="post_tool"),
     Scenario("bursts: 10 % of the steps ×4", factors=bursts(0.1, 4), rules=("POL017",), slice="post_tool"),
     Scenario("before tools ×3 at once", factors=at_once(3, where="text_only"), rules=TEXT, slice="text_only"),
     Scenario("one of four tools ×2", NAMED, one_of(TOOLS, 2), rules=("POL019",), slice="tool:search"),
