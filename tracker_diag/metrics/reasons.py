@@ -23,6 +23,7 @@ class Why(Enum):
     FEW_SEQUENCES = "fewer than {needed} sequences in the window"
     FEW_APPLIED = "fewer than {needed} finite applied_weights observed"
     NO_REFERENCE = "no reference period yet, or too few tokens in it or in the window"
+    NO_ERROR = "its sampling error is known in the run itself alone"
     NO_SPREAD = "the weights do not spread enough for it to be told"
     FEW_STEPS = "{have} of {needed} steps"
     FEW_VALUES = "{have} of {needed} steps with a value"

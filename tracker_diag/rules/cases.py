@@ -98,7 +98,7 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
     for step in range(max((len(values) for values in (*columns.values(), *missing.values())), default=0)):
         samples = case.samples
         now = {
-            name: Scalar(name, values[step], samples if "/" in name else None)
+            name: Scalar(name, values[step], samples, 0.0) if "/" in name else Scalar(name, values[step])
             for name, values in columns.items()
             if step < len(values) and not math.isnan(values[step])
         }

@@ -26,10 +26,11 @@ def said(signal, values, error=None):
 
 
 def test_what_a_few_odd_sequences_may_make_is_no_spike():
-    spike, values = Spike(series=TAIL, factor=2), [0.1] * 40 + [0.4]
-    assert said(spike, values)[-1] is True
+    spike, values = Spike(series=TAIL, factor=2, sure=True), [0.1] * 40 + [0.4]
     assert said(spike, values, error=0.4)[-1] is True  # ln 4 is 1.39
     assert said(spike, values, error=0.5)[-1] is False
+    assert said(spike, values)[-1] is None  # a log does not have the error
+    assert said(Spike(series=TAIL, factor=2), values)[-1] is True
 
 
 def test_a_series_that_is_back_between_bursts_has_not_grown_there():

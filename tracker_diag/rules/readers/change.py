@@ -191,12 +191,14 @@ class SpikeReader(Reader):
             values = list(self._recent)
             middle = median(values)
             self._last, self._step = (now.value, middle), observed.step
-            likely = self._within_spread(now.value, middle, values) or self._within_error(now, middle)
-            self.holds = far_off(self._signal, now.value, middle) and not likely
+            far = far_off(self._signal, now.value, middle) and not self._within_spread(now.value, middle, values)
+            self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
         self._recent.append(now.value)
 
     def reading(self) -> Reading:
         now = self._series.now
+        if now is not None and not self._sees(now):
+            return self._series.unknown(reason(Why.NO_ERROR))
         if self._last is None:
             few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._needed)
             return self._series.unknown(None if now is None else few)
@@ -206,9 +208,13 @@ class SpikeReader(Reader):
         spread = 1.4826 * median([abs(v - middle) for v in values])
         return abs(value - middle) <= self._signal.z * spread
 
+    def _sees(self, now: Scalar) -> bool:
+        """Whether the value comes with its sampling error, if that counts."""
+        return now.error is not None or not self._signal.sure
+
     def _within_error(self, now: Scalar, middle: float) -> bool:
-        """Whether the few sequences that the value rests on may have made it, where its error is known."""
-        if now.error is None or middle <= 0 or now.value <= 0:
+        """Whether the few sequences that the value rests on may have made it."""
+        if not self._signal.sure or now.error is None or middle <= 0 or now.value <= 0:
             return False
         return abs(math.log(now.value / middle)) <= SURE * now.error
 
