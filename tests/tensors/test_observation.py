@@ -1,6 +1,8 @@
 """What a batch is reduced to: sums over slices and sequences, and groups for the sampling error."""
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,18 +13,8 @@ from tracker_diag.tensors.observation import GROUPS, Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow, by_group
 
-
-def tensors(rng, size=4, width=12, scale=0.1):
-    new = rng.normal(-1, 0.5, (size, width))
-    model = rng.random((size, width)) < 0.7
-    model[:, 0] = True
-    return {"logprobs": new, "old_logprobs": new - scale * rng.normal(size=new.shape), "model_mask": model}
-
-
-def same(found, expected):
-    assert found.n == expected.n
-    assert found.ess == pytest.approx(expected.ess, rel=1e-9)
-    assert found.kl_k3 == pytest.approx(expected.kl_k3, rel=1e-9)
+OBSERVATIONS = runpy.run_path(str(Path(__file__).with_name("observations.py")))
+tensors, same = OBSERVATIONS["tensors"], OBSERVATIONS["same"]
 
 
 def test_weights_are_over_the_model_tokens_of_the_slice_and_their_sequences():

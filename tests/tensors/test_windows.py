@@ -1,5 +1,7 @@
+import runpy
 from functools import reduce
 from operator import add
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,29 +13,19 @@ from tracker_diag import TokenBatch
 from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors import batch
+from tracker_diag.tensors import batch, labels
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow, by_group
 
-
-def tensors(rng, size=4, width=12, scale=0.1):
-    new = rng.normal(-1, 0.5, (size, width))
-    model = rng.random((size, width)) < 0.7
-    model[:, 0] = True
-    return {"logprobs": new, "old_logprobs": new - scale * rng.normal(size=new.shape), "model_mask": model}
+OBSERVATIONS = runpy.run_path(str(Path(__file__).with_name("observations.py")))
+tensors, same = OBSERVATIONS["tensors"], OBSERVATIONS["same"]
 
 
 def observation(rng, **options):
     tokens = TokenBatch.of(**tensors(rng, **options))
     return Observation.of(tokens, "policy", label(tokens, Names())), tokens
-
-
-def same(found, expected):
-    assert found.n == expected.n
-    assert found.ess == pytest.approx(expected.ess, rel=1e-9)
-    assert found.kl_k3 == pytest.approx(expected.kl_k3, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -198,7 +190,7 @@ def test_a_restored_window_goes_on_as_the_unbroken_one(before, after):
 @pytest.fixture
 def devices_path(monkeypatch):
     """Torch tensors are taken for those of a device, so that they go its way; on the host, where we can look."""
-    for module in (arrays, batch):
+    for module in (arrays, batch, labels):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
 
 

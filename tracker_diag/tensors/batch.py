@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, get_args
-from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from tracker_diag.errors import BatchError, UnknownName
 from tracker_diag.metrics.series import PAIRS, Pair
-from tracker_diag.stats.arrays import Array, IntArray, namespace, on_device
+from tracker_diag.stats.arrays import Array, namespace, on_device
 from tracker_diag.stats.once import once
 from tracker_diag.tensors.given import unified
+from tracker_diag.tensors.labels import LABELS, array_of, flags_of, floats_of, kind_of, label_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,21 +21,7 @@ Tensor: TypeAlias = Any
 
 LOGPROBS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs")
 MASKS = ("response_mask", "model_mask", "after_tool")
-LABELS = {
-    "tool": "named",
-    "env": "named",
-    "prompt": "told apart",
-    "turn": "iu",
-    "policy_lag": "iu",
-    "advantages": "f",
-    "control": "biuf",
-}
-"""What else may be known of each token, and the kinds of dtype that say it."""
-
 APPLIED = "applied_weights"
-
-UNNAMED = tuple(str(code) for code in range(15))
-"""Names of integer tools and environments for which none were given."""
 
 
 class Tensors(TypedDict, total=False):
@@ -133,18 +118,18 @@ class TokenBatch:
         """
         if unknown := sorted(given.keys() - Tensors.__annotations__.keys()):
             raise BatchError(unknown[0], "no such argument", f"one of {', '.join(Tensors.__annotations__)}")
-        values = unified(given, (*LOGPROBS, *MASKS, APPLIED), tuple(LABELS))
+        values = unified(given, (*LOGPROBS, *MASKS, APPLIED), LABELS)
         about = {name: values.pop(name) for name in LABELS if name in values}
         tool_names, sequence_ids = values.pop("tool_names", None), values.pop("sequence_ids", None)
         _same_device({**values, "sequence_ids": sequence_ids})
-        arrays = {name: _array(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED) if name in values}
+        arrays = {name: array_of(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED) if name in values}
         shape, anchor = _same_shape(arrays)
         _forms_a_pair(arrays)
         check = check or not on_device(arrays[anchor])
-        ids = None if sequence_ids is None else _array("sequence_ids", sequence_ids)
+        ids = None if sequence_ids is None else array_of("sequence_ids", sequence_ids)
         ids = _sequence(shape, anchor, ids, check)
 
-        masks = {name: _mask(name, arrays[name], check) for name in MASKS if name in arrays}
+        masks = {name: flags_of(name, arrays[name], check) for name in MASKS if name in arrays}
         response, model = masks.get("response_mask"), masks.get("model_mask")
         if model is None:
             if response is None:
@@ -165,16 +150,16 @@ class TokenBatch:
                 raise BatchError("model_mask", what, some, do, masked=True)
             raise BatchError("model_mask", what, some, "is the mask inverted or shifted?")
         batch = cls(
-            logprobs={name: _floats(name, arrays[name]) for name in LOGPROBS if name in arrays},
+            logprobs={name: floats_of(name, arrays[name]) for name in LOGPROBS if name in arrays},
             response_mask=response,
             model_mask=model,
             after_tool=masks.get("after_tool"),
-            applied_weights=_floats(APPLIED, arrays[APPLIED]) if APPLIED in arrays else None,
+            applied_weights=floats_of(APPLIED, arrays[APPLIED]) if APPLIED in arrays else None,
             width=width,
             ids=ids,
         )
         for name, value in about.items():
-            label, names = _label(name, value, tool_names if name == "tool" else None, check)
+            label, names = label_of(name, value, tool_names if name == "tool" else None, check)
             batch.labels[name] = batch.spread(name, batch.beside(label), shape)
             if names is not None:
                 batch.names[name] = names
@@ -290,19 +275,6 @@ def running_count(flags: Array, ids: Array | None, width: int | None = None) -> 
     return total - (np.maximum.accumulate(before) if xp is np else before.cummax(0).values)
 
 
-def _array(name: str, value: Tensor) -> Array:
-    if on_device(value):
-        return value.detach()
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach()
-        if str(value.dtype) == "torch.bfloat16":  # numpy has none; float32 holds each of its values
-            value = value.float()
-        value = value.numpy()
-    if not isinstance(value, np.ndarray):
-        raise BatchError(name, type(value).__name__, "a numpy array or a torch tensor")
-    return value
-
-
 def _same_device(given: dict[str, Tensor]) -> None:
     devices = {name: str(value.device) for name, value in given.items() if hasattr(value, "device")}
     if devices:
@@ -339,7 +311,7 @@ def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: boo
         return None
     if ids is None:
         raise BatchError("sequence_ids", f"nothing for packed {anchor} of shape {shape}", f"integers of shape {shape}")
-    if tuple(ids.shape) != shape or _kind(ids) not in "iu":
+    if tuple(ids.shape) != shape or kind_of(ids) not in "iu":
         raise BatchError("sequence_ids", f"{ids.dtype} of shape {tuple(ids.shape)}", f"integers of shape {shape}")
     xp = namespace(ids)
     starts = xp.ones_like(ids, dtype=bool if xp is np else xp.bool)
@@ -347,62 +319,3 @@ def _sequence(shape: tuple[int, ...], anchor: str, ids: Array | None, check: boo
     if check and len(xp.unique(ids[starts])) != int(starts.sum()):
         raise BatchError("sequence_ids", "a sequence in several pieces", "the tokens of a sequence adjacent")
     return starts.cumsum(0) - 1
-
-
-def _kind(value: Array) -> str:
-    """The kind of a dtype as numpy names it: b, i, u, f, or another."""
-    if isinstance(value, np.ndarray):
-        return str(value.dtype.kind)
-    return "f" if value.is_floating_point() else "b" if str(value.dtype) == "torch.bool" else "i"
-
-
-def _mask(name: str, value: Array, check: bool) -> Array:
-    flat = value.reshape(-1)
-    if _kind(flat) == "b":
-        return flat
-    if check and not ((flat == 0) | (flat == 1)).all():
-        raise BatchError(name, f"{flat.dtype} with values other than 0 and 1", "booleans, or 0 and 1")
-    return flat != 0
-
-
-def _floats(name: str, value: Array) -> Array:
-    if _kind(value) != "f":
-        raise BatchError(name, f"dtype {value.dtype}", "floats", "token ids are not log-probabilities")
-    flat = value.reshape(-1)
-    if isinstance(flat, np.ndarray):
-        return flat if flat.dtype == np.float64 else flat.astype(np.float32, copy=False)
-    return flat if str(flat.dtype) == "torch.float64" else flat.float()
-
-
-def _label(name: str, value: Tensor, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
-    """The values of a label, and for one of names the codes and what they stand for."""
-    texts_or_codes = LABELS[name] in ("named", "told apart")
-    if texts_or_codes and not hasattr(value, "detach"):
-        texts = np.asarray(value, dtype=object if isinstance(value, list | tuple) else None)
-        if texts.dtype.kind in "OUS":
-            return _codes(texts) if LABELS[name] == "named" else (_checksums(texts), None)
-    array = _array(name, value)
-    kinds = "iu" if texts_or_codes else LABELS[name]
-    if _kind(array) not in kinds:
-        wanted = {"f": "floats", "biuf": "booleans, or 0 and 1"}.get(kinds, "integers")
-        raise BatchError(name, f"dtype {array.dtype}", wanted + (", or strings" if texts_or_codes else ""))
-    if kinds == "biuf":
-        return _mask(name, array, check).reshape(array.shape), None
-    if not texts_or_codes:
-        return array, None
-    codes = array.astype(np.int64) if isinstance(array, np.ndarray) else array.long()  # uint8 would index as a mask
-    return codes, (tuple(names) if names is not None else UNNAMED) if LABELS[name] == "named" else None
-
-
-def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:
-    """Codes of `texts` in the order in which they appear; −1 for what is empty or None."""
-    codes: dict[Any, int] = {}
-    flat = texts.reshape(-1).tolist()
-    found = np.fromiter((codes.setdefault(text, len(codes)) if text else -1 for text in flat), np.int64, len(flat))
-    return found.reshape(texts.shape), tuple(str(text) for text in codes)
-
-
-def _checksums(texts: npt.NDArray[Any]) -> IntArray:
-    """A number for each of `texts`, the same in every batch and on every rank; integers among them stay as they are."""
-    flat = [text if isinstance(text, int) else crc32(str(text).encode()) for text in texts.reshape(-1).tolist()]
-    return np.array(flat, np.int64).reshape(texts.shape)
