@@ -265,3 +265,16 @@ def test_false_alarms_and_delays_on_short_runs(heavy):
         found, delay = alarms(kind, 0.8, heavy, 100, n=400)
         assert found >= 0.98  # a baseline that happens to be wild hides a doubling; ×4 it does not hide
         assert delay <= most
+
+
+def test_a_doubling_after_a_fall_is_found():
+    """A tail that falls from 2.5 to 1 while the run learns, and doubles at step 200: the usual shape of a run."""
+    steps, alarms = np.arange(380), []
+    level = np.log(1 + 1.5 * np.exp(-steps / 40)) + (steps >= 200) * math.log(2)
+    for seed in range(100):
+        values = np.exp(level + ar(np.random.default_rng([9, seed]), 0.8, 0.1, 380))
+        alarms.append(first(run(BlockCusum(CusumSettings()), values)))
+    found = [alarm for alarm in alarms if alarm is not None]
+    assert len(found) >= 97
+    assert min(found) >= 200
+    assert np.median(found) <= 215

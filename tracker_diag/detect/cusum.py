@@ -16,8 +16,8 @@ import numpy as np
 from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
 from tracker_diag.stats.arrays import Float64Array
 
-CLEARLY = 2
-"""Standard deviations of a block mean by which a level is better than chance alone would make it."""
+CLEARLY = 2.5
+"""Standard deviations of its own block means by which a level is better than chance alone would make it."""
 
 CALMER = 0.25
 """Part of the baseline's noise below which a series is calmer than chance alone would make it."""
@@ -58,10 +58,10 @@ class BlockCusum(BlockDetector[CusumSettings]):
     noise of the whole, and the last two blocks lie above it, that half is the baseline.
 
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
-    takes, to a level better by more than d/2 and 2s, or to one no worse with a quarter of the noise, as after a
-    baseline on which it was still falling, that is its baseline. Chance alone hardly does either: under AR(.8), 2s is
-    three standard deviations of the difference between two such means; with half the noise, not a quarter, 1.7 % of
-    heavy-tailed 1,000-step runs alarmed falsely, where without following it is 0.7 %.
+    takes, to a level better by more than d/2 and 2.5 times that level's own noise, or to one no worse with a quarter
+    of the baseline's noise, that is its baseline. The noise of a baseline on which the series was still falling says
+    nothing of the level it falls to. Chance alone hardly does either: of heavy-tailed 1,000-step runs 0.7 % alarm
+    falsely, as without following; with half the noise, not a quarter, it was 1.7 %.
     """
 
     settings: CusumSettings = field(default_factory=CusumSettings)
@@ -123,11 +123,11 @@ class BlockCusum(BlockDetector[CusumSettings]):
         level = sum(self._trail) / size
         if level > self._mean:
             return
-        lower = level < self._mean - max(self._least_change(self.settings.floor / 2), CLEARLY * self._noise)
         trail = np.array(self._trail)
-        noise = self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1))
+        noise = min(self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1)), self._noise)
+        lower = level < self._mean - max(self._least_change(self.settings.floor / 2), CLEARLY * noise)
         if lower or noise < self._noise * CALMER:
-            self._take(level, min(noise, self._noise))
+            self._take(level, noise)
             self._trail = []
 
     def _take(self, mean: float, noise: float) -> None:
