@@ -18,6 +18,8 @@ class Scalar:
     """Samples that the value rests on, where it is a statistic."""
     error: float | None = None
     """Standard deviation of its logarithm through the sampling of sequences, where it is known."""
+    quantum: float = 0.0
+    """What it was rounded to, where that is known: 0.001 is three decimals."""
 
 
 @dataclass(frozen=True)

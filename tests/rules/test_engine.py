@@ -94,6 +94,18 @@ def test_a_condition_that_does_not_last_leaves_nothing():
     assert engine.findings == []
 
 
+def test_single_dips_delay_and_do_not_prevent():
+    engine = Engine([rule(for_steps=5)])
+    assert run(engine, [0, 0, 0, 0, 1, 0, 0, 0, 0]) == ["pending"] * 8 + ["firing"]
+    assert [(f.onset, f.fired) for f in engine.findings] == [(0, 8)]
+
+
+def test_what_holds_in_two_steps_of_three_does_not_last():
+    engine = Engine([rule(for_steps=5)])
+    assert "firing" not in run(engine, [0, 0, 1] * 50)
+    assert engine.findings == []
+
+
 def test_missing_values_neither_start_nor_end_a_finding():
     engine = Engine([rule(for_steps=2)])
     assert run(engine, [None, 0, None, 0, 0, None, None, 1]) == [

@@ -51,6 +51,15 @@ def test_the_earliest_onset_then_the_diagnostic_order():
     assert first_break([finding(policy, 90, 95), finding(reward, 90, 99)]).rule is reward
 
 
+def test_the_outcome_is_first_only_where_it_lasts_and_nothing_else_had_begun():
+    outcome, policy = rule("AAA001", "outcome"), rule("BBB001", "policy_update")
+    assert first_break([finding(outcome, 80, 90)]).rule is outcome
+    assert first_break([finding(outcome, 80, 90), finding(policy, 85, 99)]).rule is policy
+    assert first_break([finding(outcome, 80, 90), finding(policy, 95, 99)]).rule is outcome
+    assert first_break([finding(outcome, 80, 90, 94), finding(policy, 95, 99)]).rule is policy
+    assert first_break([finding(outcome, 80, 90, 94)]).rule is outcome
+
+
 def test_what_is_pending_or_of_severity_info_breaks_nothing():
     assert first_break([]) is None
     assert first_break([finding(rule("AAA001"), 5, None), finding(rule("BBB001", severity="info"), 5, 6)]) is None

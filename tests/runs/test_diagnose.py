@@ -249,3 +249,22 @@ def test_large_steps_and_sparse_rows_are_fine(rng):
     found = diagnose(finished(rows))
     assert found.summary.last_step == max(rows)
     assert np.isfinite(list(found.series["reward"].values())).all()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
+    rows = {}
+    for step in range(1, 61):
+        fallen = 0.6 * (lost and step > 40)
+        rows[step] = {"reward": min(step, 30) / 30 - fallen}
+        if step % 4 == 0:
+            rows[step]["eval_score"] = 0.2 + min(step, 40) / 100 - fallen
+    found = diagnose(finished(rows))
+    best = {one["series"]: one for one in found.summary.to_json()["best"]}
+    assert best["reward"]["level"] == pytest.approx(1)
+    assert 30 < best["reward"]["step"] <= 40
+    assert best["reward"]["last"] == pytest.approx(0.4 if lost else 1)
+    assert best["eval_score"]["level"] == pytest.approx(0.6 if not lost else 0.58, abs=0.03)
+    assert best["eval_score"]["step"] in ((40, 44, 48, 52) if not lost else (36, 40))
+    assert ("OUT001" in {one.rule.id for one in found.summary.findings}) is lost
+    assert "Best reward 1 up to step" in run_page(found)

@@ -33,6 +33,7 @@ class Why(Enum):
     ZERO_BASELINE = "the baseline is 0"
     NEW_BASELINE = "the baseline was taken anew"
     ZERO = "{series} is 0"
+    ROUNDED = "{series} is logged in steps of {quantum:g}, too coarse to tell"
     STILL = "one of the two does not move"
     LOST = "no value since step {step}"
     NO_CELLS = "no name of a tool or an environment observed"

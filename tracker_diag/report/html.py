@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tracker_diag.errors import require
 from tracker_diag.records import Table
-from tracker_diag.report.tables import brief, describe
+from tracker_diag.report.tables import best_level, brief, describe
 from tracker_diag.rules.triage import Summary
 
 
@@ -19,7 +19,7 @@ def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str,
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"describe": describe, "cell": _cell}
+    environment.filters |= {"describe": describe, "best_level": best_level, "cell": _cell}
     text: str = environment.get_template("report.html.j2").render(
         summary=summary,
         first=summary.first_break,

@@ -67,3 +67,8 @@ def brief(table: Table) -> Table:
     shown = [i for i, room in enumerate(has_room) if room and any(row[i] not in (None, "") for row in table.rows)]
     rows = tuple(tuple(row[i] for i in shown) for row in table.rows)
     return Table(table.name, tuple(table.columns[i] for i in shown), rows)
+
+
+def best_level(reading: Reading) -> str:
+    """Of an outcome, its best level, where that was, and what it is now."""
+    return f"{reading.series} {reading.baseline:.3g} up to step {reading.at}, {reading.value:.3g} now"

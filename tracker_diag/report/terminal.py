@@ -11,7 +11,7 @@ from rich.text import Text
 from tracker_diag.metrics.reasons import Reason, Why
 from tracker_diag.report.console import unbroken
 from tracker_diag.report.first_look import sight
-from tracker_diag.report.tables import describe
+from tracker_diag.report.tables import best_level, describe
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
@@ -82,6 +82,8 @@ def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> Re
         rows.add_row(heading, Text(_cut(caveat, 150), style="yellow"))
     for heading, line in zip(("tails now", ""), summary.tails, strict=False):
         rows.add_row(heading, _cut(line, 130))
+    for heading, outcome in zip(("best", ""), summary.best, strict=False):
+        rows.add_row(heading, best_level(outcome))
     rows.add_row("rules", f"{_sight(summary)}; run.diag.explain() says what")
     places = [
         (label, place) for label, place in (*zip(("see", ""), where, strict=False), ("all of it", again)) if place
@@ -148,10 +150,12 @@ def _in_short(reasons: Sequence[Reason]) -> str:
 
 
 def _columns(summary: Summary) -> Table:
-    """Who could not see, by reason, and who saw nothing wrong."""
+    """How good it was, who could not see, by reason, and who saw nothing wrong."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
+    for one in summary.best:
+        table.add_row(Text("best", style="cyan"), best_level(one))
     groups: dict[str, list[str]] = {}
     for rule, reasons in summary.blind.items():
         groups.setdefault(_in_short(reasons), []).append(rule)

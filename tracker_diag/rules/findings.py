@@ -24,6 +24,8 @@ class Reading:
     n: int | None = None
     onset: int | None = None
     unknown: Reason | None = None
+    at: int | None = None
+    """The step of the baseline, where that is one level and not a period."""
     keys: tuple[str, ...] = ()
     """The series that `series` is made of, one or two, where it is of series at all."""
 

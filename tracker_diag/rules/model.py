@@ -17,11 +17,11 @@ Severity: TypeAlias = Literal["info", "warn", "error"]
 
 Link: TypeAlias = Literal[
     "environment", "evaluation", "reward", "advantage", "policy_update",
-    "critic", "exploration", "freshness", "numerics", "resources",
+    "critic", "exploration", "freshness", "numerics", "resources", "outcome",
 ]  # fmt: skip
-"""The link of the training loop that a rule belongs to, in diagnostic order."""
+"""The link of the training loop that a rule belongs to, in diagnostic order; the outcome is the damage, no cause."""
 
-READING_FIELDS: dict[str, float | str] = {"value": 1.0, "baseline": 1.0, "ratio": 1.0, "n": 1, "series": ""}
+READING_FIELDS: dict[str, float | str] = {"value": 1.0, "baseline": 1.0, "ratio": 1.0, "n": 1, "at": 1, "series": ""}
 """What a summary may show of a signal, each with one of its kind."""
 
 CATALOG = Path(__file__).resolve().parent / "catalog"
@@ -70,7 +70,8 @@ class Rule(Node):
     support: tuple[str, ...] = ()
     """Signals that are shown as evidence and decide nothing."""
     for_steps: int = Field(default=1, ge=1)
-    """Steps that the condition must hold before the rule fires; until then it is pending."""
+    """Steps that the condition must hold before the rule fires; until then it is pending. A step on which it does not
+    hold takes three of them back."""
     keep_firing_steps: int = Field(default=10, ge=0)
     """Steps that it must fail before a firing rule is resolved."""
     cooldown_steps: int = Field(default=100, ge=0)

@@ -29,7 +29,7 @@ summary: "reward is {reward_low.value:.3g}"
 # All else may be left out. What stands here holds then.
 # link: policy_update      # or environment, evaluation, reward, advantage, critic, exploration, freshness, …
 # severity: warn           # info: in the table only; error: the run is likely wasted, for `status: stable`
-# for_steps: 1             # steps that the condition must hold before the rule fires
+# for_steps: 1             # steps that the condition must hold before the rule fires; one without it takes 3 back
 # keep_firing_steps: 10    # steps that it must fail before that is over
 # description: Detects …   # what it sees, for `tracker-diag rules show ACM001`
 # rationale: …             # why that is bad

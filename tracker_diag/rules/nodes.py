@@ -203,6 +203,13 @@ class Stuck(Node):
     within: float = Field(default=0.0, ge=0)
 
 
+class Collapse(Node):
+    """The series has lost more than half of what it had gained by its best level, and stays down: detect/course.py."""
+
+    kind: Literal["collapse"] = "collapse"
+    series: SeriesRef
+
+
 class Absent(Node):
     """The series has not come once in the first `steps` steps of the run, or since."""
 
@@ -249,7 +256,7 @@ class Fired(Node):
 
 
 Signal: TypeAlias = Annotated[
-    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Often | Stuck | Absent | NonFinite
+    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Often | Stuck | Collapse | Absent | NonFinite
     | MissingRank | ConfigChanged | ConfigIs | Fired,
     Field(discriminator="kind"),
 ]  # fmt: skip

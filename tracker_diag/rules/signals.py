@@ -6,7 +6,7 @@ from typing import Any
 from tracker_diag.rules import nodes
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import All, AnyOf, Condition, Not, Signal
-from tracker_diag.rules.readers import change, level, often, presence
+from tracker_diag.rules.readers import change, level, often, outcome, presence
 from tracker_diag.rules.readers.base import Place, Reader
 
 READERS: dict[type[nodes.Node], Callable[[Any, Place], Reader]] = {
@@ -18,6 +18,7 @@ READERS: dict[type[nodes.Node], Callable[[Any, Place], Reader]] = {
     nodes.Correlation: level.CorrelationReader,
     nodes.Often: lambda signal, at: often.OftenReader(signal, reader(signal.of, at), at),
     nodes.Stuck: level.StuckReader,
+    nodes.Collapse: outcome.CollapseReader,
     nodes.Absent: presence.AbsentReader,
     nodes.NonFinite: presence.NonFiniteReader,
     nodes.MissingRank: presence.MissingRankReader,

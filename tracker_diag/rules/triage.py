@@ -6,7 +6,7 @@ from typing import get_args
 
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Link, Severity
 
 DIAGNOSTIC_ORDER: tuple[str, ...] = get_args(Link)
@@ -16,11 +16,17 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warn", "error")
 def first_break(findings: Collection[Finding]) -> Finding | None:
     """The earliest onset among the findings that fired at warn or above, ties by diagnostic order.
 
-    What another of them explains is represented by that other one: its parts may well have been seen before it.
+    What another of them explains is represented by that other one: its parts may well have been seen before it. The
+    outcome, which is damage, is only first where it lasts and nothing else had begun when it was seen, or where there
+    is nothing else.
     """
     fired = [f for f in findings if f.fired is not None and f.rule.severity != "info"]
     unexplained = [f for f in fired if not any(explains(cause, f) for cause in fired)]
     candidates = unexplained or fired  # rules that explain each other explain nothing
+    causes = [f for f in candidates if f.rule.link != "outcome"]
+    lasting = [f.fired for f in candidates if f.rule.link == "outcome" and f.fired is not None and f.resolved is None]
+    if causes and (not lasting or any(f.onset <= min(lasting) for f in causes)):
+        candidates = causes
     return min(candidates, key=lambda f: (f.onset, DIAGNOSTIC_ORDER.index(f.rule.link), f.fired), default=None)
 
 
@@ -54,13 +60,15 @@ class Summary:
     """What keeps "nothing was found" from meaning that all was well."""
     tails: tuple[str, ...] = ()
     """Where the tails are now, a line for each pair."""
+    best: tuple[Reading, ...] = ()
+    """Reward and evaluation: the last level as value, the best one as baseline, its step as `at`."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
         findings, blind = tuple(engine.findings), engine.blind()
         told = {finding.rule.id for finding in findings}
         healthy = tuple(rule.id for rule in engine.rules if rule.id not in told and rule.id not in blind)
-        return cls(source, steps, first_step, last_step, findings, blind, healthy)
+        return cls(source, steps, first_step, last_step, findings, blind, healthy, best=engine.best)
 
     def __str__(self) -> str:
         """One short paragraph: what broke first, and how many rules say what."""
@@ -96,4 +104,7 @@ class Summary:
             "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
             "caveats": list(self.caveats),
+            "best": [
+                {"series": one.series, "step": one.at, "level": one.baseline, "last": one.value} for one in self.best
+            ],
         }

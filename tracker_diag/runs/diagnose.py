@@ -120,7 +120,9 @@ def diagnose(
     series: dict[str, dict[int, float]] = {}
     tokens, absent = 0.0, _absent(rows)
     for step, row in rows.items():
-        now = dict(statistics(row)) | {name: Scalar(name, value) for name, value in keys.values(row).items()}
+        now = dict(statistics(row)) | {
+            name: Scalar(name, value, quantum=run.quantum) for name, value in keys.values(row).items()
+        }
         now = {name: one for name, one in now.items() if math.isfinite(one.value)}
         for name, one in now.items():
             series.setdefault(name, {})[step] = one.value

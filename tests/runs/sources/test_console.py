@@ -1,8 +1,9 @@
 import math
+from dataclasses import replace
 
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag import SourceError, diagnose
 from tracker_diag.runs.sources.console import read_console
 
 
@@ -50,6 +51,19 @@ def test_verl_that_rounds(tmp_path):
     run = run_of(tmp_path, "step:1 - actor/kl_loss:0.000 - actor/lr:0.000 - critic/score/mean:0.508\n" * 2)
     assert run.rows == {1: {"actor/kl_loss": 0.0, "actor/lr": 0.0, "critic/score/mean": 0.508}}
     assert run.notes == ("the log rounds to three decimals: what is small, as a learning rate or a KL, reads as 0",)
+    assert run.quantum == 0.001
+
+
+def test_a_printed_zero_is_no_zero(tmp_path):
+    """A policy that learns, with an entropy, a KL and a learning rate that three decimals cannot show."""
+    rows = "step:{} - actor/entropy:0.000 - actor/ppo_kl:0.000 - actor/lr:0.000 - actor/grad_norm:2.06{}\n"
+    run = run_of(tmp_path, "".join(rows.format(step, step % 10) for step in range(1, 61)))
+    summary = diagnose(run).summary
+    assert not [one for one in summary.findings if one.rule.id == "EXP007"]
+    (why,) = summary.blind["EXP007"]
+    assert "in steps of 0.001, too coarse to tell" in str(why)
+    exact = diagnose(replace(run, quantum=0.0)).summary
+    assert exact.first_break.rule.id == "EXP007"
 
 
 def trl(steps, every, *, bar=True, text=str):

@@ -24,12 +24,17 @@ class ThresholdReader(Reader):
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
-        self.holds = None if now is None else outside(now.value, self._above, self._below)
+        unseen = now is None or any(
+            limit is not None and abs(now.value - limit) < now.quantum / 2 for limit in (self._above, self._below)
+        )
+        self.holds = None if now is None or unseen else outside(now.value, self._above, self._below)
 
     def reading(self) -> Reading:
         now = self._series.now
         if now is None:
             return self._series.unknown()
+        if self.holds is None:
+            return self._series.unknown(reason(Why.ROUNDED, series=self._series.name, quantum=now.quantum))
         return self._series.reading(self.holds, now.value)
 
 
@@ -127,23 +132,32 @@ class StuckReader(Reader):
         self._series, self._within = at.series(signal.series), signal.within
         self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=signal.steps)
+        self._quantum = 0.0
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
         if now is not None:
+            self._quantum = now.quantum
             self._recent.append(now.value)
             self._judge()
 
+    @property
+    def _full(self) -> bool:
+        return len(self._recent) == self._recent.maxlen
+
     def _judge(self) -> None:
-        full = len(self._recent) == self._recent.maxlen
-        self.holds = max(self._recent) - min(self._recent) <= self._within if full else None
+        spread = max(self._recent) - min(self._recent)
+        unseen = spread <= self._within < spread + self._quantum
+        self.holds = spread <= self._within if self._full and not unseen else None
 
     def reading(self) -> Reading:
         if not self._recent:
             return self._series.unknown()
-        if self.holds is None:
+        if not self._full:
             few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._recent.maxlen or 0)
             return self._series.unknown(few)
+        if self.holds is None:
+            return self._series.unknown(reason(Why.ROUNDED, series=self._series.name, quantum=self._quantum))
         return self._series.reading(self.holds, self._recent[-1])
 
     def rebaseline(self) -> None:
@@ -156,7 +170,8 @@ class StuckReader(Reader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
-        self._judge()
+        if self._recent:
+            self._judge()
 
 
 def _spearman(values: Any) -> float | None:

@@ -5,6 +5,7 @@ over, and a log without any says so.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
@@ -58,7 +59,7 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
             verl.note(f"the last line, {number}, breaks off; its last number was left out")
         if rounded:
             verl.note("the log rounds to three decimals: what is small, as a learning rate or a KL, reads as 0")
-        return verl.finish(source)
+        return replace(verl.finish(source), quantum=0.001 if rounded else 0.0)
     if not trl.rows.added:
         raise SourceError(f"{file}: no metrics in {number} lines: neither a step of verl nor a dictionary of TRL")
     return trl.finish(source)

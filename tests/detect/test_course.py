@@ -1,0 +1,159 @@
+"""Whether a series has lost what it had gained: whatever its scale and sign, from ten rows on."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag.detect.course import FEWEST, MOST, Course
+from tracker_diag.errors import StateError
+
+
+def course(values, rising=True):
+    found = Course(rising)
+    for step, value in enumerate(values):
+        found.add(10 * step, value)
+    return found
+
+
+def ever(values, rising=True):
+    """The row at which it was first lost; None if it never was."""
+    found = Course(rising)
+    for step, value in enumerate(values):
+        fall = found.fall() if found.add(step, value) else None
+        if fall and fall.lost:
+            return step
+    return None
+
+
+def learnt(rng, rows=80):
+    """A reward that rises from 0.2 to 0.7, with noise of 0.03."""
+    return 0.2 + 0.5 / (1 + np.exp(-(np.arange(rows) - rows / 4) / 5)) + 0.03 * rng.normal(size=rows)
+
+
+def test_a_fall_is_told_with_its_best_level_and_its_onset(rng):
+    values = learnt(rng)
+    values[50:] -= np.clip((np.arange(30) + 1) / 5, 0, 1) * 0.4
+    fall = course(values).fall()
+    assert fall.lost
+    assert fall.best == pytest.approx(0.7, abs=0.05)
+    assert 0 <= fall.best_step < 500
+    assert 500 <= fall.onset <= 540
+    assert fall.now == pytest.approx(0.3, abs=0.05)
+
+
+def test_ten_rows_are_enough_and_nine_are_not(rng):
+    values = 0.7 + 0.01 * rng.normal(size=14)
+    values[7:] = 0.01
+    assert course(values[: FEWEST - 1]).fall() is None
+    assert FEWEST - 1 <= ever(values) <= 12
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("shift", [-1000.0, 0.0, 3.0])
+def test_scale_and_shift_change_nothing(rng, scale, shift):
+    values = learnt(rng)
+    values[50:] -= 0.4
+    assert ever(scale * (values + shift)) == ever(values)
+
+
+def test_what_is_better_lower_is_turned_round(rng):
+    values = learnt(rng)
+    values[50:] -= 0.4
+    assert ever(-values, rising=False) == ever(values) is not None
+    assert ever(-values) != ever(values)
+
+
+@pytest.mark.parametrize("lost", [0.1, 0.9])
+def test_half_of_what_was_gained_decides(rng, lost):
+    values = learnt(rng, 200)
+    values[150:] -= lost * 0.5
+    assert course(values).fall().lost is (lost > 0.5)
+
+
+def test_what_comes_back_is_not_lost(rng):
+    values = learnt(rng, 120)
+    values[50:70] -= 0.4
+    assert ever(values) is not None
+    assert not course(values).fall().lost
+
+
+@pytest.mark.parametrize(("deviations", "lost"), [(2, False), (8, True)])
+def test_a_fall_within_the_noise_of_a_row_is_none(rng, deviations, lost):
+    """However sure many rows make it: a run that began near its best has little to lose half of."""
+    values = 0.97 + 0.01 * rng.normal(size=400)
+    values[200:] -= deviations * 0.01
+    assert course(values).fall().lost is lost
+
+
+def test_a_bad_batch_is_no_fall_and_a_good_one_no_best(rng):
+    values = learnt(rng)
+    values[[30, 45, 60]] = 0.0
+    assert ever(values) is None
+    values[0] = 10.0
+    assert ever(values) is None
+
+
+def test_what_was_learnt_in_40_rows_and_lost_is_told():
+    found = 0
+    for seed in range(40):
+        values = learnt(np.random.default_rng(seed), 40)
+        values[25:] -= 0.5
+        found += course(values).fall().lost
+    assert found >= 30  # in the others the rows of the rise look as if they hung together
+
+
+def walk(rng, phi, rows):
+    """AR(1) of standard deviation 1; with φ = 1 a walk."""
+    noise = rng.normal(size=rows + 100) * math.sqrt(1 - phi**2 if phi < 1 else 1)
+    values = np.zeros(rows + 100)
+    for t in range(1, rows + 100):
+        values[t] = phi * values[t - 1] + noise[t]
+    return values[100:]
+
+
+@pytest.mark.parametrize(("phi", "most"), [(0.0, 1), (0.5, 5), (0.8, 8), (1.0, 15)])
+def test_noise_alone_is_rarely_a_fall(phi, most):
+    """100 runs of 40 rows each, looked at in each row: independent, dependent, a walk as means over episodes are."""
+    assert sum(ever(walk(np.random.default_rng(seed), phi, 40)) is not None for seed in range(100)) <= most
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
+def test_noise_on_a_reward_that_rises_is_no_fall(phi):
+    rising = 8 / (1 + np.exp(-(np.arange(120) - 40) / 8))
+    assert sum(ever(rising + walk(np.random.default_rng(seed), phi, 120)) is not None for seed in range(30)) == 0
+
+
+def test_a_constant_has_not_fallen():
+    assert not course([0.5] * 100).fall().lost
+    assert not course([0.0] * 50 + [1.0] * 50).fall().lost
+
+
+def test_a_long_run_is_kept_in_few_blocks(rng):
+    values = np.repeat(learnt(rng, 400), 50)
+    values[15_000:] -= 0.4
+    found = course(values)
+    assert found.rows == 20_000
+    assert len(found._means) < 2 * MOST
+    assert found.fall().lost
+    assert abs(found.fall().onset - 150_000) < 6_000  # a level is the mean of a tenth of the run
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 60))
+def test_saved_at_any_row_it_goes_on_the_same(values, cut):
+    before, whole = course(values[:cut]), course(values)
+    after = Course()
+    after.load_state_dict(json.loads(json.dumps(before.state_dict(), allow_nan=False)))
+    for step, value in enumerate(values[cut:], min(cut, len(values))):
+        after.add(10 * step, value)
+    assert after == whole
+    fall = whole.fall()
+    assert fall is None or fall.lost in (True, False)
+
+
+def test_a_state_that_is_none_is_told():
+    with pytest.raises(StateError, match="2 means with 1 ends"):
+        Course().load_state_dict({"rows": 2, "size": 1, "means": [1.0, 2.0], "ends": [1], "open": []})

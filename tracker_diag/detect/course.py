@@ -1,0 +1,169 @@
+"""The course of a series over a whole run: its best level so far, and whether what it had gained is lost.
+
+For the outcome, as reward or evaluation, whose scale, sign and noise nobody knows beforehand. Everything is held
+against the series itself: its noise from row to row, and what it had gained up to its best. A level is the mean of a
+tenth of the run, three rows at least.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import StateError
+from tracker_diag.stats.arrays import Float64Array
+
+FEWEST = 10
+"""Rows from which on a course can be told."""
+MOST = 128
+"""Blocks that are kept: when there are twice as many, each two become one."""
+PART = 10
+"""A level is the mean of this part of the run."""
+SHORTEST = 3
+"""Rows of a level, at least."""
+LOST = 0.5
+"""Part of what had been gained that is lost, at least."""
+WANDER = 2.0
+"""Times as far as the level has gone the other way, at least."""
+EFFECT = 4.0
+"""Standard deviations of the noise of a row, at least: what many rows make sure may still be too small to matter."""
+SURE = 5.0
+"""Standard errors of the difference of two levels by which one lies below the best: the best is one of many."""
+FAR = 6.0
+"""Times as far as the level has gone the other way, from which on a fall is no chance however the rows depend."""
+LEARNT = 0.25
+"""Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
+FEW = 2.0
+"""By this over √n both limits are wider with n values: what tells the noise is itself a sample."""
+DOUBT = 0.25
+"""Half as many standard deviations by which the share of turns is taken to be smaller than it is seen."""
+TRIMMED = 0.1
+"""Part of the largest changes from row to row that tells nothing of the noise: the fall itself is among them."""
+
+
+@dataclass(frozen=True)
+class Fall:
+    """Where a series stands against its best; levels in its own unit."""
+
+    best: float
+    """The best level."""
+    best_step: int
+    """The step at which that level ends."""
+    now: float
+    """The last level."""
+    onset: int
+    """The step from which on the level lies lower than a quarter of the way down from the best; the last step, if it
+    does not."""
+    lost: bool
+    """Whether more than half of what was gained is gone, for as long as a level is, and more than chance takes away."""
+
+
+@dataclass
+class Course:
+    """Means of at most `MOST` to twice as many blocks of rows, of one size, over the whole run.
+
+    `rising` is the direction that is better.
+    """
+
+    rising: bool = True
+    rows: int = 0
+    _size: int = 1
+    """Rows of a block."""
+    _means: list[float] = field(default_factory=list[float])
+    _ends: list[int] = field(default_factory=list[int])
+    """The last step of each block."""
+    _open: list[float] = field(default_factory=list[float])
+
+    def add(self, step: int, value: float) -> bool:
+        """Take a value; whether a block is full with it."""
+        self.rows += 1
+        self._open.append(min(max(value, -1e100), 1e100))
+        if len(self._open) < self._size:
+            return False
+        self._means.append(sum(self._open) / self._size)
+        self._ends.append(step)
+        self._open = []
+        if len(self._means) == 2 * MOST:
+            self._means = [(a + b) / 2 for a, b in zip(self._means[::2], self._means[1::2], strict=True)]
+            self._ends, self._size = self._ends[1::2], 2 * self._size
+        return True
+
+    def fall(self) -> Fall | None:
+        """Where the series stands; None with fewer than `FEWEST` rows."""
+        if self.rows < FEWEST:
+            return None
+        sign = 1.0 if self.rising else -1.0
+        y = np.array(self._means) * sign
+        width = max(SHORTEST, math.ceil(self.rows / PART / self._size))
+        windows = np.lib.stride_tricks.sliding_window_view(y, width)
+        # One good or bad row in three moves their mean, and leaves their median where it was.
+        levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
+        safe = np.minimum(levels, medians)
+        best = int(np.argmax(safe))
+        top = float(safe[best])
+        now = min(float(max(levels[-1], medians[-1])), top)
+        drop, before, since = top - now, levels[: best + 1], levels[best:]
+        gained = top - float(before.min())
+        # Down on the way to the best, or up since: what only wanders has fallen as far before, or has come back since.
+        wander = max(_largest_fall(before), _largest_fall(-since))
+        high = best + int(np.flatnonzero(since >= top - drop / 4)[-1])
+        wider = 1 + FEW / math.sqrt(len(y))
+        sure = drop > SURE * wider * _error(y, width)
+        learnt = best >= width and gained > LEARNT * drop
+        noise = _noise(y)
+        far = learnt and drop > FAR * wider * max(wander, 2 * noise * math.sqrt(2 / width))
+        return Fall(
+            best=sign * top,
+            best_step=self._ends[best + width - 1],
+            now=sign * now,
+            onset=self._ends[min(high + 1, len(levels) - 1) + width - 1],
+            lost=(sure or far)
+            and drop > max(LOST * gained, WANDER * wander, EFFECT * noise)
+            and len(levels) - 1 - high >= width,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs, in JSON values."""
+        return {"rows": self.rows, "size": self._size, "means": list(self._means), "ends": list(self._ends),
+                "open": list(self._open)}  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; StateError if it is none."""
+        if len(state["means"]) != len(state["ends"]) or state["size"] < 1:
+            raise StateError(f"course: {len(state['means'])} means with {len(state['ends'])} ends given")
+        self.rows, self._size = state["rows"], state["size"]
+        self._means, self._ends, self._open = list(state["means"]), list(state["ends"]), list(state["open"])
+
+
+def _largest_fall(levels: Float64Array) -> float:
+    return float((np.maximum.accumulate(levels) - levels).max())
+
+
+def _error(y: Float64Array, width: int) -> float:
+    """Standard error of the difference of two means of `width` values, as the changes from value to value tell it.
+
+    Of AR(1) the changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2, with which they turn, one
+    up and the next down, in a share of arccos(−(1 − φ)/2)/π of the cases: two thirds of them if the values are
+    independent, half if they walk. That share is not moved by a few large changes, as those of a fall. A moving
+    average, as that over the last hundred episodes, walks, so that hardly any fall of it is sure.
+    """
+    change = np.diff(y)
+    up = np.sign(change[change != 0])
+    turns = float(np.mean(up[1:] != up[:-1])) - DOUBT / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
+    phi = min(max(1 - 2 * math.sin(math.pi * (turns - 0.5)), 0.0), 0.97)
+    sigma = _spread(change) / math.sqrt(2 * (1 - phi))
+    return sigma * math.sqrt(2 * min((1 + phi) / (1 - phi) / width, 1.0))
+
+
+def _noise(y: Float64Array) -> float:
+    """Standard deviation of a value about a level that changes steadily, from the second differences."""
+    return _spread(np.diff(y, 2)) / math.sqrt(6)
+
+
+def _spread(changes: Float64Array) -> float:
+    """Standard deviation of normal `changes`, without the largest tenth of them."""
+    size = np.abs(changes)
+    # The mean size of a normal change is 0.80 of its deviation, without the largest tenth 0.66.
+    return float(size[size <= np.quantile(size, 1 - TRIMMED)].mean()) / 0.66

@@ -1,0 +1,234 @@
+"""One rule on one pair and slice: when it is pending, fires and is over.
+
+    unknown ⇄ healthy → pending → firing → resolved
+
+What cannot be seen is unknown, never healthy; it neither starts nor ends a finding.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.series import Pair, any_of
+from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import (
+    BaselineRatio,
+    Collapse,
+    ConfigChanged,
+    Correlation,
+    Growth,
+    Often,
+    SliceName,
+    Spike,
+    Stuck,
+    Trend,
+    names,
+)
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.readers.base import LOST_AFTER, Reader
+from tracker_diag.rules.signals import can_be, holds
+
+RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
+
+HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Often, Correlation, Stuck, Collapse, ConfigChanged)
+"""Signals that look at what was normal before."""
+
+PAST = 100
+"""Findings that are kept of one rule, pair and slice."""
+
+DIP = 3
+"""Steps of `for_steps` that a step takes back on which the condition does not hold: single dips among many delay."""
+
+
+class Watch:
+    """One rule on one pair and slice."""
+
+    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader]) -> None:
+        self.rule = rule
+        self.pair: Pair | None = pair
+        self.slice = slice
+        self._readers = readers
+        self._required = tuple(dict.fromkeys(names(rule.condition)))
+        self._deciding = [readers[name] for name in self._required]
+        self._said: list[bool | None] = []
+        """What they said last, of which the verdict was."""
+        self._verdict: bool | None = None
+        self._silent = list(self._required)
+        """Signals that have never said anything."""
+        self._can_fire = False
+        self._held, self._failed, self._since = 0, 0, 0
+        self._judged: tuple[int, bool | None] | None = None
+        """The last step, and the verdict there."""
+        self.state: RuleState = "unknown"
+        self.finding: Finding | None = None
+        self.past: list[Finding] = []
+        self.given = False
+        """Whether the pair was ever observed, and gave a signal."""
+        self._blindness: Reason | None = reason(Why.NO_STEP)
+        """Why it cannot see, where its readers do not tell."""
+        self._has_seen, self._missed = False, 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.rule.id}/{self.pair or ''}/{self.slice}"
+
+    @property
+    def sees(self) -> bool:
+        """Whether the rule could decide, at some step and not too long ago."""
+        return self._has_seen and self._missed <= LOST_AFTER
+
+    @property
+    def blindness(self) -> Reason:
+        """Why the rule cannot see."""
+        if self._blindness:
+            return self._blindness
+        unknown = (one.reading().unknown for one in self._deciding if one.holds is None)
+        return next((why for why in unknown if why), reason(Why.UNCHECKED)).about(self.pair)
+
+    def step(self, observed: Observed) -> bool:
+        """Take in one step, once the readers have; whether a finding began, fired or was resolved."""
+        said = [one.holds for one in self._deciding]
+        if said != self._said:  # at most steps nothing new is said
+            self._said, self._verdict = said, self._judge()
+        self.given = self.given or self.pair is None or self.pair not in observed.absent
+        judged, self._judged = self._judged, (observed.step, self._verdict)
+        if judged == self._judged:
+            return False  # what came later of this step is none of ours
+        if self._verdict is None:
+            self._missed, self._blindness = self._missed + 1, None
+            if self.state == "healthy":
+                self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
+            return False
+        self._has_seen, self._missed = True, 0
+        return self._true(observed) if self._verdict else self._false(observed.step)
+
+    def _judge(self) -> bool | None:
+        silent = [name for name in self._silent if self._readers[name].holds is None]
+        if silent != self._silent:
+            self._silent = silent
+            self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(silent))
+        # What fails for want of a metric that never came is no health: the rule could not have fired.
+        return holds(self.rule.condition, self._readers) if self._can_fire else None
+
+    def inhibit(self, firing: Sequence[Finding]) -> bool:
+        """Mark the finding by what explains it now, and tell whether that has changed.
+
+        A resolved finding keeps its mark.
+        """
+        if self.finding is None or self.finding.state == "resolved":
+            return False
+        before = self.finding.inhibited_by
+        by = next((f.rule.id for f in firing if f.covers(self.rule, self.pair, self.slice)), None)
+        self.finding = self.finding.moved(inhibited_by=by)
+        return by != before
+
+    def rebaseline(self, step: int) -> bool:
+        """Begin anew, if the rule looks at what was normal; whether a firing finding ended by it."""
+        if not any(isinstance(self.rule.signals[name], HISTORICAL) for name in self._required):
+            return False
+        fired = self.finding is not None and self.state == "firing"
+        if self.finding and fired:
+            self.finding = self.finding.moved(state="resolved", resolved=step)
+        self._drop_pending()
+        self._failed, self.state = 0, "unknown"
+        self._has_seen, self._blindness = False, reason(Why.NEW_BASELINE)
+        return fired
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "counts": [self._held, self._failed, self._since, self._missed],
+            "judged": list(self._judged) if self._judged else None,
+            "state": self.state,
+            "finding": self.finding.state_dict() if self.finding else None,
+            "past": [finding.state_dict() for finding in self.past],
+            "given": self.given,
+            "has_seen": self._has_seen,
+            "blindness": self.blindness.state_dict(),
+            "silent": list(self._silent),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._held, self._failed, self._since, self._missed = state["counts"]
+        self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
+        self.state, self.given = state["state"], state["given"]
+        self._has_seen, self._blindness, self._said = state["has_seen"], Reason.of_state(state["blindness"]), []
+        self._silent = [name for name in self._required if name in state["silent"]]
+        self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
+        self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
+        self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
+
+    def _true(self, observed: Observed) -> bool:
+        self._failed, step = 0, observed.step
+        if self._held == 0:
+            self._since = step
+        self._held += 1
+        if self.state == "firing":
+            return False
+        fires = self._held >= self.rule.for_steps
+        if self.state == "pending" and not fires:
+            return False
+        self.state = "firing" if fires else "pending"
+        readings = {name: replace(one.reading(), signal=name) for name, one in self._readers.items()}
+        required = [readings[name] for name in self._required]
+        dated = [r.onset for r in required if r.holds and r.onset is not None]
+        if self.finding and self.finding.state == "resolved":
+            self.past = [*self.past[1 - PAST :], self.finding]
+        # All that it takes has begun with the last of its parts. What was resolved is over: the next finding
+        # dates from then at the earliest.
+        over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
+        onset = max([min(self._since, max(dated, default=self._since)), *over])
+        carried = observed.carriers(self.pair, self.slice) if fires and self.pair and not any_of(self.slice) else ()
+        summary = _render(self.rule.summary, readings, self.pair, self.slice)
+        self.finding = Finding(
+            rule=self.rule,
+            pair=self.pair,
+            slice=self.slice,
+            state="firing" if fires else "pending",
+            onset=onset,
+            fired=step if fires else None,
+            resolved=None,
+            summary="; ".join([summary, *map(str, carried)]),
+            evidence=tuple(readings[name] for name in (*self._required, *self.rule.support)),
+            carried_by=carried,
+        )
+        return True
+
+    def _false(self, step: int) -> bool:
+        held, self._held = self._held, 0
+        if self.state == "firing" and self.finding:
+            self._failed += 1
+            if self._failed <= self.rule.keep_firing_steps:
+                return False
+            self.state = "healthy"
+            self.finding = self.finding.moved(state="resolved", resolved=step)
+            return True
+        self._held = max(0, held - DIP)
+        if self.state == "pending" and self._held:
+            return False
+        self._drop_pending()
+        self.state = "healthy"
+        return False
+
+    def _drop_pending(self) -> None:
+        self._held = 0
+        if self.finding and self.finding.state == "pending":
+            self.finding = self.past.pop() if self.past else None
+
+
+def _render(template: str, readings: Mapping[str, Reading], pair: Pair | None, slice: str) -> str:
+    """`template` with the readings' numbers; "n/a" where there is none."""
+    parts = []
+    for literal, name, spec, _ in string.Formatter().parse(template):
+        parts.append(literal)
+        if name == "slice":
+            parts.append(slice)
+        elif name == "pair":
+            parts.append(pair or "")
+        elif name is not None:
+            signal, field = name.split(".")
+            value = getattr(readings[signal], field)
+            parts.append("n/a" if value is None else format(value, spec or ""))
+    return "".join(parts)
