@@ -177,7 +177,9 @@ def rules_page() -> str:
         "# Rules",
         "",
         "Made from `tracker_diag/rules/catalog` by `make docs`. `tracker-diag rules show <ID>` prints a page in the",
-        "terminal. info: shown in the table only; warn: look today; error: steps from here on are likely wasted.",
+        "terminal. info: something moved, shown in the table only. warn: the update is being harmed, or will be: look",
+        "today. error: the outcome is harmed. Findings that hang together are one incident, with one alert. It becomes",
+        "an error as soon as reward or evaluation has lost what it had gained.",
         "Rules of your own stand beside these: [own-rules.md](../own-rules.md).",
         "",
     ]
@@ -196,6 +198,7 @@ def rule_page(rule: Rule) -> str:
     """The page of one rule."""
     read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
     explains = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "no other rule"
+    leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to)
     about = f"pairs {', '.join(rule.pairs)}; slices {', '.join(rule.slices)}; " if rule.pairs else ""
     return "\n".join(
         [
@@ -208,7 +211,7 @@ def rule_page(rule: Rule) -> str:
             "## Evidence",
             "",
             f"It reads {', '.join(f'`{name}`' for name in read) or 'every metric'}; {about}and must hold for",
-            f"{rule.for_steps} steps. While it fires it explains {explains}.",
+            f"{rule.for_steps} steps. While it fires it explains {explains}.{leads and ' It leads to ' + leads + '.'}",
             "",
             *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
             "",

@@ -73,10 +73,10 @@ def test_the_committed_evidence_shows_what_is_claimed(runs):
             case "healthy" | "constrained":
                 assert rules == set()
             case "drift-aware":
-                assert rules <= {"POL002"}
+                assert rules <= {"POL002", "OUT001"}
                 assert run["blind"]["POL001"].startswith("policy: no signal")
             case "widen":
-                assert "POL002" in rules <= {"POL001", "POL002", "POL010"}  # KL runs away with the tail, much later
+                assert "POL002" in rules <= {"POL001", "POL002", "POL010", "OUT001"}  # KL and reward, much later
                 assert fired(run, "POL002")[0]["fired"] == first
             case "collapse":
                 assert any(finding["slice"] == "post_tool" for finding in run["findings"])

@@ -645,8 +645,8 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 3; leave it out, and the diagnostics begin anew"),
-        ({"version": 3}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 4; leave it out, and the diagnostics begin anew"),
+        ({"version": 4}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

@@ -18,8 +18,9 @@ from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.terminal import verdict
+from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.live import is_ours
 from tracker_diag.runs.page import about_keys, lines
 from tracker_diag.runs.sources.open import read_run
@@ -90,7 +91,7 @@ def replay(
     metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with 1 if a finding of this severity or worse fired.")
+        FailOn | None, typer.Option(help="Exit with 1 if an incident is of this severity or worse.")
     ] = None,
     rules: Which = None,
 ) -> None:
@@ -118,7 +119,7 @@ def diagnose(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained page with the curves.")] = None,
     fail_on: Annotated[
-        FailOn | None, typer.Option(help="Exit with 1 if a finding of this severity or worse fired.")
+        FailOn | None, typer.Option(help="Exit with 1 if an incident is of this severity or worse.")
     ] = None,
     framework: Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,

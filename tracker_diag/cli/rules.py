@@ -68,6 +68,7 @@ def page(rule: Rule) -> dict[str, str]:
         "false if": "\n".join(rule.false_positives),
         "numbers": rule.calibration.strip(),
         "explains": ", ".join(rule.inhibits) or "no other rule",
+        "leads to": ", ".join(rule.leads_to),
         "see": "\n".join(rule.references),
         "file": str(rule.file) if rule.own else "",
     }
@@ -100,7 +101,8 @@ def _require_known(rules: Sequence[Rule]) -> None:
     """RuleError if one of `rules` has the id of another in force, or speaks of a rule that there is not."""
     known = {rule.id for rule in in_force([rule for rule in rules if rule.own])}
     for rule in rules:
-        for other in (*rule.inhibits, *(id for s in rule.signals.values() if isinstance(s, Fired) for id in s.rules)):
+        fired = (id for signal in rule.signals.values() if isinstance(signal, Fired) for id in signal.rules)
+        for other in (*rule.inhibits, *rule.leads_to, *fired):
             if other not in known:
                 raise RuleError(f"{rule.where}: {rule.id} speaks of {other}, which is no rule{nearest(other, known)}")
 

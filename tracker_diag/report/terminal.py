@@ -33,9 +33,8 @@ def verdict(
         parts.append(Text("No rule fired at warn or above.", style="bold green"))
     else:
         parts += _headline(first, (lines or {}).get((first.rule.id, first.onset), ""))
-    others = [finding for finding in summary.findings if finding is not first]
-    if others:
-        parts += [Text(), _others(others, lines or {})]
+    if len(summary.findings) > (first is not None):
+        parts += [Text(), _others(summary, lines or {})]
     if live:
         parts += [Text(), Text("said while the run was underway", style="dim"), *(Text(f"  {one}") for one in live)]
     parts.append(Text())
@@ -49,7 +48,7 @@ LABELS = 11
 """Width of the labels beside the short verdict."""
 
 MOST_OTHERS = 2
-"""Findings that are listed beside the first break."""
+"""Incidents that are listed beside the first one."""
 
 
 def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> RenderableType:
@@ -61,23 +60,8 @@ def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> Re
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True, min_width=LABELS)
     rows.add_column()
-    first = summary.first_break
     color = STYLE[summary.level] if summary.level else "green"
-    if first is None:
-        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
-    else:
-        place = f", on {first.slice}" if first.slice != "all" else ""
-        rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
-        rows.add_row("since", f"step {first.onset}, told at step {first.fired}; rule {first.rule.id}")
-        rows.add_row("evidence", _cut(first.summary, 200))
-        if first.rule.remedy:
-            rows.add_row("do first", _cut(first.rule.remedy[0], 130))
-    others = [one for one in summary.findings if one is not first and one.fired is not None]
-    for heading, one in zip(("also", *[""] * MOST_OTHERS), others[:MOST_OTHERS], strict=False):
-        end = f" to {one.resolved}" if one.resolved is not None else ""
-        rows.add_row(heading, _cut(f"{one.rule.id} {one.slice} since step {one.onset}{end}: {one.rule.title}", 68))
-    if len(others) > MOST_OTHERS:
-        rows.add_row("", f"and {len(others) - MOST_OTHERS} more")
+    _add_incidents(rows, summary, color)
     for heading, caveat in zip(("but", ""), summary.caveats, strict=False):
         rows.add_row(heading, Text(_cut(caveat, 150), style="yellow"))
     for heading, line in zip(("tails now", ""), summary.tails, strict=False):
@@ -96,8 +80,33 @@ def short_verdict(summary: Summary, where: Sequence[str], again: str = "") -> Re
     )
 
 
+def _add_incidents(rows: Table, summary: Summary, color: str) -> None:
+    """The first incident with what hangs on it, and the causes of the others."""
+    first = summary.first_break
+    if first is None:
+        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
+    else:
+        place = f", on {first.slice}" if first.slice != "all" else ""
+        rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
+        rows.add_row("since", f"step {first.onset}, told at step {first.fired}; rule {first.rule.id}")
+        rows.add_row("evidence", _cut(first.summary, 200))
+        if first.rule.remedy:
+            rows.add_row("do first", _cut(first.rule.remedy[0], 130))
+    for incident in (one for one in summary.incidents if one.cause is first):
+        if with_it := dict.fromkeys(f"{one.rule.id} {one.rule.name}" for one in incident.symptoms):
+            rows.add_row("with it", _cut(", ".join(with_it), 130))
+        for one in incident.damage[:1]:
+            rows.add_row("damage", Text(_cut(one.summary, 130), style="red"))
+    others = [one.cause for one in summary.incidents if one.cause is not first]
+    for heading, one in zip(("also", *[""] * MOST_OTHERS), others[:MOST_OTHERS], strict=False):
+        end = f" to {one.resolved}" if one.resolved is not None else ""
+        rows.add_row(heading, _cut(f"{one.rule.id} {one.slice} since step {one.onset}{end}: {one.rule.title}", 68))
+    if len(others) > MOST_OTHERS:
+        rows.add_row("", f"and {len(others) - MOST_OTHERS} more")
+
+
 def _sight(summary: Summary) -> str:
-    seeing = {*summary.healthy, *(one.rule.id for one in summary.findings)}
+    seeing = {*summary.healthy, *summary.explained, *(one.rule.id for one in summary.findings)}
     return sight(len(seeing | {*summary.blind}), summary.blind)
 
 
@@ -123,14 +132,26 @@ def _headline(first: Finding, line: str) -> list[RenderableType]:
     return [facts]
 
 
-def _others(findings: list[Finding], lines: Mapping[tuple[str, int], str]) -> Table:
+def _others(summary: Summary, lines: Mapping[tuple[str, int], str]) -> Table:
+    """What hangs on the first break, the other incidents with what hangs on them, and what is pending."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("onset", "fired", "", "also found", "slice", "state", *(["curve"] if lines else [])):
         table.add_column(column, justify="right" if column in ("onset", "fired") else "left")
-    for finding in findings:
+    of_incidents = [
+        (finding, role)
+        for one in summary.incidents
+        for finding, role in (
+            (one.cause, ""),
+            *((f, "└ ") for f in one.symptoms),
+            *((f, "└ damage: ") for f in one.damage),
+        )
+    ]
+    for finding, role in (*of_incidents, *((one, "") for one in summary.findings if one.fired is None)):
+        if finding is summary.first_break:
+            continue
         state = finding.state + (f", explained by {finding.inhibited_by}" if finding.inhibited_by else "")
         severity = Text(finding.rule.severity, style=STYLE[finding.rule.severity])
-        name = f"{finding.rule.id} {finding.rule.name}" + (f" ({finding.pair})" if finding.pair else "")
+        name = f"{role}{finding.rule.id} {finding.rule.name}" + (f" ({finding.pair})" if finding.pair else "")
         fired = "–" if finding.fired is None else str(finding.fired)
         beside = [lines.get((finding.rule.id, finding.onset), "")] if lines else []
         table.add_row(str(finding.onset), fired, severity, name, finding.slice, state, *beside)
@@ -161,6 +182,9 @@ def _columns(summary: Summary) -> Table:
         groups.setdefault(_in_short(reasons), []).append(rule)
     for why, rules in sorted(groups.items(), key=lambda group: group[0] in (UNLOGGED, UNMEASURED)):
         table.add_row(Text("blind", style="magenta"), Text.assemble(", ".join(rules) + "  ", (why, "dim")))
+    for by in dict.fromkeys(summary.explained.values()):
+        parts = ", ".join(rule for rule, whole in summary.explained.items() if whole == by)
+        table.add_row(Text("explained", style="dim"), Text.assemble(parts, (f"  {by} covers them", "dim")))
     table.add_row("rules", Text(_sight(summary), style="dim"))
     table.add_row(Text("healthy", style="green"), ", ".join(summary.healthy) or "none")
     return table

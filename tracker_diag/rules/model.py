@@ -13,7 +13,7 @@ from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.nodes import Algorithm, Condition, Node, SeriesRef, Signal, SliceName, names
 
 Severity: TypeAlias = Literal["info", "warn", "error"]
-"""info: shown in the table only. warn: look today. error: steps from here on are likely wasted."""
+"""By consequence. info: something moved. warn: the update is being harmed, or will be. error: the outcome is harmed."""
 
 Link: TypeAlias = Literal[
     "environment", "evaluation", "reward", "advantage", "policy_update",
@@ -53,7 +53,8 @@ class Rule(Node):
     others lead to, and where a warning says that harm is done."""
     status: Literal["experimental", "stable", "deprecated"] = "experimental"
     severity: Severity = "warn"
-    """info: shown in the table only. warn: look today. error, of a stable rule: what follows is likely wasted."""
+    """info: shown in the table only. warn: look today. error, of a stable rule: what follows is likely wasted. An
+    incident of a rule above info is an error as soon as it harms the outcome."""
     pairs: tuple[Pair, ...] = ()
     """The rule is held against each of these pairs on its own."""
     slices: tuple[SliceName, ...] = ("all",)
@@ -86,7 +87,9 @@ class Rule(Node):
     """Where the numbers come from."""
     references: tuple[str, ...] = ()
     inhibits: tuple[str, ...] = ()
-    """Rules that are not alerted while this one fires on the same slice; `all` covers every slice."""
+    """Its parts: rules that are not alerted while this one fires on the same slice; `all` covers every slice."""
+    leads_to: tuple[str, ...] = ()
+    """What it brings about: rules that are symptoms of one incident with it, and no alert of their own."""
     format: Literal[1] = 1
     """Version of this form; a file of another one is refused."""
 

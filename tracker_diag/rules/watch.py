@@ -5,6 +5,7 @@
 What cannot be seen is unknown, never healthy; it neither starts nor ends a finding.
 """
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -231,4 +232,4 @@ def _render(template: str, readings: Mapping[str, Reading], pair: Pair | None, s
             signal, field = name.split(".")
             value = getattr(readings[signal], field)
             parts.append("n/a" if value is None else format(value, spec or ""))
-    return "".join(parts)
+    return re.sub(r" \([^()]*n/a[^()]*\)", "", "".join(parts))  # what is said in passing, and is not known

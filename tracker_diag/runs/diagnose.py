@@ -15,11 +15,12 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.model import Severity
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.triage import SEVERITIES, Summary
+from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.live import NONFINITE, LiveFinding, is_ours, statistics, told
 from tracker_diag.runs.sources.run import FinishedRun
 

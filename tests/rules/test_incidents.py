@@ -1,0 +1,142 @@
+"""Which findings are one incident, which of them is the cause, and how bad it is."""
+
+import itertools
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracker_diag.rules.incidents import HARMLESS, incidents
+from tracker_diag.rules.loader import catalog
+
+made = runpy.run_path(str(Path(__file__).parent / "test_triage.py"))
+rule, finding = made["rule"], made["finding"]
+
+CAUSE = rule("AAA001", "policy_update", leads_to=("BBB001",))
+SYMPTOM = rule("BBB001", "numerics")
+OTHER = rule("CCC001", "critic")
+OUTCOME = rule("OUT001", "outcome")
+
+
+def parts(*findings):
+    """The rules of each incident: cause, symptoms, damage."""
+    return [
+        (one.cause.rule.id, [f.rule.id for f in one.symptoms], [f.rule.id for f in one.damage])
+        for one in incidents(findings)
+    ]
+
+
+def test_what_a_rule_leads_to_is_a_symptom_and_what_it_does_not_is_an_incident_of_its_own():
+    found = [finding(CAUSE, 100, 110), finding(SYMPTOM, 120, 125), finding(OTHER, 105, 115)]
+    for order in itertools.permutations(found):
+        assert parts(*order) == [("AAA001", ["BBB001"], []), ("CCC001", [], [])]
+
+
+def test_a_symptom_whose_onset_is_dated_before_its_cause_is_none_the_less_one():
+    assert parts(finding(CAUSE, 100, 110), finding(SYMPTOM, 80, 105)) == [("AAA001", ["BBB001"], [])]
+    before = finding(SYMPTOM, 80, 95)  # it was seen before the cause began
+    assert parts(finding(CAUSE, 100, 110), before) == [("BBB001", ["AAA001"], [])]
+
+
+@pytest.mark.parametrize(("onset", "one_incident"), [(150, True), (180, True), (181, False)])
+def test_a_cause_that_is_over_has_effects_for_as_long_as_it_lasted(onset, one_incident):
+    found = parts(finding(CAUSE, 100, 110, 140), finding(SYMPTOM, onset, onset + 5))
+    assert len(found) == (1 if one_incident else 2)
+
+
+def test_rules_that_lead_to_each_other_have_the_earlier_one_for_a_cause():
+    other = rule("BBB001", "numerics", leads_to=("AAA001",))
+    assert parts(finding(CAUSE, 100, 110), finding(other, 104, 108)) == [("AAA001", ["BBB001"], [])]
+    assert parts(finding(CAUSE, 104, 110), finding(other, 100, 108)) == [("BBB001", ["AAA001"], [])]
+
+
+def test_one_rule_in_several_places_is_one_incident_if_it_began_there_together():
+    tails = [finding(CAUSE, onset, 110 + onset, slice=slice) for onset, slice in ((5, "text_only"), (9, "post_tool"))]
+    assert parts(*tails) == [("AAA001", ["AAA001"], [])]
+    late = finding(CAUSE, 400, 410, slice="turn:3")
+    assert len(incidents([*tails, late])) == 2
+    again = finding(CAUSE, 130, 135, slice="turn:3")
+    assert len(incidents([finding(CAUSE, 100, 110, 120, slice="turn:3"), again])) == 1  # it came back
+
+
+def test_damage_goes_with_the_last_cause_that_had_begun_and_makes_it_an_error():
+    early, late = finding(OTHER, 20, 30), finding(CAUSE, 100, 110)
+    damage = finding(OUTCOME, 115, 130)
+    first, second = incidents([early, late, damage])
+    assert (first.cause, first.damage, first.severity) == (early, (), "warn")
+    assert (second.cause, second.damage, second.severity) == (late, (damage,), "error")
+    assert parts(damage, finding(CAUSE, 131, 140)) == [("OUT001", [], []), ("AAA001", [], [])]
+    (alone,) = incidents([damage])
+    assert alone.severity == "warn"
+
+
+def test_what_costs_only_time_and_what_is_only_noted_does_no_damage():
+    slow, noted = rule("AAA001", "resources"), rule("BBB001", severity="info")
+    found = incidents([finding(slow, 20, 30), finding(noted, 25, 30), finding(OUTCOME, 50, 60)])
+    assert [(one.cause.rule.id, one.severity) for one in found] == [
+        ("AAA001", "warn"), ("OUT001", "warn"), ("BBB001", "info"),
+    ]  # fmt: skip
+
+
+def test_what_is_only_noted_is_no_cause_of_what_harms():
+    noted = rule("AAA001", severity="info", leads_to=("BBB001",))
+    assert parts(finding(noted, 10, 20), finding(SYMPTOM, 30, 40)) == [("BBB001", ["AAA001"], [])]
+
+
+def test_pending_findings_are_of_no_incident():
+    assert incidents([finding(CAUSE, 100, None)]) == ()
+
+
+def test_what_an_incident_says_of_itself():
+    damage = finding(OUTCOME, 115, 130)
+    cause = finding(CAUSE, 100, 110, slice="tool:search", pair="policy")
+    (one,) = incidents([cause, finding(SYMPTOM, 104, 112), damage])
+    told = json.loads(json.dumps(one.to_json()))
+    assert told == {
+        "id": "AAA001@100:policy:tool:search",
+        "severity": "error",
+        "onset": 100,
+        "state": "firing",
+        "cause": {"rule": "AAA001", "pair": "policy", "slice": "tool:search", "onset": 100},
+        "symptoms": [{"rule": "BBB001", "pair": None, "slice": "all", "onset": 104}],
+        "damage": [{"rule": "OUT001", "pair": None, "slice": "all", "onset": 115}],
+        "cell": "tool:search",
+        "summary": "x; with it BBB001; x",
+    }
+    assert str(one) == repr(one) == "error, firing since step 100: x. x; with it BBB001; x."
+    (over,) = incidents([finding(CAUSE, 100, 110, 140)])
+    assert (over.state, over.cell) == ("resolved", None)
+
+
+def test_what_a_rule_of_the_catalogue_leads_to_is_a_rule_that_is_no_damage_and_no_part_of_it():
+    rules = {one.id: one for one in catalog()}
+    for one in rules.values():
+        assert len(set(one.leads_to)) == len(one.leads_to)
+        assert not {one.id, *one.inhibits} & set(one.leads_to), one.id
+        for other in one.leads_to:
+            assert rules[other].link != "outcome", (one.id, other)
+            if one.link in HARMLESS:
+                assert rules[other].link == one.link, (one.id, other)
+
+
+def test_every_failing_run_of_the_demo_is_one_incident():
+    """Real runs, of 2 to 16 findings each: docs/evidence.json."""
+    rules = {one.id: one for one in catalog()}
+    for run in json.loads((Path(__file__).parents[2] / "docs" / "evidence.json").read_text()):
+        found = [
+            replace(finding(rules[f["rule"]], f["onset"], f["fired"], f["resolved"], slice=f["slice"]), pair=f["pair"])
+            for f in run["findings"]
+        ]
+        assert len(incidents(found)) == (run["arm"] not in ("healthy", "constrained")), (run["arm"], run["seed"])
+        for one in incidents(found):
+            assert (one.severity, {f.rule.id for f in one.damage}) == ("error", {"OUT001"})
+
+
+def test_a_thousand_findings_that_come_and_go_are_grouped_within_a_glance_at_each_pair():
+    """Whatever flaps: the pairs that are looked at are those of rules that have to do with each other."""
+    rules = [one for one in catalog() if one.link != "outcome"]
+    found = [finding(one, 30 * i, 30 * i + 5, 30 * i + 15) for one in rules for i in range(12)]
+    parts = [one for incident in incidents(found) for one in incident.findings]
+    assert sorted(map(id, parts)) == sorted(map(id, found))

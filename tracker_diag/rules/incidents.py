@@ -1,0 +1,240 @@
+"""Incidents: findings that hang together, told as one, with the cause on top, its symptoms below and the damage last.
+
+What leads to what stands in the rules: `inhibits` names the parts of a pathology, `leads_to` what it brings about. The
+outcome is the damage of whatever harms the update.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tracker_diag.metrics.series import any_of
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.model import Link, Severity
+
+DIAGNOSTIC_ORDER: tuple[str, ...] = get_args(Link)
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
+DAMAGE: Link = "outcome"
+
+MOST_CAUSES = 64
+"""Findings of one incident among which its cause is looked for, the first ones."""
+
+HARMLESS: frozenset[Link] = frozenset({"resources", DAMAGE})
+"""Links that cost time or are the damage themselves, and so bring no damage about."""
+
+
+@dataclass(frozen=True, repr=False)
+class Incident:
+    """One thing that went wrong, with all that is seen of it."""
+
+    cause: Finding
+    """The earliest that none of the others leads to."""
+    symptoms: tuple[Finding, ...] = ()
+    """By onset."""
+    damage: tuple[Finding, ...] = ()
+    """What it has done to reward or evaluation, by onset."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All of it, the cause first and the damage last."""
+        return (self.cause, *self.symptoms, *self.damage)
+
+    @property
+    def onset(self) -> int:
+        return self.cause.onset
+
+    @property
+    def id(self) -> str:
+        """Its name among those of the run; another one if a better cause is found."""
+        place = ":".join(part for part in (self.cause.pair, self.cause.slice) if part)
+        return f"{self.cause.rule.id}@{self.onset}:{place}"
+
+    @property
+    def severity(self) -> Severity:
+        """By consequence: error where the outcome is harmed by what is named, else the highest of its findings."""
+        worst: Severity = max((finding.rule.severity for finding in self.findings), key=SEVERITIES.index)
+        return "error" if self.damage and worst != "info" else worst
+
+    @property
+    def state(self) -> Literal["firing", "resolved"]:
+        return "firing" if any(finding.state == "firing" for finding in self.findings) else "resolved"
+
+    @property
+    def cell(self) -> str | None:
+        """The tool, the environment or another cell that it is about, where one is known."""
+        if any_of(self.cause.slice):
+            return self.cause.slice
+        return self.cause.carried_by[0].cell if self.cause.carried_by else None
+
+    @property
+    def summary(self) -> str:
+        """One line: what the cause says, and how much hangs on it."""
+        rules = dict.fromkeys(finding.rule.id for finding in self.symptoms)
+        parts = [self.cause.summary]
+        if rules:
+            parts.append(f"with it {', '.join(rules)}")
+        return "; ".join([*parts, *(finding.summary for finding in self.damage)])
+
+    def __str__(self) -> str:
+        """One line: severity, since when, what and where."""
+        return f"{self.severity}, {self.state} since step {self.onset}: {self.cause.rule.title}. {self.summary}."
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, object]:
+        """The incident as `tracker-diag diagnose --json` prints it; its findings are named, not repeated."""
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "onset": self.onset,
+            "state": self.state,
+            "cause": _named(self.cause),
+            "symptoms": [_named(finding) for finding in self.symptoms],
+            "damage": [_named(finding) for finding in self.damage],
+            "cell": self.cell,
+            "summary": self.summary,
+        }
+
+
+def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
+    """The incidents that those of `findings` that fired are parts of, the one that began first on top.
+
+    Damage goes with the last of the causes that had begun when it was seen; where there is none, it stands alone. What
+    has recovered by itself and what is of severity info alone comes after what has not.
+    """
+    fired = sorted((f for f in findings if f.fired is not None), key=_order)
+    groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
+    causes = [_cause(of) for of in groups]
+    harmed: dict[int, list[Finding]] = {}
+    alone: list[Finding] = []
+    for damage in (f for f in fired if f.rule.link == DAMAGE):
+        begun = [i for i, of in enumerate(groups) if any(_harms(one, damage) for one in of)]
+        of_damage = alone if not begun else harmed.setdefault(max(begun, key=lambda i: causes[i].onset), [])
+        of_damage.append(damage)
+    found = [
+        Incident(cause, tuple(one for one in of if one is not cause), tuple(harmed.get(i, ())))
+        for i, (cause, of) in enumerate(zip(causes, groups, strict=True))
+    ]
+    found += [Incident(damage) for damage in alone]
+    return tuple(sorted(found, key=lambda one: (_passing(one), _order(one.cause))))
+
+
+def reaches(cause: Finding, step: int) -> bool:
+    """Whether what begins at `step` may come of `cause`: it is not over, or not for as long as it lasted."""
+    return cause.resolved is None or step <= 2 * cause.resolved - cause.onset
+
+
+def explains(cause: Finding, finding: Finding) -> bool:
+    """Whether `finding` is a part of what `cause` names: its rule says so, on the same slice and at the same time.
+
+    A cause does not begin after what it explains. But an onset is an estimate, so the cause may seem to begin later
+    than `finding` fired, by as long as it took to fire itself.
+    """
+    if cause.fired is None or finding.fired is None:
+        return False
+    too_late = cause.onset - finding.fired > cause.fired - cause.onset
+    over = cause.resolved is not None and cause.resolved < finding.onset
+    return cause.covers(finding.rule, finding.pair, finding.slice) and not too_late and not over
+
+
+def _cause(findings: Sequence[Finding]) -> Finding:
+    """Of those above info that no other explains, the earliest that none brings about that it does not bring about too.
+
+    What goes round in a circle has no other beginning than its earliest part.
+    """
+    loud = [one for one in findings if one.rule.severity != "info"] or list(findings)
+    parts = {part for i, j in _related(loud) for whole, part in ((i, j), (j, i)) if explains(loud[whole], loud[part])}
+    whole = [one for i, one in enumerate(loud) if i not in parts] or loud  # rules may explain each other
+    first = whole[:MOST_CAUSES]
+    before: list[set[int]] = [set() for _ in first]
+    for i, j in _related(first):
+        for cause, effect in ((i, j), (j, i)):
+            if _brings_about(first[cause], first[effect]):
+                before[effect].add(cause)
+    behind = [_reached(i, before) for i in range(len(first))]
+    return next(one for i, one in enumerate(first) if all(i in behind[j] for j in behind[i]))
+
+
+def _reached(start: int, before: Sequence[set[int]]) -> set[int]:
+    """All that leads to `start`, over whatever is between."""
+    found: set[int] = set()
+    new = set(before[start])
+    while new:
+        found |= new
+        new = {further for one in new for further in before[one]} - found
+    return found
+
+
+def _brings_about(cause: Finding, finding: Finding) -> bool:
+    return finding.rule.id in cause.rule.leads_to and _had_begun(cause, finding)
+
+
+def _hangs_together(one: Finding, other: Finding) -> bool:
+    """Whether the two belong to one incident, whichever came first."""
+    if one.rule.id == other.rule.id:
+        first, second = sorted((one, other), key=_order)
+        same_place = (one.pair, one.slice) == (other.pair, other.slice)
+        return _overlap(one, other) and (same_place or second.onset <= (first.fired or 0))
+    near = other.rule.id in one.rule.leads_to or one.rule.id in other.rule.leads_to
+    return (near and _overlap(one, other)) or explains(one, other) or explains(other, one)
+
+
+def _harms(cause: Finding, damage: Finding) -> bool:
+    return cause.rule.link not in HARMLESS and cause.rule.severity != "info" and _had_begun(cause, damage)
+
+
+def _had_begun(cause: Finding, finding: Finding) -> bool:
+    """Whether `cause` had begun when `finding` was seen, and still had an effect when that began."""
+    return finding.fired is not None and cause.onset <= finding.fired and _overlap(cause, finding)
+
+
+def _overlap(one: Finding, other: Finding) -> bool:
+    """Whether the later one began before the earlier had been over for as long as it had lasted."""
+    first, second = sorted((one, other), key=_order)
+    return reaches(first, second.onset)
+
+
+def _related(findings: Sequence[Finding]) -> Iterator[tuple[int, int]]:
+    """Pairs of `findings`, by index, of which one rule is the other, a part of it or what it leads to."""
+    of_rule: dict[str, list[int]] = {}
+    for i, one in enumerate(findings):
+        of_rule.setdefault(one.rule.id, []).append(i)
+    for rule, of in of_rule.items():
+        first = findings[of[0]].rule
+        for other in {rule, *first.leads_to, *first.inhibits} & of_rule.keys():
+            yield from ((i, j) for i in of for j in of_rule[other] if i < j or (other != rule and i != j))
+
+
+def _connected(findings: Sequence[Finding], together: Callable[[Finding, Finding], bool]) -> list[list[Finding]]:
+    """`findings`, in their order, in groups of which each is held together by pairs of `together`."""
+    into = list(range(len(findings)))
+
+    def group(i: int) -> int:
+        while into[i] != i:
+            into[i] = into[into[i]]
+            i = into[i]
+        return i
+
+    for i, j in _related(findings):
+        first, second = sorted((group(i), group(j)))
+        if first != second and together(findings[i], findings[j]):
+            into[second] = first
+    groups: dict[int, list[Finding]] = {}
+    for i, one in enumerate(findings):
+        groups.setdefault(group(i), []).append(one)
+    return list(groups.values())
+
+
+def _passing(incident: Incident) -> bool:
+    """Whether it is of severity info, or a fall of the outcome that nothing explains and that is over."""
+    unexplained = incident.cause.rule.link == DAMAGE
+    return incident.severity == "info" or (unexplained and incident.state == "resolved")
+
+
+def _order(finding: Finding) -> tuple[int, int, int]:
+    return finding.onset, DIAGNOSTIC_ORDER.index(finding.rule.link), finding.fired or 0
+
+
+def _named(finding: Finding) -> dict[str, object]:
+    return {"rule": finding.rule.id, "pair": finding.pair, "slice": finding.slice, "onset": finding.onset}
