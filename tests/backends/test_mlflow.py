@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 import time
 from itertools import count
 from pathlib import Path
@@ -278,9 +279,10 @@ def of_status(status):
 
 
 def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, make_batch, mlflow, monkeypatch):
-    client = mlflow.MlflowClient()
+    client, refused = mlflow.MlflowClient(), threading.Event()
 
     def refuse(*args, **kwargs):
+        refused.set()
         raise of_status(503)
 
     monkeypatch.setattr(client, "log_artifact", refuse)
@@ -292,6 +294,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
         for step in range(3):
             monitor.observe(**make_batch(rng))
             monitor.log({"loss": math.nan}, step)
+        assert refused.wait(60)  # the first picture takes seconds where matplotlib is slow to import
         monitor.close()
     assert "HTTPError" in monitor.failures[0]
     points = client.get_metric_history(run_id, "diag/policy/text_only/p95")

@@ -53,7 +53,8 @@ class Incident:
     @property
     def severity(self) -> Severity:
         """By consequence: error where the outcome is harmed by what is named, else the highest of its findings."""
-        worst: Severity = max((finding.rule.severity for finding in self.findings), key=SEVERITIES.index)
+        severities: set[Severity] = {finding.rule.severity for finding in self.findings}
+        worst = max(severities, key=SEVERITIES.index)
         return "error" if self.damage and worst != "info" else worst
 
     @property
