@@ -68,8 +68,9 @@ def test_damage_goes_with_the_last_cause_that_had_begun_and_makes_it_an_error():
     assert (first.cause, first.damage, first.severity) == (early, (), "warn")
     assert (second.cause, second.damage, second.severity) == (late, (damage,), "error")
     assert parts(damage, finding(CAUSE, 131, 140)) == [("OUT001", [], []), ("AAA001", [], [])]
-    (alone,) = incidents([damage])
-    assert alone.severity == "warn"
+    again = finding(rule("OUT002", "outcome"), 120, 140)
+    (alone,) = incidents([damage, again])
+    assert (alone.cause, alone.damage, alone.severity) == (damage, (again,), "warn")
 
 
 def test_what_costs_only_time_and_what_is_only_noted_does_no_damage():

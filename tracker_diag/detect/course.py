@@ -23,8 +23,6 @@ PART = 10
 """A level is the mean of this part of the run."""
 SHORTEST = 3
 """Rows of a level, at least."""
-LOST = 0.5
-"""Part of what had been gained that is lost, at least."""
 WANDER = 2.0
 """Times as far as the level has gone the other way, at least."""
 EFFECT = 4.0
@@ -57,17 +55,19 @@ class Fall:
     """The step from which on the level lies lower than a quarter of the way down from the best; the last step, if it
     does not."""
     lost: bool
-    """Whether more than half of what was gained is gone, for as long as a level is, and more than chance takes away."""
+    """Whether so much of what was gained is gone, for as long as a level is, and more than chance takes away."""
 
 
 @dataclass
 class Course:
     """Means of at most `MOST` to twice as many blocks of rows, of one size, over the whole run.
 
-    `rising` is the direction that is better.
+    `rising` is the direction that is better; `lost` the part of what had been gained that is gone after a fall, at
+    least.
     """
 
     rising: bool = True
+    lost: float = 0.5
     rows: int = 0
     _size: int = 1
     """Rows of a block."""
@@ -120,7 +120,7 @@ class Course:
             now=sign * now,
             onset=self._ends[min(high + 1, len(levels) - 1) + width - 1],
             lost=(sure or far)
-            and drop > max(LOST * gained, WANDER * wander, EFFECT * noise)
+            and drop > max(self.lost * gained, WANDER * wander, EFFECT * noise)
             and len(levels) - 1 - high >= width,
         )
 

@@ -114,7 +114,8 @@ class Engine:
     def best(self) -> tuple[Reading, ...]:
         """Of each outcome that came often enough: its last level, and as baseline its best one with the step."""
         readers = [one for one in self._readers.values() if isinstance(one, CollapseReader)]
-        return tuple(one.reading() for one in readers if one.holds is not None)
+        found = [one.reading() for one in readers if one.holds is not None]
+        return tuple({one.series: one for one in reversed(found)}.values())[::-1]
 
     def blind(self) -> dict[str, tuple[Reason, ...]]:
         """Rules that could not see, or not all that the run gave them to see, with the reasons.

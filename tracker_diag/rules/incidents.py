@@ -55,7 +55,7 @@ class Incident:
         """By consequence: error where the outcome is harmed by what is named, else the highest of its findings."""
         severities: set[Severity] = {finding.rule.severity for finding in self.findings}
         worst = max(severities, key=SEVERITIES.index)
-        return "error" if self.damage and worst != "info" else worst
+        return "error" if self.damage and self.cause.rule.link != DAMAGE else worst
 
     @property
     def state(self) -> Literal["firing", "resolved"]:
@@ -117,7 +117,7 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
         Incident(cause, tuple(one for one in of if one is not cause), tuple(harmed.get(i, ())))
         for i, (cause, of) in enumerate(zip(causes, groups, strict=True))
     ]
-    found += [Incident(damage) for damage in alone]
+    found += [Incident(first, (), tuple(others)) for first, *others in _overlapping(alone)]
     return tuple(sorted(found, key=lambda one: (_passing(one), _order(one.cause))))
 
 
@@ -225,6 +225,17 @@ def _connected(findings: Sequence[Finding], together: Callable[[Finding, Finding
     for i, one in enumerate(findings):
         groups.setdefault(group(i), []).append(one)
     return list(groups.values())
+
+
+def _overlapping(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """`findings`, in their order, in groups of which each overlaps with its first."""
+    groups: list[list[Finding]] = []
+    for one in findings:
+        if groups and _overlap(groups[-1][0], one):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    return groups
 
 
 def _passing(incident: Incident) -> bool:

@@ -204,10 +204,12 @@ class Stuck(Node):
 
 
 class Collapse(Node):
-    """The series has lost more than half of what it had gained by its best level, and stays down: detect/course.py."""
+    """The series has lost what it had gained by its best level, and stays down: detect/course.py."""
 
     kind: Literal["collapse"] = "collapse"
     series: SeriesRef
+    lost: float = Field(default=0.5, ge=0, le=1)
+    """Part of what it had gained that must be gone, beside being more than its noise explains."""
 
 
 class Absent(Node):
@@ -219,9 +221,14 @@ class Absent(Node):
 
 
 class NonFinite(Node):
-    """Any metric is NaN or infinite, or any model token has such a log-ratio."""
+    """A metric is NaN or infinite, or the log-ratio of a model token is.
+
+    `update`: what the parameters are made of, as loss, gradient, log-ratios and reward, told by the words of the
+    metric's name. `rest`: all others, as the mean of a reward function that was not asked at this step.
+    """
 
     kind: Literal["non_finite"] = "non_finite"
+    of: Literal["any", "update", "rest"] = "any"
 
 
 class MissingRank(Node):

@@ -18,6 +18,7 @@ class CollapseReader(Reader):
     def __init__(self, signal: Collapse, at: Place) -> None:
         self._series = at.series(signal.series)
         self.looks_at = (self._series,)
+        self._lost = signal.lost
         self._course = self._anew()
         self._fall: Fall | None = None
         self._last_step, self._missed = 0, 0
@@ -57,4 +58,4 @@ class CollapseReader(Reader):
         self.holds = self._fall.lost if self._fall and self._missed <= LOST_AFTER else None
 
     def _anew(self) -> Course:
-        return Course(rising=self._series.definition.worse != "higher")
+        return Course(rising=self._series.definition.worse != "higher", lost=self._lost)

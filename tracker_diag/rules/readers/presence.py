@@ -1,5 +1,6 @@
 """What is there and what is not: broken values, series, ranks, settings, other findings."""
 
+import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,16 +12,24 @@ from tracker_diag.rules.nodes import Absent, ConfigChanged, ConfigIs, Fired, Mis
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.readers.base import Place, Reader
 
+OF_UPDATE = frozenset(
+    {"loss", "losses", "grad", "gradient", "gradients", "gradnorm", "param", "params", "parameter", "weight", "weights",
+     "ratio", "logprob", "logprobs", "logp", "logps", "logits", "kl", "entropy", "advantage", "advantages", "reward",
+     "return", "returns", "lr"}
+)  # fmt: skip
+"""Words of the names of what the parameters are made of. Of single reward functions trainers speak in the plural."""
+
 
 class NonFiniteReader(Reader):
     """Whether anything was NaN or infinite at this step, and what."""
 
     def __init__(self, signal: NonFinite, at: Place) -> None:
+        self._of = signal.of
         self._bad: tuple[str, ...] = ()
         self._step = 0
 
     def read(self, observed: Observed) -> None:
-        self._bad, self._step = observed.non_finite, observed.step
+        self._bad, self._step = tuple(name for name in observed.non_finite if self._asks(name)), observed.step
         self.holds = True if self._bad else False if observed.checked else None
 
     def reading(self) -> Reading:
@@ -29,6 +38,12 @@ class NonFiniteReader(Reader):
         if self.holds is None:
             return Reading("", "any", None, unknown=reason(Why.UNCHECKED))
         return Reading("", "any", False, n=0)
+
+    def _asks(self, name: str) -> bool:
+        if self._of == "any":
+            return True
+        of_update = not OF_UPDATE.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+        return of_update == (self._of == "update")
 
 
 class MissingRankReader(Reader):
