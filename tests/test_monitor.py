@@ -169,7 +169,7 @@ def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)
     assert {"POL001", "POL002", "POL003", "POL004", "RES007"} <= set(monitor.close().blind)
-    assert monitor.summary().healthy == ("NUM004", "OUT001")
+    assert monitor.summary().healthy == ("NUM004", "NUM009", "OUT001")
 
 
 def test_k3_of_the_reference_pair_is_the_kl_from_the_policy(rng):

@@ -7,7 +7,7 @@ tenth of the run, three rows at least.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,10 @@ FAR = 6.0
 """Times as far as the level has gone the other way, from which on a fall is no chance however the rows depend."""
 LEARNT = 0.25
 """Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
+STAYS = 20
+"""A fall is one if it is seen for a row and this part of the run: at the first rows a few low ones look like one."""
+DIP = 3
+"""Rows that it must be seen again for each on which it is not."""
 FEW = 2.0
 """By this over √n both limits are wider with n values: what tells the noise is itself a sample."""
 DOUBT = 0.25
@@ -75,28 +79,36 @@ class Course:
     _ends: list[int] = field(default_factory=list[int])
     """The last step of each block."""
     _open: list[float] = field(default_factory=list[float])
+    _seen: int = 0
+    """Rows on which a fall was seen."""
+    _fall: Fall | None = None
 
-    def add(self, step: int, value: float) -> bool:
-        """Take a value; whether a block is full with it."""
+    def add(self, step: int, value: float) -> None:
+        """Take the next value."""
         self.rows += 1
         self._open.append(min(max(value, -1e100), 1e100))
         if len(self._open) < self._size:
-            return False
+            return
         self._means.append(sum(self._open) / self._size)
         self._ends.append(step)
         self._open = []
         if len(self._means) == 2 * MOST:
             self._means = [(a + b) / 2 for a, b in zip(self._means[::2], self._means[1::2], strict=True)]
             self._ends, self._size = self._ends[1::2], 2 * self._size
-        return True
+        if len(self._means) >= FEWEST:
+            self._fall = self._judged()
+            self._seen = self._seen + self._size if self._fall.lost else max(0, self._seen - DIP * self._size)
 
     def fall(self) -> Fall | None:
         """Where the series stands; None with fewer than `FEWEST` rows."""
-        if self.rows < FEWEST:
-            return None
+        stays = self._seen >= 1 + self.rows / STAYS
+        return self._fall and replace(self._fall, lost=self._fall.lost and stays)
+
+    def _judged(self) -> Fall:
+        """What the rows so far look like."""
         sign = 1.0 if self.rising else -1.0
         y = np.array(self._means) * sign
-        width = max(SHORTEST, math.ceil(self.rows / PART / self._size))
+        width = max(SHORTEST, math.ceil(len(y) / PART))
         windows = np.lib.stride_tricks.sliding_window_view(y, width)
         # One good or bad row in three moves their mean, and leaves their median where it was.
         levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
@@ -127,7 +139,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
         return {"rows": self.rows, "size": self._size, "means": list(self._means), "ends": list(self._ends),
-                "open": list(self._open)}  # fmt: skip
+                "open": list(self._open), "seen": self._seen}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; StateError if it is none."""
@@ -135,6 +147,7 @@ class Course:
             raise StateError(f"course: {len(state['means'])} means with {len(state['ends'])} ends given")
         self.rows, self._size = state["rows"], state["size"]
         self._means, self._ends, self._open = list(state["means"]), list(state["ends"]), list(state["open"])
+        self._seen, self._fall = state["seen"], self._judged() if len(self._means) >= FEWEST else None
 
 
 def _largest_fall(levels: Float64Array) -> float:

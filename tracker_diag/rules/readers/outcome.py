@@ -29,8 +29,8 @@ class CollapseReader(Reader):
             self._missed += 1
         else:
             self._missed, self._last_step = 0, observed.step
-            if self._course.add(observed.step, now.value):
-                self._fall = self._course.fall()
+            self._course.add(observed.step, now.value)
+            self._fall = self._course.fall()
         seen = self._fall is not None and self._missed <= LOST_AFTER
         self.holds = self._fall.lost if seen and self._fall else None
 
