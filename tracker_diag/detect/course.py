@@ -33,7 +33,7 @@ FAR = 6.0
 """Times as far as the level has gone the other way, from which on a fall is no chance however the rows depend."""
 LEARNT = 0.25
 """Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
-STAYS = 20
+STAYS = 25
 """A fall is one if it is seen for a row and this part of the run: at the first rows a few low ones look like one."""
 DIP = 3
 """Rows that it must be seen again for each on which it is not."""

@@ -15,9 +15,10 @@ from tracker_diag.rules.readers.base import Place, Reader
 OF_UPDATE = frozenset(
     {"loss", "losses", "grad", "gradient", "gradients", "gradnorm", "param", "params", "parameter", "weight", "weights",
      "ratio", "logprob", "logprobs", "logp", "logps", "logits", "kl", "entropy", "advantage", "advantages", "reward",
-     "return", "returns", "lr"}
+     "return", "returns", "lr", "nonfinite"}
 )  # fmt: skip
-"""Words of the names of what the parameters are made of. Of single reward functions trainers speak in the plural."""
+"""Words of the names of what the parameters are made of. Of single reward functions trainers speak in the plural;
+`nonfinite` is our own count of log-ratios, in a log that is read again."""
 
 
 class NonFiniteReader(Reader):
