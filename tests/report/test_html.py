@@ -3,6 +3,7 @@ import pytest
 from tracker_diag.records import Table
 from tracker_diag.report.html import render_html
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
@@ -11,7 +12,7 @@ from tracker_diag.rules.triage import Summary
 @pytest.fixture
 def summary():
     engine = Engine(catalog())
-    engine.evaluate(Observed(0, {}, ("<script>alert(1)</script>",)))
+    engine.evaluate(Observed(0, {}, ("<script>alert(loss)</script>",)))
     return Summary.of(engine, "x", 1, 0, 0)
 
 
@@ -30,6 +31,22 @@ def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary, [], {})
     assert "NaN or infinity, from step 0" in page
     assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
+
+
+def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
+    rules = {rule.id: rule for rule in catalog()}
+    parts = (("POL001", "post_tool", 5, 10), ("POL004", "post_tool", 8, 12), ("OUT001", "all", 30, 40))
+    found = tuple(
+        Finding(rules[id], None, slice, "firing", onset, fired, None, f"{id} says this", ())
+        for id, slice, onset, fired in parts
+    )
+    page = render_html(Summary("x", 50, 0, 49, found, {}, ()), [], {})
+    top, below = page.split("</h2>", 1)
+    assert "<strong>Damage</strong>, since step 30: OUT001 says this." in top
+    assert "With it: Effective sample size collapses." in top
+    assert 'firing since step 5 <span class="badge error">error</span>' in top
+    assert below.count("<details>") == 1
+    assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
 
 
 def test_a_quiet_run_is_said_to_be_quiet():
