@@ -79,9 +79,10 @@ class Course:
     _ends: list[int] = field(default_factory=list[int])
     """The last step of each block."""
     _open: list[float] = field(default_factory=list[float])
+    _down: bool = False
+    """Whether a fall is seen at the last block."""
     _seen: int = 0
-    """Rows on which a fall was seen."""
-    _fall: Fall | None = None
+    """Rows on which it was."""
 
     def add(self, step: int, value: float) -> None:
         """Take the next value."""
@@ -95,21 +96,35 @@ class Course:
         if len(self._means) == 2 * MOST:
             self._means = [(a + b) / 2 for a, b in zip(self._means[::2], self._means[1::2], strict=True)]
             self._ends, self._size = self._ends[1::2], 2 * self._size
-        if len(self._means) >= FEWEST:
-            self._fall = self._judged()
-            self._seen = self._seen + self._size if self._fall.lost else max(0, self._seen - DIP * self._size)
+        self._down = self._looks_down()
+        self._seen = self._seen + self._size if self._down else max(0, self._seen - DIP * self._size)
+
+    @property
+    def has_fallen(self) -> bool | None:
+        """Whether it has fallen, and stays down; None with fewer than `FEWEST` rows."""
+        return self._down and self._seen >= 1 + self.rows / STAYS if len(self._means) >= FEWEST else None
 
     def fall(self) -> Fall | None:
         """Where the series stands; None with fewer than `FEWEST` rows."""
-        stays = self._seen >= 1 + self.rows / STAYS
-        return self._fall and replace(self._fall, lost=self._fall.lost and stays)
+        return replace(self._judged(), lost=bool(self.has_fallen)) if len(self._means) >= FEWEST else None
+
+    def _looks_down(self) -> bool:
+        """Whether the rows so far look like a fall. At most rows a glance at the levels tells that they do not."""
+        if len(self._means) < FEWEST:
+            return False
+        y, windows = self._windows()
+        levels = windows.mean(axis=1)
+        return bool(levels.max() - levels[-1] > EFFECT * _noise(y)) and self._judged().lost
+
+    def _windows(self) -> tuple[Float64Array, Float64Array]:
+        """The blocks, larger ones better, and those of each level."""
+        y = np.array(self._means) * (1.0 if self.rising else -1.0)
+        return y, np.lib.stride_tricks.sliding_window_view(y, max(SHORTEST, math.ceil(len(y) / PART)))
 
     def _judged(self) -> Fall:
         """What the rows so far look like."""
-        sign = 1.0 if self.rising else -1.0
-        y = np.array(self._means) * sign
-        width = max(SHORTEST, math.ceil(len(y) / PART))
-        windows = np.lib.stride_tricks.sliding_window_view(y, width)
+        y, windows = self._windows()
+        sign, width = 1.0 if self.rising else -1.0, windows.shape[1]
         # One good or bad row in three moves their mean, and leaves their median where it was.
         levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
         safe = np.minimum(levels, medians)
@@ -147,7 +162,7 @@ class Course:
             raise StateError(f"course: {len(state['means'])} means with {len(state['ends'])} ends given")
         self.rows, self._size = state["rows"], state["size"]
         self._means, self._ends, self._open = list(state["means"]), list(state["ends"]), list(state["open"])
-        self._seen, self._fall = state["seen"], self._judged() if len(self._means) >= FEWEST else None
+        self._seen, self._down = state["seen"], self._looks_down()
 
 
 def _largest_fall(levels: Float64Array) -> float:

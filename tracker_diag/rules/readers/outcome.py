@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tracker_diag.detect.course import FEWEST, Course, Fall
+from tracker_diag.detect.course import FEWEST, Course
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Collapse
@@ -20,7 +20,6 @@ class CollapseReader(Reader):
         self.looks_at = (self._series,)
         self._lost = signal.lost
         self._course = self._anew()
-        self._fall: Fall | None = None
         self._last_step, self._missed = 0, 0
 
     def read(self, observed: Observed) -> None:
@@ -30,32 +29,29 @@ class CollapseReader(Reader):
         else:
             self._missed, self._last_step = 0, observed.step
             self._course.add(observed.step, now.value)
-            self._fall = self._course.fall()
-        seen = self._fall is not None and self._missed <= LOST_AFTER
-        self.holds = self._fall.lost if seen and self._fall else None
+        self.holds = self._course.has_fallen if self._missed <= LOST_AFTER else None
 
     def reading(self) -> Reading:
         if self._course.rows == 0:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
             return self._series.unknown(reason(Why.LOST, step=self._last_step))
-        if self._fall is None:
+        fall = self._course.fall()
+        if fall is None:
             return self._series.unknown(reason(Why.FEW_VALUES, have=self._course.rows, needed=FEWEST))
-        fall = self._fall
         said = self._series.reading(self.holds, fall.now, fall.best, fall.onset if self.holds else None)
         return replace(said, at=fall.best_step)
 
     def rebaseline(self) -> None:
-        self._course, self._fall, self.holds = self._anew(), None, None
+        self._course, self.holds = self._anew(), None
 
     def state_dict(self) -> dict[str, Any]:
         return {"course": self._course.state_dict(), "missed": self._missed, "step": self._last_step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._course.load_state_dict(state["course"])
-        self._fall = self._course.fall()
         self._missed, self._last_step = state["missed"], state["step"]
-        self.holds = self._fall.lost if self._fall and self._missed <= LOST_AFTER else None
+        self.holds = self._course.has_fallen if self._missed <= LOST_AFTER else None
 
     def _anew(self) -> Course:
         return Course(rising=self._series.definition.worse != "higher", lost=self._lost)
