@@ -267,3 +267,9 @@ def test_what_a_condition_can_become():
     assert not can_be(either, False, {"a"})
     assert not can_be(neither, True, {"a"})
     assert can_be(neither, True, {"b"})
+
+
+def test_what_is_said_in_passing_is_left_out_where_it_is_not_known():
+    engine = Engine([rule(summary="reward {low.value:.1f} ({low.ratio:.1f}x its baseline), {low.baseline:.1f} before")])
+    engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.0)}))
+    assert engine.findings[0].summary == "reward 0.0, n/a before"

@@ -121,6 +121,35 @@ def test_what_only_an_info_explains_is_still_the_first_break():
     assert first_break([finding(part, 100, 110), finding(info, 100, 110)]).rule is part
 
 
+def test_the_level_of_a_run_is_that_of_its_worst_incident():
+    cause, damage = finding(rule("AAA001", "policy_update"), 10, 20), finding(rule("OUT001", "outcome"), 30, 40)
+
+    def summary(*found):
+        return Summary("x", 50, 0, 49, found, {}, ())
+
+    assert summary().level is None
+    assert summary(cause).level == summary(damage).level == "warn"
+    assert summary(cause, damage).level == "error"
+    told = summary(cause, damage).to_json()
+    assert [one["damage"] for one in told["incidents"]] == [
+        [{"rule": "OUT001", "pair": None, "slice": "all", "onset": 30}]
+    ]
+
+
+def test_what_another_rule_covers_is_explained_and_not_healthy():
+    high = {"signals": {"high": {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}}, "condition": "high"}
+    low = {"signals": {"low": {"kind": "threshold", "series": {"metric": "kl"}, "below": 1}}, "condition": "low"}
+    told = {"title": "x", "summary": "x"}
+    engine = Engine([
+        Rule(id="AAA001", **told, **high, inhibits=["BBB001"]), Rule(id="BBB001", **told, **low),
+        Rule(id="CCC001", **told, **low),
+    ])  # fmt: skip
+    engine.evaluate(Observed(0, {"kl": Scalar("kl", 2.0)}))
+    summary = Summary.of(engine, "x", 1, 0, 0)
+    assert (summary.healthy, summary.explained) == (("CCC001",), {"BBB001": "AAA001"})
+    assert summary.to_json()["explained"] == [{"rule": "BBB001", "by": "AAA001"}]
+
+
 def test_no_rule_of_the_catalogue_explains_itself_through_others():
     inhibits = {one.id: set(one.inhibits) for one in catalog()}
     for id, explained in inhibits.items():
