@@ -336,7 +336,7 @@ class Monitor:
             window.rebaseline()
         ended = self._engine.rebaseline(step)
         self.events += [(step, event) for event in events]
-        self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine.findings))
+        self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine))
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
@@ -359,7 +359,7 @@ class Monitor:
         records += readout.states(self._engine, self.health)
         if self._intake.time_ratio is not None:
             records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
-        told = self._alerts.notices(step.step, changed, self._engine.findings) if changed else []
+        told = self._alerts.notices(step.step, changed, self._engine)
         self._out.step(step.step, own, step.unsent(records), changed, told)
         settled = self._progress.steps >= SETTLED or all(window.signal for window in self._windows.values())
         if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:

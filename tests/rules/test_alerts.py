@@ -1,10 +1,15 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tracker_diag.rules.alerts import TITLE, Alerts
+from tracker_diag.rules.alerts import TITLE, Alerts, identity
+from tracker_diag.rules.alerts import alerts as tells
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Origin, Rule
 
@@ -19,7 +24,7 @@ def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10,
 
 def notices(alerts, step, *changed, others=()):
     """What is told where `changed` is new at `step`, and `others` are known."""
-    return alerts.notices(step, changed, [*changed, *others])
+    return alerts.notices(step, changed, SimpleNamespace(findings=[*changed, *others]))
 
 
 def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
@@ -133,12 +138,113 @@ def test_what_comes_and_goes_is_told_again_only_after_its_cooldown():
     assert len(notices(alerts, 10 + rest, finding(onset=9 + rest, fired=10 + rest))) == 1
 
 
+def test_what_came_back_within_its_cooldown_and_stays_is_told_when_that_is_over():
+    alerts, rest = Alerts(), RULES["POL001"].cooldown_steps
+    notices(alerts, 10, finding())
+    notices(alerts, 20, finding(state="resolved", resolved=20))
+    back = finding(onset=55, fired=60)
+    assert notices(alerts, 60, back) == []
+    again = Alerts()
+    again.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
+    assert [len(notices(again, step, others=[back])) for step in (9 + rest, 10 + rest, 11 + rest)] == [0, 1, 0]
+
+
+def test_what_joined_in_silence_has_no_cooldown_of_its_own():
+    alerts, late = Alerts(), finding("POL004", onset=58, fired=60)
+    notices(alerts, 10, finding())
+    assert notices(alerts, 60, late, others=[finding()]) == []
+    over = [finding(state="resolved", resolved=90), replace(late, state="resolved", resolved=90)]
+    assert [one.level for one in notices(alerts, 90, *over)] == ["info"]
+    assert len(notices(alerts, 130, finding("POL004", onset=128, fired=130), others=over)) == 1
+
+
+def test_what_is_explained_is_not_over_and_what_lies_behind_it_is_told_once():
+    alerts, part = Alerts(), finding("POL002")
+    notices(alerts, 10, part)
+    whole = finding("POL001", onset=50, fired=60)  # too late to be the cause of it
+    told = notices(alerts, 60, whole, others=[replace(part, inhibited_by="POL001")])
+    assert [one.title[:6] for one in told] == ["POL001"]
+    whole = replace(whole, state="resolved", resolved=200)
+    assert [one.title for one in notices(alerts, 200, whole, others=[part])] == ["POL001 post_tool: resolved"]
+    other = finding("RES006", "all", onset=300, fired=310)
+    assert [notices(alerts, step, other, others=[whole, part]) for step in (310, 320)] == [[], []]
+
+
+def test_damage_stays_with_the_cause_that_it_was_told_of():
+    alerts = Alerts()
+    early, late = finding("ENV001", "all", onset=40, fired=50), finding("REW003", "all", onset=100, fired=110)
+    damage = finding("OUT001", "all", onset=120, fired=130)
+    notices(alerts, 50, early)
+    notices(alerts, 110, late, others=[early])
+    notices(alerts, 130, damage, others=[early, late])
+    over = [replace(late, state="resolved", resolved=140), replace(damage, state="resolved", resolved=160)]
+    assert [one.level for one in notices(alerts, 160, *over, others=[early])] == ["info"]
+    news = notices(alerts, 195, finding("EVA001", "all", onset=190, fired=195), others=[early, *over])
+    assert [(one.level, one.title[:6]) for one in news] == [("warn", "EVA001")]
+
+
+def test_a_cause_that_is_found_after_the_damage_is_told():
+    alerts, slow = Alerts(), finding("REW003", "all")
+    damage = finding("OUT001", "all", onset=30, fired=40)
+    notices(alerts, 10, slow)
+    notices(alerts, 40, damage, others=[slow])
+    (notice,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[slow, damage])
+    assert (notice.level, notice.title[:6]) == ("error", "ENV001")
+    assert notice.text.startswith("The fall that was told before comes of this.")
+
+
+def test_what_comes_back_is_headed_by_how_it_is_now():
+    alerts, first = Alerts(), finding(onset=100, fired=110)
+    notices(alerts, 110, first)
+    first = replace(first, state="resolved", resolved=500)
+    notices(alerts, 500, first)
+    (notice,) = notices(alerts, 800, finding(onset=795, fired=800), others=[first])
+    assert "onset at step 795, fired at 800" in notice.text
+
+
 def test_a_resumed_run_tells_nothing_twice():
     first, second = Alerts(), Alerts()
     notices(first, 10, finding())
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert notices(second, 11, finding()) == []
     assert len(notices(second, 12, finding(state="resolved", resolved=12))) == 1
+
+
+SOME = ("POL001", "POL002", "POL003", "POL004", "ADV001", "REW002", "REW003", "ENV001", "OUT001", "OUT002", "OUT005")
+COURSES = st.dictionaries(
+    st.sampled_from(SOME),
+    st.tuples(st.integers(0, 200), st.integers(0, 20), st.integers(10, 150) | st.none()),  # onset, until fired, lasts
+)
+
+
+@given(COURSES)
+def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(courses):
+    alerts, before = Alerts(), {}
+    for step in range(400):
+        found = []
+        for rule, (onset, wait, lasts) in courses.items():
+            fired = onset + wait
+            if step >= fired:
+                over = lasts is not None and step >= fired + lasts
+                resolved = {"state": "resolved", "resolved": fired + lasts} if over else {}
+                found.append(finding(rule, onset=onset, fired=fired, **resolved))
+        found.sort(key=lambda one: one.onset)
+        firing = [one for one in found if one.state == "firing"]
+        cover = {
+            one.rule.id: next((f.rule.id for f in firing if one.rule.id in f.rule.inhibits), None) for one in firing
+        }
+        found = [replace(one, inhibited_by=cover.get(one.rule.id)) for one in found]
+        changed = [one for one in found if before.get(one.rule.id) != one]
+        before = {one.rule.id: one for one in found}
+        told = alerts.notices(step, changed, SimpleNamespace(findings=found))
+        alerts.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
+        assert all(one.text for one in told)
+        for incident in incidents(found):
+            known = any(identity(one) in alerts._open for one in incident.findings)
+            loud = [one for one in incident.findings if tells(one)]
+            assert known or all(alerts._told[identity(one)[:3]] + one.rule.cooldown_steps > step for one in loud)
+            fires = any(one.state == "firing" and one.rule.severity != "info" for one in incident.findings)
+            assert fires or not known
 
 
 @pytest.mark.parametrize("rule", RULES)

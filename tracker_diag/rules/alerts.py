@@ -1,16 +1,20 @@
 """Alerts: which incidents a person is told of, once each, again when they get worse, and when they are over."""
 
+import math
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import SEVERITIES, Incident, explains, incidents, reaches
+from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains, incidents
 from tracker_diag.rules.model import Rule, Severity
 
 TITLE = 63
 """Characters of a title that W&B takes."""
+
+MOST = 256
+"""Findings that are over, of which incidents are made while the run goes on: the last ones."""
 
 Identity: TypeAlias = tuple[str, str | None, str, int]
 
@@ -36,6 +40,13 @@ class Notice:
     text: str
 
 
+class HasFindings(Protocol):
+    """What has all findings of a run by their onset, as an Engine."""
+
+    @property
+    def findings(self) -> list[Finding]: ...
+
+
 class Alerts:
     """Turns changes of findings into notices.
 
@@ -49,44 +60,52 @@ class Alerts:
         self._told: dict[tuple[str, str | None, str], int] = {}
         self._open: dict[Identity, Severity] = {}
         """Findings of the incidents that were told and are not over, and how severe each was then."""
+        self._due: int | None = None
+        """The step from which on one that rests may be told."""
 
-    def notices(self, step: int, changed: Sequence[Finding], findings: Collection[Finding]) -> list[Notice]:
-        """What is to be told at `step`, where `changed` of all the run's `findings` did."""
-        if not any(one.state != "pending" for one in changed):
+    def notices(self, step: int, changed: Sequence[Finding], run: "HasFindings") -> list[Notice]:
+        """What is to be told at `step`, where `changed` of all the run's findings did."""
+        due = self._due is not None and step >= self._due
+        if not due and not any(one.state != "pending" for one in changed):
             return []
+        known = {identity(one) for one in run.findings}
+        self._open = {name: severity for name, severity in self._open.items() if name in known}
+        self._due = None
         news: list[tuple[Incident, str]] = []
         ended: list[Incident] = []
-        for incident in incidents([one for one in findings if identity(one) in self._open or reaches(one, step)]):
+        for incident in incidents(_recent(run.findings)):
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
-            if not loud:
-                if told:
-                    ended.append(incident)
-                    self._forget(incident)
-                continue
-            if not told and all(self._rests(one, step) for one in loud):
-                continue
-            why = self._why_again(incident, told) if told else ""
+            why = self._why(incident, told, loud, step) if loud else None
             if why is not None:
                 news.append((incident, why))
-            for one in loud:
-                if identity(one) not in self._open:
-                    self._told[identity(one)[:3]] = step
-                self._open[identity(one)] = incident.severity
+                self._told |= {identity(one)[:3]: step for one in loud if identity(one) not in self._open}
+            if told or why is not None:
+                self._open |= {identity(one): incident.severity for one in loud}
+            if told and not any(one.state == "firing" and one.rule.severity != "info" for one in incident.findings):
+                ended.append(incident)
+                self._forget(incident)
         fired = [_fired(step, news)] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
-    def _why_again(self, incident: Incident, told: Sequence[Finding]) -> str | None:
-        """Why an incident of which `told` are known is told once more, if it is."""
+    def _why(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> str | None:
+        """Why an incident is told at `step`, of which `told` are known and `loud` firing; None if it is not."""
+        cause = incident.cause
+        if not told:
+            rests_until = min(self._told.get(identity(one)[:3], -math.inf) + one.rule.cooldown_steps for one in loud)
+            if step >= rests_until:
+                return ""
+            self._due = int(min(self._due or rests_until, rests_until))
+            return None
         open_at = [SEVERITIES.index(self._open[identity(one)]) for one in told]
         if max(open_at) < SEVERITIES.index(incident.severity):
             return "This was told before, and has become worse."
-        parts = [] if identity(incident.cause) in self._open else _parts(incident.cause, told)
+        if not alerts(cause) or identity(cause) in self._open:
+            return None
+        if all(one.rule.link == DAMAGE for one in told) and cause.rule.link != DAMAGE:
+            return "The fall that was told before comes of this."
+        parts = sorted({one.rule.id for one in told if explains(cause, one)})
         return f"This is what lies behind {', '.join(parts)}." if parts else None
-
-    def _rests(self, finding: Finding, step: int) -> bool:
-        last = self._told.get(identity(finding)[:3])
-        return last is not None and step - last < finding.rule.cooldown_steps
 
     def _forget(self, incident: Incident) -> None:
         for finding in incident.findings:
@@ -96,36 +115,42 @@ class Alerts:
         return {
             "told": [[*about, step] for about, step in self._told.items()],
             "open": [[*identity, severity] for identity, severity in self._open.items()],
+            "due": self._due,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._told = {(rule, pair, slice): step for rule, pair, slice, step in state["told"]}
         self._open = {(rule, pair, slice, onset): severity for rule, pair, slice, onset, severity in state["open"]}
+        self._due = state["due"]
 
 
-def _parts(cause: Finding, told: Sequence[Finding]) -> list[str]:
-    """Rules among `told` that are a part of what `cause` names."""
-    return sorted({one.rule.id for one in told if explains(cause, one)})
+def _recent(findings: Sequence[Finding]) -> list[Finding]:
+    """Those that an incident of now may be made of: all but what came and went long ago in a run of many findings."""
+    early = len(findings) - MOST
+    return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]
 
 
 def _fired(step: int, news: Collection[tuple[Incident, str]]) -> Notice:
     told = sorted(news, key=lambda one: (-SEVERITIES.index(one[0].severity), one[0].onset))
     (first, why), *others = told
-    text = [why, *_told(first)] if why else _told(first)
+    # What came back is told by what fires now, and not by how it began the first time.
+    lead = first.cause if why or alerts(first.cause) else next(filter(alerts, first.findings))
+    text = [why, *_told(first, lead)] if why else _told(first, lead)
     text += [f"Also: {_heading(one.cause)}. {one.summary}." for one, _ in others]
-    return Notice(step, first.severity, _heading(first.cause)[:TITLE], "\n".join(text))
+    return Notice(step, first.severity, _heading(lead)[:TITLE], "\n".join(text))
 
 
-def _told(incident: Incident) -> list[str]:
-    """What stands in a notice of `incident`, line by line."""
-    cause = incident.cause
+def _told(incident: Incident, lead: Finding) -> list[str]:
+    """What stands in a notice of `incident`, line by line, with `lead` on top."""
     text = [
-        f"{cause.summary}.",
-        f"{cause.rule.name} ({cause.rule.link}), onset at step {cause.onset}, fired at {cause.fired}.",
+        f"{lead.summary}.",
+        f"{lead.rule.name} ({lead.rule.link}), onset at step {lead.onset}, fired at {lead.fired}.",
     ]
     text += [f"Damage, since step {one.onset}: {one.summary}." for one in incident.damage]
-    text += [f"With it: {_heading(one)}. {one.summary}." for one in incident.symptoms if alerts(one)]
-    return [*text, *advice(cause.rule)]
+    text += [
+        f"With it: {_heading(one)}. {one.summary}." for one in incident.symptoms if alerts(one) and one is not lead
+    ]
+    return [*text, *advice(lead.rule)]
 
 
 def advice(rule: Rule) -> list[str]:

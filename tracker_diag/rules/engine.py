@@ -85,11 +85,13 @@ class Engine:
                 one.read(observed)
         changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
         if any(changed):
-            firing = [w.finding for w in self._watches if w.finding and w.finding.state == "firing"]
-            # Whose explanation came or went has changed too: it may be an alert now, or none any more.
-            explained = [watch.inhibit(firing) for watch in self._watches]
-            changed = [a or b for a, b in zip(changed, explained, strict=True)]
+            changed = [a or b for a, b in zip(changed, self._inhibit(), strict=True)]
         return [w.finding for w, new in zip(self._watches, changed, strict=True) if new and w.finding]
+
+    def _inhibit(self) -> list[bool]:
+        """Mark what is explained, and tell for each watch whether that has changed: it may be an alert now, or none."""
+        firing = [watch.finding for watch in self._watches if watch.finding and watch.finding.state == "firing"]
+        return [watch.inhibit(firing) for watch in self._watches]
 
     @property
     def findings(self) -> list[Finding]:
@@ -138,8 +140,9 @@ class Engine:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
         for one in self._readers.values():
             one.rebaseline()
-        ended = [watch.finding for watch in self._watches if watch.rebaseline(step)]
-        return [finding for finding in ended if finding]
+        ended = [watch.rebaseline(step) for watch in self._watches]
+        explained = self._inhibit()
+        return [w.finding for w, *new in zip(self._watches, ended, explained, strict=True) if any(new) and w.finding]
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""

@@ -117,7 +117,9 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
         Incident(cause, tuple(one for one in of if one is not cause), tuple(harmed.get(i, ())))
         for i, (cause, of) in enumerate(zip(causes, groups, strict=True))
     ]
-    found += [Incident(first, (), tuple(others)) for first, *others in _overlapping(alone)]
+    for of in _overlapping(alone):
+        cause = _cause(of)
+        found.append(Incident(cause, (), tuple(one for one in of if one is not cause)))
     return tuple(sorted(found, key=lambda one: (_passing(one), _order(one.cause))))
 
 

@@ -72,7 +72,7 @@ class Summary:
 
     @property
     def first_break(self) -> Finding | None:
-        return first_break(self.findings)
+        return next((one.cause for one in self.incidents if one.severity != "info"), None)
 
     @property
     def level(self) -> Severity | None:
