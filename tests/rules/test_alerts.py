@@ -149,6 +149,16 @@ def test_what_came_back_within_its_cooldown_and_stays_is_told_when_that_is_over(
     assert [len(notices(again, step, others=[back])) for step in (9 + rest, 10 + rest, 11 + rest)] == [0, 1, 0]
 
 
+def test_what_came_and_went_is_not_kept_for_ever():
+    alerts, lasting = Alerts(), finding("REW003", "all")
+    notices(alerts, 10, lasting)
+    for start in range(100, 3100, 10):
+        flap = finding("ADV004", "all", onset=start, fired=start + 1)
+        notices(alerts, start + 1, flap, others=[lasting])
+        notices(alerts, start + 5, replace(flap, state="resolved", resolved=start + 5), others=[lasting])
+    assert len(alerts.state_dict()["open"]) <= 2
+
+
 def test_what_joined_in_silence_has_no_cooldown_of_its_own():
     alerts, late = Alerts(), finding("POL004", onset=58, fired=60)
     notices(alerts, 10, finding())

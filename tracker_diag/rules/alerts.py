@@ -63,17 +63,18 @@ class Alerts:
         self._due: int | None = None
         """The step from which on one that rests may be told."""
 
-    def notices(self, step: int, changed: Sequence[Finding], run: "HasFindings") -> list[Notice]:
+    def notices(self, step: int, changed: Sequence[Finding], run: HasFindings) -> list[Notice]:
         """What is to be told at `step`, where `changed` of all the run's findings did."""
         due = self._due is not None and step >= self._due
         if not due and not any(one.state != "pending" for one in changed):
             return []
-        known = {identity(one) for one in run.findings}
+        findings = run.findings  # an engine collects and sorts them anew each time
+        known = {identity(one) for one in findings}
         self._open = {name: severity for name, severity in self._open.items() if name in known}
         self._due = None
         news: list[tuple[Incident, str]] = []
         ended: list[Incident] = []
-        for incident in incidents(_recent(run.findings)):
+        for incident in incidents(_recent(findings)):
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
             why = self._why(incident, told, loud, step) if loud else None

@@ -9,11 +9,7 @@ from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import ANY, Pair, StatKey, any_of
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import (
-    Algorithm,
-    Signal,
-    SliceName,
-)
+from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.readers.base import Place, Reader, Series
 from tracker_diag.rules.readers.outcome import CollapseReader
