@@ -18,6 +18,7 @@ from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.new import SCHEMA, schema
+from tracker_diag.rules.nodes import words
 
 DOCS = Path(__file__).parent
 
@@ -214,6 +215,9 @@ def rule_page(rule: Rule) -> str:
             f"{rule.for_steps} steps. While it fires it explains {explains}.{leads and ' It leads to ' + leads + '.'}",
             "",
             *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
+            "",
+            f"It holds when {words(rule.condition)}.",
+            *([f"It is information only while {words(rule.harmless)}."] if rule.harmless else []),
             "",
             *_part("What to do", (f"{i}. {text}" for i, text in enumerate(rule.remedy, 1))),
             *_part("When it is wrong", (f"- {text}" for text in rule.false_positives)),

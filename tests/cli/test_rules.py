@@ -70,7 +70,8 @@ def test_own_rules_are_listed_and_shown_beside_the_catalogue(own, monkeypatch):
     assert len(both.splitlines()) == len(alone.splitlines()) + 1
     assert run("show", "acm001").stderr.endswith("; your own are found with --rules FOLDER\n")
     shown = run("show", "acm001", "--rules", own).stdout
-    assert [line.split()[0] for line in shown.splitlines()] == ["rule", "says", "severity", "reads", "explains", "file"]
+    headings = [line.split()[0] for line in shown.splitlines()]
+    assert headings == ["rule", "says", "severity", "holds", "reads", "explains", "file"]
     monkeypatch.setenv("TRACKER_DIAG_RULES", str(own))
     assert run("list").stdout == both
     assert run("show", "ACM001").stdout == shown
@@ -87,7 +88,7 @@ def test_a_run_is_diagnosed_with_own_rules(own, tmp_path):
         found = json.loads(result.stdout)
         return [finding["rule"] for finding in found["findings"]], len(found["blind"]) + len(found["healthy"])
 
-    assert diagnosed("--rules", own) == (["ACM001", "OUT001"], len(catalog()) - 1)
+    assert diagnosed("--rules", own) == (["EXP008", "ACM001", "OUT001"], len(catalog()) - 2)
     assert diagnosed("--rules", f"{own},ACM") == (["ACM001"], 0)
     assert diagnosed("--rules", "NUM004") == ([], 1)
     missing = CliRunner().invoke(app, ["diagnose", str(metrics), "--rules", str(tmp_path / "nope")])

@@ -176,3 +176,55 @@ def test_saved_at_any_row_it_goes_on_the_same(values, cut):
 def test_a_state_that_is_none_is_told():
     with pytest.raises(StateError, match="2 means with 1 ends"):
         Course().load_state_dict({"rows": 2, "size": 1, "means": [1.0, 2.0], "ends": [1], "open": [], "seen": 0})
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([60, 120, 200]), st.sampled_from([1e-6, 1.0, 1e6]))
+def test_what_was_learnt_has_risen_and_is_kept_whatever_its_scale(seed, rows, scale):
+    values = learnt(np.random.default_rng(seed), rows)
+    gain = course(scale * (values - 3)).gain()
+    assert gain.rose
+    assert gain.kept
+    assert not gain.never
+    assert gain.first < gain.now
+
+
+def test_what_is_lost_again_is_not_kept(rng):
+    values = learnt(rng, 120)
+    values[80:] -= 0.4
+    gain = course(values).gain()
+    assert gain.rose
+    assert not gain.kept
+
+
+def test_noise_about_one_level_hardly_ever_rose():
+    gains = [course(np.random.default_rng(seed).normal(size=60)).gain() for seed in range(200)]
+    assert sum(gain.rose for gain in gains) <= 2
+    assert sum(gain.never for gain in gains) >= 170
+
+
+def test_a_gain_is_no_case_of_never_however_small_it_is_beside_what_the_reward_swings_later(rng):
+    for seed in range(50):
+        values = np.random.default_rng(seed).normal(size=100) * np.linspace(0.1, 1.5, 100) + np.linspace(0, 4, 100)
+        assert not course(values).gain().never
+
+
+def test_a_constant_never_rose_and_a_fall_is_another_thing():
+    assert course([0.5] * 40).gain().never
+    assert not course([0.5] * 20 + [0.1] * 20).gain().never
+
+
+def test_a_fall_lasts_until_most_of_it_is_made_good(rng):
+    values = learnt(rng, 200)
+    values[60:] -= 0.5
+    values[110:] += np.clip(np.arange(90) / 60, 0, 1) * 0.5
+    found = Course()
+    fallen = []
+    for step, value in enumerate(values):
+        found.add(step, value)
+        fallen.append(found.has_fallen)
+    first = fallen.index(True)
+    over = fallen.index(False, first)
+    assert 60 < first < 80
+    assert 140 <= over <= 190  # two thirds are back at 150, and a level is the mean of a tenth of the run
+    assert all(fallen[first:over])
+    assert not any(fallen[over:])

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracker_diag.detect.growth import GrowthSettings, settings_for
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
@@ -273,3 +274,67 @@ def test_what_is_said_in_passing_is_left_out_where_it_is_not_known():
     engine = Engine([rule(summary="reward {low.value:.1f} ({low.ratio:.1f}x its baseline), {low.baseline:.1f} before")])
     engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.0)}))
     assert engine.findings[0].summary == "reward 0.0, n/a before"
+
+
+THRIVES = {"kind": "gain", "series": {"metric": "reward"}}
+
+
+def harmless(**fields):
+    high = {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}
+    return rule(signals={"high": high, "thrives": THRIVES}, condition="high", harmless="thrives",
+                summary="kl {high.value}", **fields)  # fmt: skip
+
+
+def learning(rows, lost_from=None):
+    """A reward that rises, and goes back to where it was."""
+    return [0.0 if lost_from and i >= lost_from else min(i, 30) / 30 + 0.01 * (i % 2) for i in range(rows)]
+
+
+def test_what_harms_nobody_is_information_until_it_does():
+    engine = Engine([harmless()])
+    rewards = learning(90, lost_from=60)
+    seen = []
+    for step, reward in enumerate(rewards):
+        series = {"reward": Scalar("reward", reward), "kl": Scalar("kl", 2.0 if step >= 40 else 0.0)}
+        changed = engine.evaluate(Observed(step, series))
+        seen += [(step, finding.severity, finding.state) for finding in changed]
+    assert seen[0] == (40, "info", "firing")
+    (worse,) = seen[1:]
+    assert worse[1:] == ("warn", "firing")
+    assert 60 <= worse[0] <= 75
+
+
+def test_what_fires_where_nothing_thrives_is_of_the_rules_own_severity():
+    engine = Engine([harmless()])
+    run(engine, [0.5] * 40, kl=[2.0] * 40)
+    assert [finding.severity for finding in engine.findings] == ["warn"]
+
+
+def test_what_is_spared_stays_so_after_a_restart():
+    engine = Engine([harmless()])
+    run(engine, learning(60), kl=[0.0] * 40 + [2.0] * 20)
+    again = Engine([harmless()])
+    again.load_state_dict(engine.state_dict())
+    assert [finding.severity for finding in again.findings] == ["info"]
+
+
+@pytest.mark.parametrize(("rows", "fires"), [(60, 6), (None, 30)])
+def test_a_short_run_is_judged_by_fewer_steps(rows, fires):
+    engine = Engine([rule(for_steps=30)], GrowthSettings(expected_steps=rows))
+    assert run(engine, [0.0] * 40).index("firing") == fires - 1
+
+
+def test_a_trend_of_a_series_that_comes_every_other_row_looks_at_half_of_a_short_run():
+    falling = {"kind": "trend", "series": {"metric": "reward"}, "steps": 160, "change": 0.2, "direction": "falling"}
+    engine = Engine([rule(signals={"low": falling})], settings_for(80))
+    rewards = [None if i % 2 else 0.8 - 0.01 * i for i in range(80)]
+    states = run(engine, rewards)
+    assert states.index("firing") <= 40
+    assert set(run(Engine([rule(signals={"low": falling})]), rewards)) == {"unknown"}
+    for split in (10, 25, 50):
+        run(again := Engine([rule(signals={"low": falling})], settings_for(80)), rewards[:split])
+        after = Engine([rule(signals={"low": falling})], settings_for(80))
+        after.load_state_dict(again.state_dict())
+        for step, value in list(enumerate(rewards))[split:]:
+            after.evaluate(Observed(step, {} if value is None else {"reward": Scalar("reward", value)}))
+        assert [(f.onset, f.fired) for f in after.findings] == [(f.onset, f.fired) for f in engine.findings]

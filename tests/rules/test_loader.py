@@ -61,7 +61,11 @@ def test_a_rule_is_read(tmp_path):
         ("condition: low", "condition: {al: [low]}", "rule.yaml:11: condition: expected the name of a signal, or one"),
         ("condition: low", "condition: {all: [low], any: [low]}", "rule.yaml:11: condition.any: no such field"),
         ("condition: low", "condition: {all: [low, {al: [low]}]}", "rule.yaml:11: condition.all.1: expected the name"),
-        ("condition: low", "condition: lo", "rule.yaml:11: condition and support name unknown signals ['lo']"),
+        (
+            "condition: low",
+            "condition: lo",
+            "rule.yaml:11: condition and support name unknown signals ['lo']",
+        ),
         ("low.value", "low.valu", "rule.yaml:12: summary: {low.valu}: expected a signal of this rule and one of"),
         ("status: stable\nseverity: warn", "severity: error", "rule.yaml:5: severity: error given, expected at most"),
         ("calibration: None.", "calibration: 0b_", "rule.yaml:1: "),

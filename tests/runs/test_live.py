@@ -28,7 +28,7 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
     monitor = td.Monitor([td.JsonlBackend(tmp_path)])
     for step in range(130):
         monitor.observe(**make_batch(rng, post=0.02 * math.exp(max(0, step - 75) * 0.1), pairs=("policy",)))
-        monitor.log({"reward": 0.5}, step)
+        monitor.log({"reward": 0.3 + step / 400}, step)
     live = monitor.close()
     found = td.diagnose(td.read_run(str(tmp_path / "metrics.jsonl")))
     assert found.summary.first_break.rule.id == live.first_break.rule.id == "POL001"

@@ -15,7 +15,7 @@ from tracker_diag.rules import new
 from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Fired
+from tracker_diag.rules.nodes import Fired, words
 
 rules_app = typer.Typer(help="The rules that runs are held against, and your own beside them.", no_args_is_help=True)
 
@@ -63,6 +63,8 @@ def page(rule: Rule) -> dict[str, str]:
         "severity": f"{rule.severity}, {rule.status}, link {rule.link}",
         "detects": rule.description.strip().removeprefix("Detects "),
         "harms": rule.rationale.strip(),
+        "holds if": words(rule.condition),
+        "only info": f"while {words(rule.harmless)}" if rule.harmless else "",
         "reads": ", ".join(read) or "every metric",
         "do": "\n".join(f"{i}. {text}" for i, text in enumerate(rule.remedy, 1)),
         "false if": "\n".join(rule.false_positives),

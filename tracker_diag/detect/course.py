@@ -41,6 +41,18 @@ FEW = 2.0
 """By this over √n both limits are wider with n values: what tells the noise is itself a sample."""
 DOUBT = 0.25
 """Half as many standard deviations by which the share of turns is taken to be smaller than it is seen."""
+RISEN = 3.5
+"""Standard errors by which the best level lies above the first of a series that has risen."""
+BACK = 2 / 3
+"""Part of a fall that is made good, from which on it is one no more."""
+KEPT = 0.75
+"""Part of a gain that is there yet, of a series that is said to keep it."""
+BARELY = 2.0
+"""Standard errors by which later rows must lie higher than earlier ones, or something may have been gained."""
+APART = 0.4
+"""The same in ranks, of the number of rows: 0.5 if every later row lies higher than every earlier one."""
+SPLITS = (0.1, 0.25, 0.5)
+"""Parts of the run, the first three rows beside them, after which the rest is held against what came before."""
 TRIMMED = 0.1
 """Part of the largest changes from row to row that tells nothing of the noise: the fall itself is among them."""
 
@@ -60,6 +72,23 @@ class Fall:
     does not."""
     lost: bool
     """Whether so much of what was gained is gone, for as long as a level is, and more than chance takes away."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a series has gained since it began; levels in its own unit."""
+
+    first: float
+    """The first level."""
+    now: float
+    """The last level."""
+    rose: bool
+    """Whether it rose from the first to its best level by more than chance and its own ups and downs explain."""
+    kept: bool
+    """Whether it did, and the last level has at least `KEPT` of that."""
+    never: bool
+    """Whether no part of the run, the first rows apart, lies higher than what came before, but by chance, and the last
+    level not lower than the first."""
 
 
 @dataclass
@@ -83,6 +112,8 @@ class Course:
     """Whether a fall is seen at the last block."""
     _seen: int = 0
     """Rows on which it was."""
+    _fallen: bool = False
+    """Whether it was seen for long enough, and the level has not come back."""
 
     def add(self, step: int, value: float) -> None:
         """Take the next value."""
@@ -98,15 +129,51 @@ class Course:
             self._ends, self._size = self._ends[1::2], 2 * self._size
         self._down = self._looks_down()
         self._seen = self._seen + self._size if self._down else max(0, self._seen - DIP * self._size)
+        if self._down and self._seen >= 1 + self.rows / STAYS:
+            self._fallen = True
+        elif self._fallen:
+            self._fallen = not self._is_back()
 
     @property
     def has_fallen(self) -> bool | None:
-        """Whether it has fallen, and stays down; None with fewer than `FEWEST` rows."""
-        return self._down and self._seen >= 1 + self.rows / STAYS if len(self._means) >= FEWEST else None
+        """Whether it has fallen, and is not back near its best; None with fewer than `FEWEST` rows."""
+        return self._fallen if len(self._means) >= FEWEST else None
+
+    def _is_back(self) -> bool:
+        """Whether the last level has come `BACK` from the lowest since the best."""
+        windows = self._windows()[1]
+        levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
+        safe = np.minimum(levels, medians)
+        best = int(np.argmax(safe))
+        top, low = float(safe[best]), float(levels[best:].min())
+        return float(max(levels[-1], medians[-1])) >= low + BACK * (top - low)
 
     def fall(self) -> Fall | None:
         """Where the series stands; None with fewer than `FEWEST` rows."""
         return replace(self._judged(), lost=bool(self.has_fallen)) if len(self._means) >= FEWEST else None
+
+    def gain(self) -> Gain | None:
+        """What has been gained; None with fewer than `FEWEST` rows."""
+        if len(self._means) < FEWEST:
+            return None
+        y, windows = self._windows()
+        sign, width = 1.0 if self.rising else -1.0, windows.shape[1]
+        levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
+        safe = np.minimum(levels, medians)
+        best = int(np.argmax(safe))
+        first, now = float(max(levels[0], medians[0])), float(max(levels[-1], medians[-1]))
+        gained, noise, wider = float(safe[best]) - first, _noise(y), 1 + FEW / math.sqrt(len(y))
+        wander = max(_largest_fall(levels[: best + 1]), 2 * noise * math.sqrt(2 / width))
+        sure = gained > wider * min(RISEN * _error(y, width), FAR * wander)
+        rose = best >= width and sure and gained > noise
+        splits = {SHORTEST, *(int(len(y) * part) for part in SPLITS)}
+        return Gain(
+            first=sign * first,
+            now=sign * now,
+            rose=rose,
+            kept=rose and now - first >= KEPT * gained,
+            never=not rose and now >= first - EFFECT * noise and not any(_gains_at(_ranks(y), at) for at in splits),
+        )
 
     def _looks_down(self) -> bool:
         """Whether the rows so far look like a fall. At most rows a glance at the levels tells that they do not."""
@@ -154,7 +221,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
         return {"rows": self.rows, "size": self._size, "means": list(self._means), "ends": list(self._ends),
-                "open": list(self._open), "seen": self._seen}  # fmt: skip
+                "open": list(self._open), "seen": self._seen, "fallen": self._fallen}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; StateError if it is none."""
@@ -162,14 +229,33 @@ class Course:
             raise StateError(f"course: {len(state['means'])} means with {len(state['ends'])} ends given")
         self.rows, self._size = state["rows"], state["size"]
         self._means, self._ends, self._open = list(state["means"]), list(state["ends"]), list(state["open"])
-        self._seen, self._down = state["seen"], self._looks_down()
+        self._seen, self._fallen, self._down = state["seen"], state["fallen"], self._looks_down()
+
+
+def _gains_at(ranks: Float64Array, at: int) -> bool:
+    """Whether what comes from row `at` on may lie higher than what came before.
+
+    By their ranks, as the noise of a reward that grows is often larger than it was at the start: by their means, or
+    as nine in ten pairs of an earlier and a later row say so, however the rows depend.
+    """
+    if at < SHORTEST or len(ranks) - at < SHORTEST:
+        return False
+    higher = float(ranks[at:].mean() - ranks[:at].mean())
+    before, after = (_error(ranks, many, doubt=-1.0) / math.sqrt(2) for many in (at, len(ranks) - at))
+    return higher > BARELY * math.hypot(before, after) or higher > APART * len(ranks)
+
+
+def _ranks(y: Float64Array) -> Float64Array:
+    """The rank of each value, equal ones at the middle of theirs."""
+    ordered = np.sort(y)
+    return (np.searchsorted(ordered, y, "left") + np.searchsorted(ordered, y, "right")) / 2
 
 
 def _largest_fall(levels: Float64Array) -> float:
     return float((np.maximum.accumulate(levels) - levels).max())
 
 
-def _error(y: Float64Array, width: int) -> float:
+def _error(y: Float64Array, width: int, doubt: float = DOUBT) -> float:
     """Standard error of the difference of two means of `width` values, as the changes from value to value tell it.
 
     Of AR(1) the changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2, with which they turn, one
@@ -179,7 +265,7 @@ def _error(y: Float64Array, width: int) -> float:
     """
     change = np.diff(y)
     up = np.sign(change[change != 0])
-    turns = float(np.mean(up[1:] != up[:-1])) - DOUBT / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
+    turns = float(np.mean(up[1:] != up[:-1])) - doubt / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
     phi = min(max(1 - 2 * math.sin(math.pi * (turns - 0.5)), 0.0), 0.97)
     sigma = _spread(change) / math.sqrt(2 * (1 - phi))
     return sigma * math.sqrt(2 * min((1 + phi) / (1 - phi) / width, 1.0))

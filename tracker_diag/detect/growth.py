@@ -8,6 +8,8 @@ from tracker_diag.detect.blocks import Direction, Scale
 from tracker_diag.detect.cusum import BlockCusum, CusumSettings
 from tracker_diag.detect.esr import BlockEsr, EsrSettings
 
+SHORT_RUN = 250
+"""Rows of a run from which on signals look as far back as they are written to; in a shorter one less far."""
 LONG_RUN = 2000
 """Valid steps beyond which a run is a long one."""
 
@@ -24,6 +26,26 @@ class GrowthSettings:
     def __post_init__(self) -> None:
         if self.expected_steps is not None and self.expected_steps < 1:
             raise ValueError(f"expected_steps: {self.expected_steps} given, expected 1 or more, or None")
+
+
+def settings_for(rows: int) -> GrowthSettings:
+    """Settings for a run of so many rows: in a short one the baseline is a fifth of it, and needs more growth.
+
+    What a baseline's noise is, few blocks tell less surely; so the threshold is higher by 10 parts in the baseline's
+    length: from 12 rows 9 standard deviations and not 5.
+    """
+    usual = CusumSettings()
+    if rows >= SHORT_RUN or rows < 1:
+        return GrowthSettings(expected_steps=rows or None)
+    block = max(2, min(usual.block, rows // 50))
+    baseline = max(12, rows // 5) // block * block
+    short = CusumSettings(
+        burn_in=min(usual.burn_in, max(3, rows // 12)),
+        baseline=baseline,
+        block=block,
+        threshold=usual.threshold * (1 + 10 / baseline),
+    )
+    return GrowthSettings(short, expected_steps=rows)
 
 
 class GrowthDetector:

@@ -31,7 +31,7 @@ def findings_table(findings: Sequence[Finding]) -> Table:
             finding.rule.id,
             finding.rule.name,
             finding.slice,
-            finding.rule.severity,
+            finding.severity,
             finding.state if finding.inhibited_by is None else f"{finding.state}, inhibited by {finding.inhibited_by}",
             finding.summary,
             "; ".join(describe(reading) for reading in finding.evidence),

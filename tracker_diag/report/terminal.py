@@ -150,7 +150,7 @@ def _others(summary: Summary, lines: Mapping[tuple[str, int], str]) -> Table:
         if finding is summary.first_break:
             continue
         state = finding.state + (f", explained by {finding.inhibited_by}" if finding.inhibited_by else "")
-        severity = Text(finding.rule.severity, style=STYLE[finding.rule.severity])
+        severity = Text(finding.severity, style=STYLE[finding.severity])
         name = f"{role}{finding.rule.id} {finding.rule.name}" + (f" ({finding.pair})" if finding.pair else "")
         fired = "–" if finding.fired is None else str(finding.fired)
         beside = [lines.get((finding.rule.id, finding.onset), "")] if lines else []

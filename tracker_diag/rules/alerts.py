@@ -21,7 +21,7 @@ Identity: TypeAlias = tuple[str, str | None, str, int]
 
 def alerts(finding: Finding) -> bool:
     """Whether a person is to be told: it fired, at warn or above, and nothing firing explains it."""
-    return finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None
+    return finding.state == "firing" and finding.severity != "info" and finding.inhibited_by is None
 
 
 def identity(finding: Finding) -> Identity:
@@ -83,7 +83,7 @@ class Alerts:
                 self._told |= {identity(one)[:3]: step for one in loud if identity(one) not in self._open}
             if told or why is not None:
                 self._open |= {identity(one): incident.severity for one in loud}
-            if told and not any(one.state == "firing" and one.rule.severity != "info" for one in incident.findings):
+            if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
         fired = [_fired(step, news)] if news else []
@@ -164,7 +164,7 @@ def advice(rule: Rule) -> list[str]:
 
 
 def _ended(step: int, over: Sequence[Incident]) -> Notice:
-    parts = [finding for incident in over for finding in incident.findings if finding.rule.severity != "info"]
+    parts = [finding for incident in over for finding in incident.findings if finding.severity != "info"]
     text = [f"{_heading(one)}: from step {one.onset} to {one.resolved}." for one in parts if one.resolved is not None]
     return Notice(step, "info", f"{_short(over[0].cause)}: resolved"[:TITLE], "\n".join(text))
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.metrics.series import Pair, any_of
-from tracker_diag.rules.model import Rule
+from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.stats.attribution import Carrier
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]
@@ -63,12 +63,19 @@ class Finding:
     inhibited_by: str | None = None
     carried_by: tuple[Carrier, ...] = ()
     """Cells that carried most of it when it fired, where tensors told it."""
+    spared: bool = False
+    """Whether no harm has been seen since it fired: the rule's `harmless` has held all the while."""
+
+    @property
+    def severity(self) -> Severity:
+        """That of its rule, or info where no harm is seen."""
+        return "info" if self.spared else self.rule.severity
 
     def __str__(self) -> str:
         """One line: rule, place, state and what it says."""
         place = self.slice if self.pair is None else f"{self.pair}, {self.slice}"
         when = f"from step {self.onset}" + (f" to {self.resolved}" if self.resolved is not None else "")
-        return f"{self.rule.id} {self.rule.title} ({place}): {self.rule.severity}, {self.state} {when}. {self.summary}."
+        return f"{self.rule.id} {self.rule.title} ({place}): {self.severity}, {self.state} {when}. {self.summary}."
 
     __repr__ = __str__
 
@@ -107,7 +114,7 @@ class Finding:
             "link": rule.link,
             "pair": self.pair,
             "slice": self.slice,
-            "severity": rule.severity,
+            "severity": self.severity,
             "state": self.state,
             "onset": self.onset,
             "fired": self.fired,

@@ -52,8 +52,13 @@ class Incident:
 
     @property
     def severity(self) -> Severity:
-        """By consequence: error where the outcome is harmed by what is named, else the highest of its findings."""
-        severities: set[Severity] = {finding.rule.severity for finding in self.findings}
+        """By consequence: error where the outcome is harmed by what is named, else the highest of its findings.
+
+        A fall of the outcome that nothing explains, and that it has made good, has had no consequence: info.
+        """
+        if self.cause.rule.link == DAMAGE and self.state == "resolved":
+            return "info"
+        severities: set[Severity] = {finding.severity for finding in self.findings}
         worst = max(severities, key=SEVERITIES.index)
         return "error" if self.damage and self.cause.rule.link != DAMAGE else worst
 
@@ -146,7 +151,7 @@ def _cause(findings: Sequence[Finding]) -> Finding:
 
     What goes round in a circle has no other beginning than its earliest part.
     """
-    loud = [one for one in findings if one.rule.severity != "info"] or list(findings)
+    loud = [one for one in findings if one.severity != "info"] or list(findings)
     parts = {part for i, j in _related(loud) for whole, part in ((i, j), (j, i)) if explains(loud[whole], loud[part])}
     whole = [one for i, one in enumerate(loud) if i not in parts] or loud  # rules may explain each other
     first = whole[:MOST_CAUSES]
@@ -184,7 +189,7 @@ def _hangs_together(one: Finding, other: Finding) -> bool:
 
 
 def _harms(cause: Finding, damage: Finding) -> bool:
-    return cause.rule.link not in HARMLESS and cause.rule.severity != "info" and _had_begun(cause, damage)
+    return cause.rule.link not in HARMLESS and cause.severity != "info" and _had_begun(cause, damage)
 
 
 def _had_begun(cause: Finding, finding: Finding) -> bool:

@@ -70,6 +70,9 @@ class Rule(Node):
     """Over the names of signals: one of them, or `all`, `any` and `not`."""
     support: tuple[str, ...] = ()
     """Signals that are shown as evidence and decide nothing."""
+    harmless: Condition | None = None
+    """While it holds where the rule fires, the finding is of severity info: something moved, and no harm is seen. From
+    the first step on that it does not, the finding is of the rule's severity, and stays so."""
     for_steps: int = Field(default=1, ge=1)
     """Steps that the condition must hold before the rule fires; until then it is pending. A step on which it does not
     hold takes three of them back."""
@@ -139,7 +142,7 @@ class Rule(Node):
 
     @model_validator(mode="after")
     def _names_agree(self) -> "Rule":
-        used = {*names(self.condition), *self.support}
+        used = {*names(self.condition), *self.support, *(names(self.harmless) if self.harmless else ())}
         if used != self.signals.keys():
             unknown, unused = sorted(used - self.signals.keys()), sorted(self.signals.keys() - used)
             raise ValueError(f"condition and support name unknown signals {unknown}, leave out {unused}")

@@ -212,6 +212,18 @@ class Collapse(Node):
     """Part of what it had gained that must be gone, beside being more than its noise explains."""
 
 
+class Gain(Node):
+    """The series has risen from where it began by more than its noise explains, and keeps most of that.
+
+    A reward that does thrives. With `never` it holds where the series has never risen. See detect/course.py.
+    """
+
+    kind: Literal["gain"] = "gain"
+    series: SeriesRef
+    never: bool = False
+    """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 500."""
+
+
 class Absent(Node):
     """The series has not come once in the first `steps` steps of the run, or since."""
 
@@ -263,8 +275,8 @@ class Fired(Node):
 
 
 Signal: TypeAlias = Annotated[
-    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Often | Stuck | Collapse | Absent | NonFinite
-    | MissingRank | ConfigChanged | ConfigIs | Fired,
+    Growth | Threshold | BaselineRatio | Correlation | Trend | Spike | Often | Stuck | Collapse | Gain | Absent
+    | NonFinite | MissingRank | ConfigChanged | ConfigIs | Fired,
     Field(discriminator="kind"),
 ]  # fmt: skip
 
@@ -320,3 +332,22 @@ def names(condition: Condition) -> Iterator[str]:
                 yield from names(part)
         case Not(not_=part):
             yield from names(part)
+
+
+def words(condition: Condition) -> str:
+    """`condition` as a person reads it: `a and (b or not c)`."""
+    match condition:
+        case str():
+            return condition
+        case All(all=parts):
+            return " and ".join(_within(part) for part in parts)
+        case AnyOf(any=parts):
+            return " or ".join(_within(part) for part in parts)
+        case Not(not_=part):
+            return f"not {_within(part)}"
+
+
+def _within(part: Condition) -> str:
+    """The words of a part, in parentheses where it has parts itself."""
+    many = len(part.all) > 1 if isinstance(part, All) else len(part.any) > 1 if isinstance(part, AnyOf) else False
+    return f"({words(part)})" if many else words(part)

@@ -19,6 +19,7 @@ READERS: dict[type[nodes.Node], Callable[[Any, Place], Reader]] = {
     nodes.Often: lambda signal, at: often.OftenReader(signal, reader(signal.of, at), at),
     nodes.Stuck: level.StuckReader,
     nodes.Collapse: outcome.CollapseReader,
+    nodes.Gain: outcome.GainReader,
     nodes.Absent: presence.AbsentReader,
     nodes.NonFinite: presence.NonFiniteReader,
     nodes.MissingRank: presence.MissingRankReader,

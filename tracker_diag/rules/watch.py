@@ -20,6 +20,7 @@ from tracker_diag.rules.nodes import (
     Collapse,
     ConfigChanged,
     Correlation,
+    Gain,
     Growth,
     Often,
     SliceName,
@@ -34,7 +35,7 @@ from tracker_diag.rules.signals import can_be, holds
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 
-HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Often, Correlation, Stuck, Collapse, ConfigChanged)
+HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Often, Correlation, Stuck, Collapse, Gain, ConfigChanged)
 """Signals that look at what was normal before."""
 
 PAST = 100
@@ -47,12 +48,18 @@ DIP = 3
 class Watch:
     """One rule on one pair and slice."""
 
-    def __init__(self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader]) -> None:
+    def __init__(
+        self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader], steps: tuple[int, int]
+    ) -> None:
         self.rule = rule
+        self._for_steps, self._keep_firing_steps = steps
+        """The rule's own, or fewer in a short run."""
         self.pair: Pair | None = pair
         self.slice = slice
         self._readers = readers
         self._required = tuple(dict.fromkeys(names(rule.condition)))
+        excuses = names(rule.harmless) if rule.harmless else ()
+        self._shown = tuple(dict.fromkeys((*self._required, *excuses, *rule.support)))
         self._deciding = [readers[name] for name in self._required]
         self._said: list[bool | None] = []
         """What they said last, of which the verdict was."""
@@ -167,8 +174,8 @@ class Watch:
             self._since = step
         self._held += 1
         if self.state == "firing":
-            return False
-        fires = self._held >= self.rule.for_steps
+            return self._harms()
+        fires = self._held >= self._for_steps
         if self.state == "pending" and not fires:
             return False
         self.state = "firing" if fires else "pending"
@@ -192,16 +199,27 @@ class Watch:
             fired=step if fires else None,
             resolved=None,
             summary="; ".join([summary, *map(str, carried)]),
-            evidence=tuple(readings[name] for name in (*self._required, *self.rule.support)),
+            evidence=tuple(readings[name] for name in self._shown),
             carried_by=carried,
+            spared=self._is_harmless(),
         )
+        return True
+
+    def _is_harmless(self) -> bool:
+        return self.rule.harmless is not None and holds(self.rule.harmless, self._readers) is True
+
+    def _harms(self) -> bool:
+        """Note that what fires without harm does harm now, and tell whether that is new."""
+        if self.finding is None or not self.finding.spared or self._is_harmless():
+            return False
+        self.finding = self.finding.moved(spared=False)
         return True
 
     def _false(self, step: int) -> bool:
         held, self._held = self._held, 0
         if self.state == "firing" and self.finding:
             self._failed += 1
-            if self._failed <= self.rule.keep_firing_steps:
+            if self._failed <= self._keep_firing_steps:
                 return False
             self.state = "healthy"
             self.finding = self.finding.moved(state="resolved", resolved=step)

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.detect.growth import settings_for
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.reasons import Reason, not_observed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
+from tracker_diag.rules.alerts import Alerts, Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
@@ -53,6 +54,8 @@ class Diagnosis:
     """Canonical metrics by step, and statistics of slices where the run has them."""
     live: tuple[LiveFinding, ...] = ()
     """What the diagnostics said while the run was underway, if they watched it."""
+    notices: tuple[Notice, ...] = ()
+    """What a person would have been told, step by step, if they had watched it."""
 
     def __str__(self) -> str:
         return str(self.summary)
@@ -64,7 +67,7 @@ class Diagnosis:
         kept = tuple(
             finding
             for finding in self.summary.findings
-            if SEVERITIES.index(finding.rule.severity) >= SEVERITIES.index(severity)
+            if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)
         )
         return replace(self, summary=replace(self.summary, findings=kept))
 
@@ -116,8 +119,9 @@ def diagnose(
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
     algorithm = algorithm or algorithm_of(run.config)
-    settings = GrowthSettings(expected_steps=len(rows) or None)
+    settings = settings_for(len(rows))
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
+    alerts, notices = Alerts(), list[Notice]()
     series: dict[str, dict[int, float]] = {}
     tokens, absent = 0.0, _absent(rows)
     for step, row in rows.items():
@@ -131,13 +135,14 @@ def diagnose(
         if row.get(NONFINITE, tokens) > tokens:
             tokens = row[NONFINITE]
             bad.append(NONFINITE.removeprefix(PREFIX))
-        engine.evaluate(Observed(step, now, tuple(bad), absent, config=run.config))
+        changed = engine.evaluate(Observed(step, now, tuple(bad), absent, config=run.config))
+        notices += alerts.notices(step, changed, engine)
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
     seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
-    return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)))
+    return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)), tuple(notices))
 
 
 def _absent(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:

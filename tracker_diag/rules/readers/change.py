@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from tracker_diag.detect.blocks import Scale
-from tracker_diag.detect.growth import GrowthDetector
+from tracker_diag.detect.growth import SHORT_RUN, GrowthDetector
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.statistics import OF_STEP
@@ -16,11 +16,13 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Growth, Material, Spike, Trend
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import LOST_AFTER, Place, Reader
+from tracker_diag.rules.readers.base import LOST_AFTER, Place, Reader, horizon
 
 BLOCKS = 8
 SURE = 3.0
 """Standard deviations of a value through sampling by which a spike is none of a few odd sequences."""
+FEWEST = 16
+"""Values of a trend, at least: two for each of its blocks."""
 STEADY = 2.0
 """Mann–Kendall's z of eight block means from which on a change counts as steady; one in forty by chance."""
 
@@ -95,7 +97,13 @@ class TrendReader(Reader):
     def __init__(self, signal: Trend, at: Place) -> None:
         self._series, self._signal = at.series(signal.series, signal.relative_to), signal
         self.looks_at = (self._series,)
-        self._size = signal.steps // BLOCKS
+        self._settings = at.settings
+        expected = at.settings.expected_steps
+        self._size = 0 if expected is not None and expected < SHORT_RUN else signal.steps // BLOCKS
+        """Values of a block; 0 until it is known how often the series comes."""
+        self._early: list[tuple[int, float]] = []
+        """The values until then, with their steps."""
+        self._rows = 0
         self._means: deque[float] = deque(maxlen=BLOCKS)
         self._starts: deque[int] = deque(maxlen=BLOCKS)
         self._block: list[float] = []
@@ -106,23 +114,38 @@ class TrendReader(Reader):
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
+        self._rows += 1
         if now is not None:
-            self._take(observed.step, now.value)
+            self._take(observed.step, now.value) if self._size else self._wait(observed.step, now.value)
             self._missed, self._last_step = 0, observed.step
         else:
             self._missed += 1
         self.holds = self._changes if self._missed <= LOST_AFTER else None
 
     def reading(self) -> Reading:
-        if not self._means and not self._block:
+        if not self._means and not self._block and not self._early:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
             return self._series.unknown(reason(Why.LOST, step=self._last_step))
         if self.holds is None:
-            have = len(self._means) * self._size + len(self._block)
-            return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size))
+            have = len(self._means) * self._size + len(self._block) + len(self._early)
+            return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size or FEWEST))
         onset = self._onset() if self.holds else None
         return self._series.reading(self.holds, self._means[-1], self._means[0], onset)
+
+    def _wait(self, step: int, value: float) -> None:
+        """Keep the first values of a run of known length, which tell how many of them it will have."""
+        self._early.append((step, value))
+        if len(self._early) == FEWEST:
+            self._set_size()
+            early, self._early = self._early, []
+            for one in early:
+                self._take(*one)
+
+    def _set_size(self) -> None:
+        density = FEWEST / self._rows
+        of = horizon(self._signal.steps, self._settings, part=2, fewest=FEWEST, density=density)
+        self._size = max(of // BLOCKS, 1)
 
     def _take(self, step: int, value: float) -> None:
         if not self._block:
@@ -155,18 +178,21 @@ class TrendReader(Reader):
     def rebaseline(self) -> None:
         self._means.clear()
         self._starts.clear()
-        self._block, self._changes = [], None
+        self._block, self._early, self._changes = [], [], None
 
     def state_dict(self) -> dict[str, Any]:
         blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}
         missed = [self._missed, self._last_step]
-        return blocks | {"start": self._block_start, "holds": self._changes, "missed": missed}
+        early = {"early": [list(one) for one in self._early], "rows": self._rows, "size": self._size}
+        return blocks | early | {"start": self._block_start, "holds": self._changes, "missed": missed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.rebaseline()
         self._means.extend(state["means"])
         self._starts.extend(state["starts"])
         self._block, self._block_start = list(state["block"]), state["start"]
+        self._early = [(step, value) for step, value in state["early"]]
+        self._rows, self._size = state["rows"], state["size"]
         self._changes, (self._missed, self._last_step) = state["holds"], state["missed"]
 
 
@@ -177,7 +203,7 @@ class SpikeReader(Reader):
         self._series, self._signal = at.series(signal.series), signal
         self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=signal.steps)
-        self._needed = (signal.steps + 1) // 2
+        self._needed = horizon((signal.steps + 1) // 2, at.settings, part=5, fewest=8)
         self._last: tuple[float, float] | None = None
         """The last value that was judged, and the median before it."""
         self._step = 0

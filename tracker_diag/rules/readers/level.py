@@ -11,7 +11,7 @@ from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import BaselineRatio, Correlation, Stuck, Threshold
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place, Reader, limits, outside
+from tracker_diag.rules.readers.base import Place, Reader, horizon, limits, outside
 
 
 class ThresholdReader(Reader):
@@ -86,7 +86,7 @@ class CorrelationReader(Reader):
         self._series, self._other = at.series(signal.series), at.series(signal.other)
         self.looks_at = (self._series, self._other)
         self._bounds = limits(signal, at.algorithm)
-        self._recent: deque[tuple[float, float]] = deque(maxlen=signal.steps)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=horizon(signal.steps, at.settings, part=4, fewest=16))
         self._since = 0
         self._last: float | None = None
 
@@ -131,7 +131,7 @@ class StuckReader(Reader):
     def __init__(self, signal: Stuck, at: Place) -> None:
         self._series, self._within = at.series(signal.series), signal.within
         self.looks_at = (self._series,)
-        self._recent: deque[float] = deque(maxlen=signal.steps)
+        self._recent: deque[float] = deque(maxlen=horizon(signal.steps, at.settings, part=4, fewest=8))
         self._quantum = 0.0
 
     def read(self, observed: Observed) -> None:

@@ -1,5 +1,7 @@
 """What has become of a series over the whole run."""
 
+import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -7,51 +9,118 @@ from typing import Any
 from tracker_diag.detect.course import FEWEST, Course
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
-from tracker_diag.rules.nodes import Collapse
+from tracker_diag.rules.nodes import Collapse, Gain, SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.readers.base import LOST_AFTER, Place, Reader
 
+LEAST = 1e-6
+"""A loss counts as at least this."""
+MOSTLY = 0.8
+"""Part of a run's rows after which a series that has never risen is said not to."""
+UNKNOWN_LENGTH = 625
+"""Rows that a run is taken to have, where nobody knows."""
 
-class CollapseReader(Reader):
-    """The level of a series against its best so far; between two values it says what it last said."""
 
-    def __init__(self, signal: Collapse, at: Place) -> None:
-        self._series = at.series(signal.series)
+class CourseReader(Reader):
+    """The course of a series; between two values it says what it last said."""
+
+    needed = FEWEST
+    """Rows from which on it can say something."""
+
+    def __init__(self, series: SeriesRef, at: Place, lost: float = 0.5) -> None:
+        self._series = at.series(series)
         self.looks_at = (self._series,)
-        self._lost = signal.lost
+        self._lost = lost
+        self._is_loss = self._series.definition.unit == "loss"
+        """Of a loss half is lost when it has come half the way back on a log scale: it falls by factors."""
         self._course = self._anew()
-        self._last_step, self._missed = 0, 0
+        self._last_step, self._missed, self._rows = 0, 0, 0
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
+        self._rows += 1
         if now is None:
             self._missed += 1
+            if self._missed > LOST_AFTER:
+                self.holds = None
         else:
             self._missed, self._last_step = 0, observed.step
-            self._course.add(observed.step, now.value)
-        self.holds = self._course.has_fallen if self._missed <= LOST_AFTER else None
+            self._course.add(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
+            self.holds = self._says()
+
+    @abstractmethod
+    def _says(self) -> bool | None:
+        """Whether the signal holds of the course."""
+
+    @abstractmethod
+    def _told(self) -> Reading:
+        """The reading, where there are rows enough."""
 
     def reading(self) -> Reading:
         if self._course.rows == 0:
             return self._series.unknown()
         if self._missed > LOST_AFTER:
             return self._series.unknown(reason(Why.LOST, step=self._last_step))
-        fall = self._course.fall()
-        if fall is None:
-            return self._series.unknown(reason(Why.FEW_VALUES, have=self._course.rows, needed=FEWEST))
-        said = self._series.reading(self.holds, fall.now, fall.best, fall.onset if self.holds else None)
-        return replace(said, at=fall.best_step)
+        if self._course.rows < self.needed:
+            return self._series.unknown(reason(Why.FEW_VALUES, have=self._course.rows, needed=self.needed))
+        return self._told()
 
     def rebaseline(self) -> None:
         self._course, self.holds = self._anew(), None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"course": self._course.state_dict(), "missed": self._missed, "step": self._last_step}
+        return {"course": self._course.state_dict(), "missed": self._missed, "step": self._last_step,
+                "rows": self._rows}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._course.load_state_dict(state["course"])
-        self._missed, self._last_step = state["missed"], state["step"]
-        self.holds = self._course.has_fallen if self._missed <= LOST_AFTER else None
+        self._missed, self._last_step, self._rows = state["missed"], state["step"], state["rows"]
+        self.holds = self._says() if self._course.rows and self._missed <= LOST_AFTER else None
+
+    def _in_unit(self, level: float) -> float:
+        """A level of the course in the series' own unit."""
+        return math.exp(level) if self._is_loss else level
 
     def _anew(self) -> Course:
         return Course(rising=self._series.definition.worse != "higher", lost=self._lost)
+
+
+class CollapseReader(CourseReader):
+    """The level of a series against its best so far."""
+
+    def __init__(self, signal: Collapse, at: Place) -> None:
+        super().__init__(signal.series, at, signal.lost)
+
+    def _says(self) -> bool | None:
+        return self._course.has_fallen
+
+    def _told(self) -> Reading:
+        fall = self._course.fall()
+        if fall is None:  # rows came in blocks, of which there are fewer
+            return self._series.unknown()
+        now, best = self._in_unit(fall.now), self._in_unit(fall.best)
+        said = self._series.reading(self.holds, now, best, fall.onset if self.holds else None)
+        return replace(said, at=fall.best_step)
+
+
+class GainReader(CourseReader):
+    """The level of a series against its first one."""
+
+    def __init__(self, signal: Gain, at: Place) -> None:
+        self._never, self._enough = signal.never, 0
+        if signal.never:
+            self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
+            self.needed = 2 * FEWEST
+        super().__init__(signal.series, at)
+
+    def _says(self) -> bool | None:
+        if self._course.rows < self.needed or self._rows < self._enough:
+            return None
+        gain = self._course.gain()
+        return None if gain is None else gain.never if self._never else gain.kept
+
+    def _told(self) -> Reading:
+        gain = self._course.gain()
+        if gain is None:
+            return self._series.unknown()
+        return self._series.reading(self.holds, self._in_unit(gain.now), self._in_unit(gain.first))
