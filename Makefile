@@ -14,7 +14,7 @@ MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$
 # Three workers for two cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: frameworks demo test test-long check lint types fast chaos alerts docs evidence bench screenshots clean
+.PHONY: frameworks demo test test-long check lint types fast chaos faults alerts docs evidence bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -40,6 +40,9 @@ fast: $(VENV)/.dev
 
 chaos: $(VENV)/.dev  ## a thousand random programs for each tracker, under faults; two hours
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
+
+faults: $(VENV)/.dev  ## scores the planted faults, build/faults.json; a minute
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/faults/score.py
 
 alerts: $(VENV)/.dev  ## what the alarms make of 4,800 runs, docs/alerts.json; hours, and it goes on where it was stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/benchmarks/door.py --runs 200 --kept build/alerts.jsonl --out docs/alerts.json

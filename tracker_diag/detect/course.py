@@ -51,6 +51,8 @@ BARELY = 2.0
 """Standard errors by which later rows must lie higher than earlier ones, or something may have been gained."""
 APART = 0.4
 """The same in ranks, of the number of rows: 0.5 if every later row lies higher than every earlier one."""
+LATELY = 0.6
+"""Part of the run after which a fall below the first level is a late one, and no want of learning."""
 SPLITS = (0.1, 0.25, 0.5)
 """Parts of the run, the first three rows beside them, after which the rest is held against what came before."""
 TRIMMED = 0.1
@@ -87,8 +89,8 @@ class Gain:
     kept: bool
     """Whether it did, and the last level has at least `KEPT` of that."""
     never: bool
-    """Whether no part of the run, the first rows apart, lies higher than what came before, but by chance, and the last
-    level not lower than the first."""
+    """Whether no part of the run, the first rows apart, lies higher than what came before, but by chance, and the
+    series has not just fallen."""
 
 
 @dataclass
@@ -166,13 +168,15 @@ class Course:
         wander = max(_largest_fall(levels[: best + 1]), 2 * noise * math.sqrt(2 / width))
         sure = gained > wider * min(RISEN * _error(y, width), FAR * wander)
         rose = best >= width and sure and gained > noise
+        low = first - EFFECT * noise
+        falls = now < low <= float(levels[int(LATELY * len(levels))])
         splits = {SHORTEST, *(int(len(y) * part) for part in SPLITS)}
         return Gain(
             first=sign * first,
             now=sign * now,
             rose=rose,
             kept=rose and now - first >= KEPT * gained,
-            never=not rose and now >= first - EFFECT * noise and not any(_gains_at(_ranks(y), at) for at in splits),
+            never=not rose and not falls and not any(_gains_at(_ranks(y), at) for at in splits),
         )
 
     def _looks_down(self) -> bool:

@@ -69,12 +69,13 @@ class CourseReader(Reader):
         self._course, self.holds = self._anew(), None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"course": self._course.state_dict(), "missed": self._missed, "step": self._last_step,
-                "rows": self._rows}  # fmt: skip
+        counts = {"missed": self._missed, "step": self._last_step, "rows": self._rows}
+        return {"course": self._course.state_dict(), "holds": self.holds, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._course.load_state_dict(state["course"])
         self._missed, self._last_step, self._rows = state["missed"], state["step"], state["rows"]
+        self.holds = state["holds"]
         self.holds = self._says() if self._course.rows and self._missed <= LOST_AFTER else None
 
     def _in_unit(self, level: float) -> float:
@@ -117,7 +118,10 @@ class GainReader(CourseReader):
         if self._course.rows < self.needed or self._rows < self._enough:
             return None
         gain = self._course.gain()
-        return None if gain is None else gain.never if self._never else gain.kept
+        if gain is None or not self._never:
+            return None if gain is None else gain.kept
+        # What has never risen is said to have once it has for sure.
+        return not gain.rose if self.holds else gain.never
 
     def _told(self) -> Reading:
         gain = self._course.gain()

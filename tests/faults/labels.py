@@ -1,0 +1,48 @@
+"""Whether a run's reward collapsed: a plain definition of its own, which shares nothing with the rules."""
+
+from collections.abc import Iterable
+from statistics import median
+
+import numpy as np
+from dataset import Run
+
+REWARDS = ("rollout/ep_rew_mean", "charts/episodic_return", "rewards/accuracy_reward/mean", "reward")
+WINDOW = 5
+
+
+def labelled(runs: list[Run]) -> Iterable[Run]:
+    """`runs` with `collapsed` as it should be."""
+    gains: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        if run.fault is None and (told := levels(run)) is not None:
+            gains.setdefault((run.trainer, run.task), []).append(float(told.max() - told[0]))
+    for run in runs:
+        healthy = gains.get((run.trainer, run.task))
+        yield run.model_copy(update={"collapsed": bool(healthy and collapsed(run, median(healthy)))})
+
+
+def collapsed(run: Run, gain: float) -> bool:
+    """Means of 5 rows: the last lies below the best by more than half of what was gained from the worst before that.
+
+    And by more than it had ever fallen and recovered before, and by more than a quarter of `gain`, what healthy runs
+    of the same trainer and task gain: what only wanders has not collapsed.
+    """
+    means = levels(run)
+    if means is None:
+        return False
+    best = int(np.argmax(means))
+    gained = means[best] - means[: best + 1].min()
+    lost = means[best] - means[-1]
+    before = np.maximum.accumulate(means[: best + 1]) - means[: best + 1]
+    return bool(lost > 0.5 * gained and lost > 1.25 * before.max(initial=0.0) and lost > 0.25 * gain)
+
+
+def levels(run: Run) -> np.ndarray | None:
+    """Means of each 5 rows of the reward; None where there is none, or too little of it."""
+    key = next((key for key in REWARDS if key in run.columns), None)
+    if key is None:
+        return None
+    told = np.array([float(value) for value in run.columns[key] if value is not None and value != "nan"])
+    if len(told) < 3 * WINDOW or not np.isfinite(told).all():
+        return None
+    return np.convolve(told, np.ones(WINDOW) / WINDOW, "valid")

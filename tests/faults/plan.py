@@ -1,0 +1,191 @@
+"""Which faults are planted in which runs, what they must be called, and which half of the benchmark they belong to.
+
+The half is by trainer and task, so no fault of the untouched half is seen on the same task by whoever mends a rule.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Half = Literal["tuned", "untouched"]
+
+HALVES: dict[tuple[str, str], Half] = {
+    ("PPO", "CartPole"): "tuned",
+    ("A2C", "CartPole"): "tuned",
+    ("SAC", "Reach"): "tuned",
+    ("GRPO", "numbers"): "tuned",
+    ("SFT", "successor"): "tuned",
+    ("agent", "look-up"): "tuned",
+    ("PPO", "Reach"): "untouched",
+    ("A2C", "Reach"): "untouched",
+    ("DQN", "CartPole"): "untouched",
+    ("one-file PPO", "CartPole"): "untouched",
+    ("GRPO tool", "numbers"): "untouched",
+    ("DPO", "numbers"): "untouched",
+}
+"""Each trainer with its task."""
+
+HEALTHY_SEEDS = {"SFT": 16, "DPO": 16}
+"""Healthy runs of a trainer, where it is not the usual number; these take seconds."""
+HEALTHY = 8
+SEEDS = 2
+
+TOO_LARGE = "POL003 POL004 POL005 POL010 POL011 POL012 POL013 POL016 NUM001 EXP001 EXP003"
+"""What an update is called that is too large: a tail of the ratios, KL, clipped share, gradient, entropy."""
+NO_LESSON = "OUT003 EXP002 EXP007 EXP008 ADV001 ADV007 REW001"
+"""What a run is called that has nothing to learn from."""
+CRITIC = "CRI001 CRI002 CRI003 CRI004 CRI005"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault on one trainer and task."""
+
+    name: str
+    trainer: str
+    task: str
+    right: frozenset[str]
+    """Rules any of which names it rightly. One of outcome counts only where no log tells more than the damage."""
+    planted: Mapping[str, Any] = field(default_factory=dict)
+    onset: float = 0.0
+    """From which share of the run on."""
+
+    @property
+    def half(self) -> Half:
+        return HALVES[self.trainer, self.task]
+
+
+def fault(name: str, where: str, right: str, onset: float = 0.0, **planted: Any) -> Fault:
+    """A line of the table; `where` is trainer/task."""
+    trainer, task = where.split("/")
+    return Fault(name, trainer, task, frozenset(right.split()), planted, onset)
+
+
+PPO, A2C, SAC = "PPO/CartPole", "A2C/CartPole", "SAC/Reach"
+PPO2, A2C2, DQN, ONE = "PPO/Reach", "A2C/Reach", "DQN/CartPole", "one-file PPO/CartPole"
+GRPO, TOOL, DPO, SFT, AGENT = "GRPO/numbers", "GRPO tool/numbers", "DPO/numbers", "SFT/successor", "agent/look-up"
+HALF = 0.5
+
+FAULTS = (
+    # The reward.
+    fault("reward with the wrong sign", PPO, "REW004 OUT001 OUT003", reward=-1.0),
+    fault("reward with the wrong sign", DQN, "REW004 OUT001 OUT003", reward=-1.0),
+    fault("reward with the wrong sign", A2C2, "REW004 OUT001 OUT003", reward=-1.0),
+    fault("reward with the wrong sign", SAC, "REW004 OUT001 OUT003", reward=-1.0),
+    fault("reward with the wrong sign", GRPO, "REW004 OUT001", weights=[-1.0]),
+    fault("reward times 10,000", PPO, f"{CRITIC} NUM001 EXP007 OUT003", reward=1e4),
+    fault("reward times 10,000", A2C2, f"{CRITIC} NUM001 EXP007 EXP001 OUT003", reward=1e4),
+    fault("reward divided by 10,000", SAC, "EXP002 OUT003 REW001", reward=1e-4),
+    fault("scorer returns 0", PPO2, "REW001 REW021 OUT001", HALF, reward_zero_from=HALF),
+    fault("scorer returns 0", A2C, "REW001 REW021 OUT001", HALF, reward_zero_from=HALF),
+    fault("scorer returns 0", GRPO, "REW001 REW021 ADV001 ADV007 EXP007 OUT001", HALF, zero_from=HALF),
+    fault("scorer returns 0", TOOL, "REW001 REW021 ADV001 ADV007 EXP007 OUT001", HALF, zero_from=HALF),
+    fault("reward outliers", PPO, "REW003 REW006 CRI005 NUM001", HALF, outlier_from=HALF),
+    fault("reward outliers", DQN, "REW003 REW006 CRI005 NUM001", HALF, outlier_from=HALF),
+    fault("reward explodes", A2C, "NUM003 NUM004 NUM005 REW006 CRI005", HALF, overflow_from=HALF),
+    fault("reward explodes", PPO2, "NUM003 NUM004 NUM005 REW006 CRI005", HALF, overflow_from=HALF),
+    fault("length is paid", GRPO, "REW010 REW011 ENV006 REW018", reward="long", weights=[0.3, 1.0]),
+    fault("format is paid", GRPO, "REW015 REW018 REW020", reward="digits", weights=[0.0, 1.0]),
+    fault("a call is paid, not what comes of it", TOOL, "REW010 REW016 ENV005 REW018",
+          reward="called", weights=[0.1, 1.0]),
+    # The environment, the tool, the evaluation.
+    fault("actions are ignored", PPO, NO_LESSON, random_actions=True),
+    fault("actions are ignored", SAC, NO_LESSON, random_actions=True),
+    fault("actions are scaled down", PPO2, NO_LESSON, action=0.01),
+    fault("actions are scaled down", SAC, NO_LESSON, action=0.01),
+    fault("observations go blank", PPO, "OUT001 ENV007", HALF, blind_from=HALF),
+    fault("observations go blank", DQN, "OUT001 ENV007", HALF, blind_from=HALF),
+    fault("observations are not normalised", PPO, f"{NO_LESSON} {CRITIC} EXP001", observation=1e-4),
+    fault("observations are not normalised", A2C2, f"{NO_LESSON} {CRITIC} EXP001", observation=1e-4),
+    fault("episode never ends", PPO, "ENV006 ENV007 OUT003 CRI002", never_ends=True),
+    fault("episode never ends", DQN, "ENV006 ENV007 OUT003 CRI002", never_ends=True),
+    fault("controls are swapped midway", A2C, "OUT001 ENV007", HALF, drift_from=HALF),
+    fault("controls are swapped midway", PPO2, "OUT001 ENV007", HALF, drift_from=HALF),
+    fault("environment slows down", PPO, "RES001 RES002 ENV008", HALF, slow_from=HALF),
+    fault("environment slows down", DQN, "RES001 RES002 ENV008", HALF, slow_from=HALF),
+    fault("evaluation sees other observations", PPO, "EVA001 EVA002 EVA004", evaluate={"observation": 0.0}),
+    fault("evaluation sees other observations", PPO2, "EVA001 EVA002 EVA004", evaluate={"observation": 0.0}),
+    fault("tool fails", TOOL, "ENV001 ENV008", HALF, tool_fails_from=HALF),
+    fault("completions are cut off", GRPO, "ENV006 ENV011", max_completion_length=2),
+    fault("completions are cut off", TOOL, "ENV006 ENV011 ENV009", max_completion_length=8),
+    # The update.
+    fault("learning rate 0.1", PPO, TOO_LARGE, learning_rate=0.1),
+    fault("learning rate 0.1", A2C, TOO_LARGE + " OUT003", learning_rate=0.1),
+    fault("learning rate 0.1", ONE, TOO_LARGE, rate=0.1),
+    fault("learning rate times 100 midway", PPO2, TOO_LARGE, HALF, rate_from=(HALF, 100.0)),
+    fault("learning rate times 100 midway", ONE, TOO_LARGE, HALF, rate_from=(HALF, 100.0)),
+    fault("learning rate times 100 midway", GRPO, TOO_LARGE + " OUT004", HALF, rate_from=(HALF, 100.0)),
+    fault("learning rate times 100 midway", TOOL, TOO_LARGE + " OUT004 POL001", HALF, rate_from=(HALF, 100.0)),
+    fault("learning rate times 100 midway", DPO, "NUM001 SFT001 SFT002 SFT004 OUT002 OUT004 OUT006", HALF,
+          rate_from=(HALF, 100.0)),
+    fault("learning rate times 100 midway", SFT, "NUM001 SFT001 OUT002 OUT006 EXP003", HALF, rate_from=(HALF, 100.0)),
+    fault("learning rate 1e-9", PPO, "EXP007 OUT003", learning_rate=1e-9),
+    fault("learning rate 1e-9", A2C2, "EXP007 OUT003", learning_rate=1e-9),
+    fault("learning rate 1e-9", TOOL, "EXP007 OUT003 POL015", learning_rate=1e-9),
+    fault("learning rate 1e-9", DPO, "EXP007 OUT003 SFT001", learning_rate=1e-9),
+    fault("parameters are frozen", PPO2, "EXP007 OUT003", freeze=True),
+    fault("parameters are frozen", GRPO, "EXP007 OUT003 POL015", freeze=True),
+    fault("100 epochs a batch, no clipping", PPO, TOO_LARGE, n_epochs=100, clip_range=1e6),
+    fault("100 epochs a batch, no clipping", ONE, TOO_LARGE, epochs=100, clip=1e6),
+    fault("no clipping, learning rate times 5", PPO2, TOO_LARGE, clip_range=1e6, learning_rate=5e-3),
+    fault("no clipping, learning rate times 5", ONE, TOO_LARGE, clip=1e6, rate=7.5e-3),
+    fault("gradients are never zeroed", ONE, TOO_LARGE + " OUT001 OUT003", keep_gradient=True),
+    fault("ratio upside down", ONE, TOO_LARGE + " OUT001 OUT003", inverted=True),
+    fault("advantage with the wrong sign", ONE, "OUT001 OUT003 ADV006", sign=True),
+    fault("observations of another rollout", ONE, "FRE001 FRE002 OUT003 POL010 POL011 POL012", stale=True),
+    fault("one batch is used 16 times", TOOL, TOO_LARGE + " FRE001", num_iterations=16, learning_rate=1e-3),
+    fault("a weight overflows", GRPO, "NUM001 NUM002 NUM003 NUM004 NUM005 POL003 POL010 EXP003", HALF,
+          blow_up_from=HALF),
+    # Credit.
+    fault("gamma 0", PPO2, f"{NO_LESSON} CRI001 CRI002", gamma=0.0),
+    fault("gamma 0", A2C, f"{NO_LESSON} CRI001 CRI002", gamma=0.0),
+    fault("value goes on behind the end", PPO, f"{CRITIC} ENV007 OUT003", bootstrap=True),
+    fault("value goes on behind the end", ONE, f"{CRITIC} ENV007 OUT003", bootstrap=True),
+    fault("value loss times 1,000,000", PPO, f"{CRITIC} EXP007 NUM001 OUT003", vf_coef=5e5),
+    fault("value loss times 1,000,000", PPO2, f"{CRITIC} EXP007 NUM001 OUT003", vf_coef=5e5),
+    fault("learning rate 0.5", DQN, "CRI001 CRI005 OUT001 OUT003 NUM001", learning_rate=0.5),
+    fault("target network follows at once, learning rate 0.3", SAC, "CRI001 CRI005 OUT001 OUT003 EXP001 NUM001 NUM004",
+          tau=1.0, learning_rate=0.3),
+    # Exploration.
+    fault("entropy bonus far too large", A2C, "EXP002 EXP003 OUT003", ent_coef=100.0),
+    fault("entropy bonus far too large", ONE, "EXP002 EXP003 OUT003", entropy=10.0),
+    fault("entropy bonus far too large", SAC, "EXP002 EXP003 OUT003", ent_coef=20.0),
+    fault("exploration never ends", DQN, "EXP002 OUT003", exploration_final_eps=1.0),
+    fault("hardly any exploration", GRPO, "ADV001 ADV007 EXP001 EXP007 OUT003", temperature=0.02),
+    # Data of supervised training.
+    fault("labels are random", SFT, "SFT001 OUT003 EXP008 SFT003", labels="random"),
+    fault("labels are random", DPO, "SFT001 OUT003 EXP008 SFT003", labels="random"),
+    fault("chosen and rejected are swapped", DPO, "REW004 OUT002 EVA002 SFT003", labels="swapped"),
+    fault("chosen and rejected are the same", DPO, "SFT001 OUT003 EXP008", labels="same"),
+    fault("ten samples again and again", SFT, "SFT003 OUT005", few=10),
+    fault("ten samples again and again", DPO, "SFT003 OUT005", few=10),
+    # The demo's agent; rules were tuned on it before there was a benchmark.
+    fault("stale sampler, no clipping, tool answers widen", AGENT, TOO_LARGE + " POL001 POL017 POL018 FRE001", 80 / 300,
+          arm="collapse"),
+    fault("stale sampler, no clipping", AGENT, TOO_LARGE + " POL017 POL018 FRE001", 80 / 300, arm="stale-narrow"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to be made."""
+
+    trainer: str
+    task: str
+    seed: int
+    fault: Fault | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.trainer}, {self.task}, {self.fault.name if self.fault else 'healthy'}, {self.seed}"
+
+
+def planned() -> list[Planned]:
+    """All runs, first each fault once and as many healthy ones, so that a part of them is a benchmark too."""
+    runs: list[tuple[float, Planned]] = []
+    for one in FAULTS:
+        runs += [(seed / SEEDS, Planned(one.trainer, one.task, seed, one)) for seed in range(SEEDS)]
+    for trainer, task in HALVES:
+        many = HEALTHY_SEEDS.get(trainer, HEALTHY)
+        runs += [(seed / many, Planned(trainer, task, seed, None)) for seed in range(many)]
+    return [run for _, run in sorted(runs, key=lambda pair: pair[0])]

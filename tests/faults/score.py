@@ -1,0 +1,252 @@
+"""Hold tools against the runs of the benchmark.
+
+    python tests/faults/score.py [--page] [--rivals INTERPRETER]
+
+Writes build/faults.json; with --page docs/faults.json and docs/faults.md too. INTERPRETER is one that has rldoctor and
+rlwatch; without it their scores on the page stay as they are.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from dataset import Run, read
+
+from tracker_diag.metrics.aliases import key_map
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.open import read_run
+
+ROOT = Path(__file__).parents[2]
+OUT = ROOT / "build" / "faults.json"
+KEPT = ROOT / "docs" / "faults.json"
+PAGE = ROOT / "docs" / "faults.md"
+THIN = 40
+"""Rows that are left of a run that is thinned."""
+FOUND_BY = {
+    "rl-doctor": {
+        "advantage_collapse": "ADV001 ADV007 REW001 EXP007 REW021",
+        "entropy_collapse": "EXP001 EXP007",
+        "reward_hacking": "REW010 REW004 EVA002",
+        "length_pathology": "REW011 REW019 ENV006 ENV011",
+        "clip_saturation": "POL011 POL013",
+        "kl_drift": "POL010 POL012 POL013 POL015",
+        "gradient_pathology": "NUM001 NUM004 EXP007",
+        "reward_composition": "REW015 REW018 REW020",
+        "plateau": "OUT001 OUT003 EXP002 EXP008",
+    },
+    "rlwatch": {
+        "entropy_collapse": "EXP001 EXP007",
+        "kl_explosion": "POL010 POL012 POL013",
+        "reward_hacking": "REW003 REW006 REW010",
+        "advantage_variance": "ADV002 NUM001",
+        "loss_nan": "NUM003 NUM004",
+        "gradient_norm_spike": "NUM001 CRI005",
+        "reward_mean_drift": "OUT001 REW004 REW021",
+    },
+}
+"""What the others call it, and which rules of ours say the same; wide, so that no name of theirs is lost."""
+RLWATCH = """
+import json, logging, sys
+logging.disable(logging.CRITICAL)
+from rlwatch.config import RLWatchConfig
+from rlwatch.detectors import DetectorSuite
+suite, found = DetectorSuite(RLWatchConfig()), []
+for row in json.load(sys.stdin):
+    found += [[a.detector, a.severity] for a in suite.check_step(row.pop("step"), **row)]
+json.dump(found, sys.stdout)
+"""
+"""Said to the interpreter that has rlwatch, which reads no files but its own."""
+TO_RLWATCH = {
+    "entropy": "entropy", "kl": "kl_divergence", "approx_kl": "kl_divergence", "reward": "reward_mean",
+    "reward_std": "reward_std", "advantage_std": "advantage_std", "loss": "loss", "grad_norm": "grad_norm",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a tool makes of one run."""
+
+    alarmed: bool
+    """Whether it names anything at warning or above."""
+    error: bool
+    """Whether at its highest severity."""
+    names: tuple[str, ...]
+    """Rules of this project that its names stand for: first break and second finding, or all names of a rival."""
+    alerts: int | None
+    """Messages that a person would have got; None where the tool does not tell."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a tool makes of many runs."""
+
+    faulty: int
+    named: int
+    """Faulty runs with a right name."""
+    collapsed: int
+    """Faulty runs in which the reward collapsed."""
+    collapsed_alarmed: int
+    healthy: int
+    """Runs without a fault whose reward did not collapse by itself."""
+    healthy_warn: int
+    healthy_error: int
+    alerts_per_faulty_run: float | None
+    """Median."""
+
+
+def ours(run: Run, most: int | None = None) -> Verdict:
+    """`tracker-diag diagnose` on the run's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = diagnose(read_run(str(written(run, Path(folder), most))))
+    severities = {one.severity for one in found.summary.incidents}
+    loud = [one for one in found.summary.incidents if one.severity != "info"]
+    names = [one.rule.id for one in loud[0].findings if one.severity != "info"][:2] if loud else []
+    return Verdict(bool(loud), "error" in severities, tuple(names), len(found.notices))
+
+
+def written(run: Run, folder: Path, most: int | None = None) -> Path:
+    """The run as a metrics file."""
+    file = folder / "run.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in run.rows(most)) + "\n", encoding="utf-8")
+    return file
+
+
+def score(runs: Sequence[Run], verdicts: Iterable[Verdict]) -> Score:
+    """Count."""
+    judged = list(zip(runs, verdicts, strict=True))
+    faulty = [(run, found) for run, found in judged if run.fault]
+    healthy = [found for run, found in judged if not run.fault and not run.collapsed]
+    collapsed = [found for run, found in faulty if run.collapsed]
+    alerts = [found.alerts for _, found in faulty if found.alerts is not None]
+    return Score(
+        faulty=len(faulty),
+        named=sum(bool(set(run.right) & set(found.names)) for run, found in faulty),
+        collapsed=len(collapsed),
+        collapsed_alarmed=sum(found.alarmed for found in collapsed),
+        healthy=len(healthy),
+        healthy_warn=sum(found.alarmed for found in healthy),
+        healthy_error=sum(found.error for found in healthy),
+        alerts_per_faulty_run=median(alerts) if alerts else None,
+    )
+
+
+def rl_doctor(interpreter: str, run: Run) -> Verdict:
+    """`rl-doctor diagnose` on the run's file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(written(run, Path(folder)))
+        command = [interpreter, "-m", "rl_doctor.cli", "diagnose", file, "--format", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    told = json.loads(done.stdout)["findings"] if done.returncode == 0 else []
+    return theirs("rl-doctor", [(one["detector"], one["severity"].lower()) for one in told])
+
+
+def rlwatch(interpreter: str, run: Run) -> Verdict:
+    """The detectors of rlwatch, row by row, given what our aliases take the run's keys for."""
+    rows = run.rows()
+    keys = key_map(dict.fromkeys(key for row in rows for key in row if key != "step"))
+    given = []
+    for row in rows:
+        values = keys.values({key: value for key, value in row.items() if key != "step"})
+        known = {name: values[ours] for ours, name in TO_RLWATCH.items() if ours in values}
+        given.append({"step": row["step"]} | known)
+    done = subprocess.run(
+        [interpreter, "-c", RLWATCH], input=json.dumps(given), capture_output=True, text=True, check=True
+    )
+    return theirs("rlwatch", [(detector, severity.lower()) for detector, severity in json.loads(done.stdout)])
+
+
+def theirs(tool: str, told: Sequence[tuple[str, str]]) -> Verdict:
+    """What another tool's findings at warning and above stand for."""
+    loud = [(name, severity) for name, severity in told if severity in {"warning", "critical"}]
+    names = [rule for name, _ in loud for rule in FOUND_BY[tool].get(name, "").split()]
+    critical = any(severity == "critical" for _, severity in loud)
+    return Verdict(bool(loud), critical, tuple(dict.fromkeys(names)), len(loud))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--rivals", metavar="INTERPRETER")
+    args = parser.parse_args()
+    runs = list(read())
+    halves = {half: [run for run in runs if run.half == half] for half in ("tuned", "untouched")}
+    with ProcessPoolExecutor() as pool:
+        verdicts = {half: list(pool.map(ours, of)) for half, of in halves.items()}
+        thin = list(pool.map(partial(ours, most=THIN), halves["untouched"]))
+        rivals = {"rl-doctor": rl_doctor, "rlwatch": rlwatch} if args.rivals else {}
+        judged = {name: list(pool.map(partial(tool, args.rivals), runs)) for name, tool in rivals.items()}
+    found: dict[str, Any] = {half: asdict(score(of, verdicts[half])) for half, of in halves.items()}
+    found["untouched_40_rows"] = asdict(score(halves["untouched"], thin))
+    before = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    found["rivals"] = {name: asdict(score(runs, of)) for name, of in judged.items()} or before.get("rivals", {})
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for name, one in found.items():
+        print(name, one)
+    if args.page:
+        told = {
+            run.name: verdict for half, of in halves.items() for run, verdict in zip(of, verdicts[half], strict=True)
+        }
+        found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
+        KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        PAGE.write_text(page(found, runs), encoding="utf-8")
+
+
+def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
+    """docs/faults.md."""
+    head = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
+    columns = {
+        "the half that rules were tuned on": found["tuned"],
+        "the untouched half": found["untouched"],
+        f"the same, thinned to {THIN} rows": found["untouched_40_rows"],
+    } | {f"{name}, both halves": one for name, one in found["rivals"].items()}
+    lines = [
+        "| | faulty runs, rightly named | collapsed, alarmed | healthy, at warn | at error | alerts a faulty run |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, one in columns.items():
+        lines.append(
+            f"| {name} | {part(one['named'], one['faulty'])} | {part(one['collapsed_alarmed'], one['collapsed'])} "
+            f"| {part(one['healthy_warn'], one['healthy'])} | {one['healthy_error']} "
+            f"| {one['alerts_per_faulty_run']:g} |"
+        )
+    table = "\n".join(lines)
+    cells = [
+        "| fault | trainer, task | half | right names | named | what was said first |",
+        "|---|---|---|---|---|---|",
+    ]
+    grouped: dict[tuple[str, str, str], list[Run]] = {}
+    for run in runs:
+        if run.fault:
+            grouped.setdefault((run.fault, run.trainer, run.task), []).append(run)
+    for (fault, trainer, task), of in grouped.items():
+        said = [found["runs"][run.name][1] for run in of]
+        named = sum(bool(set(run.right) & set(names)) for run, names in zip(of, said, strict=True))
+        first = "; ".join(" ".join(names) or "–" for names in said)
+        right = " ".join(of[0].right)
+        cells.append(f"| {fault} | {trainer}, {task} | {of[0].half} | {right} | {named} of {len(of)} | {first} |")
+    alarmed = [f"{run.name}: {' '.join(found['runs'][run.name][1])}" for run in runs
+               if not run.fault and not run.collapsed and found["runs"][run.name][0]]  # fmt: skip
+    false = "\n".join(f"- {one}" for one in alarmed) or "None."
+    unstable = ", ".join(run.name for run in runs if not run.fault and run.collapsed) or "none"
+    return head.format(table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable)
+
+
+def part(some: int, many: int) -> str:
+    """A share, with its count."""
+    return f"{some} of {many} ({100 * some / many:.0f} %)" if many else "–"
+
+
+if __name__ == "__main__":
+    main()

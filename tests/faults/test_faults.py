@@ -1,0 +1,80 @@
+"""The fault benchmark: that its data are what the page says, and that the figures are those of today's rules."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tracker_diag.rules.loader import catalog
+
+HERE = Path(__file__).parent
+KEPT = json.loads((HERE.parents[1] / "docs" / "faults.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    """The benchmark's modules, as its scripts have them."""
+    sys.path.insert(0, str(HERE))
+    try:
+        names = ("dataset", "labels", "plan", "score")
+        yield SimpleNamespace(**{name: SimpleNamespace(**runpy.run_path(str(HERE / f"{name}.py"))) for name in names})
+    finally:
+        sys.path.remove(str(HERE))
+        for name in ("dataset", "labels", "plan", "score"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def runs(benchmark):
+    return list(benchmark.dataset.read())
+
+
+def test_every_planned_run_is_there_once_with_its_labels(benchmark, runs):
+    planned = benchmark.plan.planned()
+    assert sorted(run.name for run in runs) == sorted(one.name for one in planned)
+    right = {one.name: one.fault.right if one.fault else frozenset() for one in planned}
+    assert all(set(run.right) == right[run.name] for run in runs)
+    assert all(run.half == benchmark.plan.HALVES[run.trainer, run.task] for run in runs)
+
+
+def test_right_names_are_rules_or_are_planned_to_be(benchmark):
+    known = {rule.id for rule in catalog()} | {"REW021", "ENV009", "ENV011"}  # of the catalogue's plan
+    assert {name for fault in benchmark.plan.FAULTS for name in fault.right} <= known
+
+
+def test_both_halves_have_healthy_runs_and_forty_faults_between_them(runs):
+    for half in ("tuned", "untouched"):
+        assert sum(run.half == half and run.fault is None for run in runs) >= 40
+        assert sum(run.half == half and run.fault is not None for run in runs) >= 60
+    assert len({run.fault for run in runs if run.fault}) >= 40
+
+
+def test_the_schema_and_the_labels_are_those_of_the_data(benchmark, runs):
+    assert (HERE / "schema.json").read_text() == benchmark.dataset.schema()
+    assert all(
+        again.collapsed == run.collapsed for run, again in zip(runs, benchmark.labels.labelled(runs), strict=True)
+    )
+
+
+def test_a_thinned_run_keeps_its_last_row(runs):
+    for run in runs[::20]:
+        thin = run.rows(40)
+        assert len(thin) <= 40
+        assert thin[-1] == run.rows()[-1]
+
+
+def test_the_page_shows_what_the_rules_say_today(benchmark, runs):
+    for run in runs[::14]:
+        found = benchmark.score.ours(run)
+        assert [found.alarmed, list(found.names)] == KEPT["runs"][run.name], run.name
+
+
+@pytest.mark.slow
+def test_make_faults_prints_the_scores_of_the_page(benchmark, runs):
+    for half in ("tuned", "untouched"):
+        of = [run for run in runs if run.half == half]
+        found = benchmark.score.score(of, map(benchmark.score.ours, of))
+        assert vars(found) == KEPT[half]
