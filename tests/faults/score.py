@@ -195,9 +195,7 @@ def main() -> None:
     for name, one in found.items():
         print(name, one)
     if args.page:
-        told = {
-            run.name: verdict for half, of in halves.items() for run, verdict in zip(of, verdicts[half], strict=True)
-        }
+        told = {run.name: verdict for run, verdict in zip(halves["tuned"], verdicts["tuned"], strict=True)}
         found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
         KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
         PAGE.write_text(page(found, runs), encoding="utf-8")
@@ -223,22 +221,22 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         )
     table = "\n".join(lines)
     cells = [
-        "| fault | trainer, task | half | right names | named | what was said first |",
-        "|---|---|---|---|---|---|",
+        "| fault | trainer, task | right names | named | what was said first |",
+        "|---|---|---|---|---|",
     ]
     grouped: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        if run.fault:
+        if run.fault and run.half == "tuned":
             grouped.setdefault((run.fault, run.trainer, run.task), []).append(run)
     for (fault, trainer, task), of in grouped.items():
         said = [found["runs"][run.name][1] for run in of]
         named = sum(bool(set(run.right) & set(names)) for run, names in zip(of, said, strict=True))
         first = "; ".join(" ".join(names) or "–" for names in said)
         right = " ".join(of[0].right)
-        cells.append(f"| {fault} | {trainer}, {task} | {of[0].half} | {right} | {named} of {len(of)} | {first} |")
-    alarmed = [f"{run.name}: {' '.join(found['runs'][run.name][1])}" for run in runs
-               if not run.fault and not run.collapsed and found["runs"][run.name][0]]  # fmt: skip
-    false = "\n".join(f"- {one}" for one in alarmed) or "None."
+        cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(of)} | {first} |")
+    healthy = [run for run in runs if run.half == "tuned" and not run.fault and not run.collapsed]
+    said_of = {run.name: found["runs"][run.name] for run in healthy}
+    false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
     unstable = ", ".join(run.name for run in runs if not run.fault and run.collapsed) or "none"
     return head.format(table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable)
 

@@ -67,7 +67,7 @@ def test_a_thinned_run_keeps_its_last_row(runs):
 
 
 def test_the_page_shows_what_the_rules_say_today(benchmark, runs):
-    for run in runs[::14]:
+    for run in [run for run in runs if run.half == "tuned"][::7]:
         found = benchmark.score.ours(run)
         assert [found.alarmed, list(found.names)] == KEPT["runs"][run.name], run.name
 
