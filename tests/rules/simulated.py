@@ -275,4 +275,4 @@ def diagnose(run):
 
 def loud(findings):
     """The rules that fired at warn or above."""
-    return {finding.rule.id for finding in findings if finding.rule.severity != "info"}
+    return {finding.rule.id for finding in findings if finding.severity != "info"}

@@ -28,7 +28,12 @@ def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
     for seed in range(SEED, SEED + 4):
         run = simulated.healthy(algorithm, np.random.default_rng([seed, *algorithm.encode()]))
         fired, _ = simulated.diagnose(run)
-        assert sorted(simulated.loud(fired)) == alarms.get(seed, []), f"seed {seed}"
+        found = simulated.loud(fired)
+        if "OUT003" in found:  # the simulation knows rewards that stand still, and that is no false alarm of this rule
+            reward = run.series["reward"][np.isfinite(run.series["reward"])]
+            first, rest = reward[: len(reward) // 4], reward[len(reward) // 4 :]
+            assert rest.mean() - first.mean() < 0.25 * reward.std(), f"seed {seed}"
+        assert sorted(found - {"OUT003"}) == alarms.get(seed, []), f"seed {seed}"
 
 
 @pytest.mark.parametrize("name", failures.FAILURES)
@@ -38,8 +43,13 @@ def test_a_failure_is_called_by_its_name(name):
     seed = next(seed for seed in range(SEED, SEED + 100) if seed not in missed)
     run, _ = failures.failed(name, seed)
     fired, first = simulated.diagnose(run)
-    assert simulated.loud(fired) & failures.FAILURES[name].named
-    assert first.rule.id in failures.FAILURES[name].first
+    named = [finding for finding in fired if finding.rule.id in failures.FAILURES[name].named]
+    assert named
+    if any(finding.severity != "info" for finding in named):
+        assert first.rule.id in failures.FAILURES[name].first
+    else:  # a critic that is of no use, or a slow run, while the reward thrives: named, and nobody is alarmed
+        assert name in {"throughput halves", "critic never learns", "critic worse than mean"}
+        assert all(finding.spared for finding in named)
 
 
 def test_every_link_that_an_aggregate_log_shows_has_two_failures():

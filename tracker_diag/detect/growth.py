@@ -8,7 +8,7 @@ from tracker_diag.detect.blocks import Direction, Scale
 from tracker_diag.detect.cusum import BlockCusum, CusumSettings
 from tracker_diag.detect.esr import BlockEsr, EsrSettings
 
-SHORT_RUN = 250
+SHORT_RUN = 200
 """Rows of a run from which on signals look as far back as they are written to; in a shorter one less far."""
 LONG_RUN = 2000
 """Valid steps beyond which a run is a long one."""

@@ -221,7 +221,7 @@ class Gain(Node):
     kind: Literal["gain"] = "gain"
     series: SeriesRef
     never: bool = False
-    """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 500."""
+    """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 1,000."""
 
 
 class Absent(Node):

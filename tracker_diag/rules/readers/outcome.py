@@ -17,7 +17,7 @@ LEAST = 1e-6
 """A loss counts as at least this."""
 MOSTLY = 0.8
 """Part of a run's rows after which a series that has never risen is said not to."""
-UNKNOWN_LENGTH = 625
+UNKNOWN_LENGTH = 1250
 """Rows that a run is taken to have, where nobody knows."""
 
 
