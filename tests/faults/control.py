@@ -20,9 +20,7 @@ from tracker_diag import Monitor
 from tracker_diag.testing import CapturingBackend
 
 Fault = Mapping[str, Any]
-"""What is planted. Of the environment: reward, action, observation, reward_is, blind_from, reward_zero_from,
-never_ends, drift_from, slow_from, overflow_from, outlier_from. Of the run: freeze, bootstrap, rate_from, evaluate.
-All else is a setting of the algorithm."""
+"""What is planted, those of `ENVIRONMENT` and `RUN`; all else is a setting of the algorithm."""
 
 
 class Reach(gym.Env[Any, Any]):

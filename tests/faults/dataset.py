@@ -39,7 +39,7 @@ class Run(BaseModel):
         kept = range((len(self.steps) - 1) % every, len(self.steps), every)
         return [
             {"step": self.steps[at]}
-            | {key: float(column[at]) for key, column in self.columns.items() if column[at] is not None}  # type: ignore[arg-type]
+            | {key: float(value) for key, column in self.columns.items() if (value := column[at]) is not None}
             for at in kept
         ]
 

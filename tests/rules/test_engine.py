@@ -338,3 +338,17 @@ def test_a_trend_of_a_series_that_comes_every_other_row_looks_at_half_of_a_short
         for step, value in list(enumerate(rewards))[split:]:
             after.evaluate(Observed(step, {} if value is None else {"reward": Scalar("reward", value)}))
         assert [(f.onset, f.fired) for f in after.findings] == [(f.onset, f.fired) for f in engine.findings]
+
+
+def test_eight_evaluations_are_enough_for_a_trend_over_eight_in_a_short_run_too():
+    falling = {"kind": "trend", "series": {"metric": "reward"}, "steps": 8, "change": 0.2, "direction": "falling"}
+    engine = Engine([rule(signals={"low": falling})], settings_for(40))
+    assert run(engine, [0.8 - 0.05 * i for i in range(10)]).index("firing") == 7
+
+
+def test_after_a_new_baseline_a_reward_has_time_to_rise_again():
+    never = {"kind": "gain", "series": {"metric": "reward"}, "never": True}
+    engine = Engine([rule(signals={"low": never}, summary="x")], settings_for(100))
+    assert "firing" in run(engine, [0.5] * 90)
+    engine.rebaseline(90)
+    assert set(run(engine, [0.5] * 40)) == {"unknown"}

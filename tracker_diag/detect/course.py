@@ -88,9 +88,6 @@ class Gain:
     """Whether it rose from the first to its best level by more than chance and its own ups and downs explain."""
     kept: bool
     """Whether it did, and the last level has at least `KEPT` of that."""
-    never: bool
-    """Whether no part of the run, the first rows apart, lies higher than what came before, but by chance, and the
-    series has not just fallen."""
 
 
 @dataclass
@@ -143,12 +140,9 @@ class Course:
 
     def _is_back(self) -> bool:
         """Whether the last level has come `BACK` from the lowest since the best."""
-        windows = self._windows()[1]
-        levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
-        safe = np.minimum(levels, medians)
-        best = int(np.argmax(safe))
-        top, low = float(safe[best]), float(levels[best:].min())
-        return float(max(levels[-1], medians[-1])) >= low + BACK * (top - low)
+        at = self._stands()
+        low = float(at.levels[at.best :].min())
+        return at.now >= low + BACK * (at.top - low)
 
     def fall(self) -> Fall | None:
         """Where the series stands; None with fewer than `FEWEST` rows."""
@@ -158,26 +152,25 @@ class Course:
         """What has been gained; None with fewer than `FEWEST` rows."""
         if len(self._means) < FEWEST:
             return None
-        y, windows = self._windows()
-        sign, width = 1.0 if self.rising else -1.0, windows.shape[1]
-        levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
-        safe = np.minimum(levels, medians)
-        best = int(np.argmax(safe))
-        first, now = float(max(levels[0], medians[0])), float(max(levels[-1], medians[-1]))
-        gained, noise, wider = float(safe[best]) - first, _noise(y), 1 + FEW / math.sqrt(len(y))
-        wander = max(_largest_fall(levels[: best + 1]), 2 * noise * math.sqrt(2 / width))
-        sure = gained > wider * min(RISEN * _error(y, width), FAR * wander)
-        rose = best >= width and sure and gained > noise
-        low = first - EFFECT * noise
-        falls = now < low <= float(levels[int(LATELY * len(levels))])
-        splits = {SHORTEST, *(int(len(y) * part) for part in SPLITS)}
-        return Gain(
-            first=sign * first,
-            now=sign * now,
-            rose=rose,
-            kept=rose and now - first >= KEPT * gained,
-            never=not rose and not falls and not any(_gains_at(_ranks(y), at) for at in splits),
-        )
+        at, sign = self._stands(), 1.0 if self.rising else -1.0
+        gained, noise, wider = at.top - at.first, _noise(at.y), 1 + FEW / math.sqrt(len(at.y))
+        wander = max(_largest_fall(at.levels[: at.best + 1]), 2 * noise * math.sqrt(2 / at.width))
+        sure = gained > wider * min(RISEN * _error(at.y, at.width), FAR * wander)
+        rose = at.best >= at.width and sure and gained > noise
+        kept = rose and at.now - at.first >= KEPT * gained
+        return Gain(first=sign * at.first, now=sign * at.now, rose=rose, kept=kept)
+
+    def never_rose(self) -> bool:
+        """Whether no part of the run, the first rows apart, lies higher than what came before but by chance.
+
+        A series that has just fallen below its first level is said not to. Needs `FEWEST` rows.
+        """
+        at = self._stands()
+        low = at.first - EFFECT * _noise(at.y)
+        if at.now < low <= float(at.levels[int(LATELY * len(at.levels))]):
+            return False
+        ranks = _ranks(at.y)
+        return not any(_gains_at(ranks, split) for split in {SHORTEST, *(int(len(ranks) * part) for part in SPLITS)})
 
     def _looks_down(self) -> bool:
         """Whether the rows so far look like a fall. At most rows a glance at the levels tells that they do not."""
@@ -192,16 +185,15 @@ class Course:
         y = np.array(self._means) * (1.0 if self.rising else -1.0)
         return y, np.lib.stride_tricks.sliding_window_view(y, max(SHORTEST, math.ceil(len(y) / PART)))
 
+    def _stands(self) -> "_Standing":
+        y, windows = self._windows()
+        return _Standing(y, windows.mean(axis=1), np.median(windows, axis=1), windows.shape[1])
+
     def _judged(self) -> Fall:
         """What the rows so far look like."""
-        y, windows = self._windows()
-        sign, width = 1.0 if self.rising else -1.0, windows.shape[1]
-        # One good or bad row in three moves their mean, and leaves their median where it was.
-        levels, medians = windows.mean(axis=1), np.median(windows, axis=1)
-        safe = np.minimum(levels, medians)
-        best = int(np.argmax(safe))
-        top = float(safe[best])
-        now = min(float(max(levels[-1], medians[-1])), top)
+        at, sign = self._stands(), 1.0 if self.rising else -1.0
+        y, levels, width, best, top = at.y, at.levels, at.width, at.best, at.top
+        now = min(at.now, top)
         drop, before, since = top - now, levels[: best + 1], levels[best:]
         gained = top - float(before.min())
         # Down on the way to the best, or up since: what only wanders has fallen as far before, or has come back since.
@@ -234,6 +226,18 @@ class Course:
         self.rows, self._size = state["rows"], state["size"]
         self._means, self._ends, self._open = list(state["means"]), list(state["ends"]), list(state["open"])
         self._seen, self._fallen, self._down = state["seen"], state["fallen"], self._looks_down()
+
+
+class _Standing:
+    """The levels of a course, larger ones better. One odd row in three moves a mean, and leaves the median."""
+
+    def __init__(self, y: Float64Array, levels: Float64Array, medians: Float64Array, width: int) -> None:
+        self.y, self.levels, self.width = y, levels, width
+        safe = np.minimum(levels, medians)
+        self.best = int(np.argmax(safe))
+        self.top = float(safe[self.best])
+        self.first = float(max(levels[0], medians[0]))
+        self.now = float(max(levels[-1], medians[-1]))
 
 
 def _gains_at(ranks: Float64Array, at: int) -> bool:

@@ -27,6 +27,11 @@ class GrowthSettings:
         if self.expected_steps is not None and self.expected_steps < 1:
             raise ValueError(f"expected_steps: {self.expected_steps} given, expected 1 or more, or None")
 
+    @property
+    def short_run(self) -> bool:
+        """Whether the run is known to be so short that signals look less far back than they are written to."""
+        return self.expected_steps is not None and self.expected_steps < SHORT_RUN
+
 
 def settings_for(rows: int) -> GrowthSettings:
     """Settings for a run of so many rows: in a short one the baseline is a fifth of it, and needs more growth.

@@ -11,7 +11,7 @@ from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place, Reader, Series, horizon
+from tracker_diag.rules.readers.base import Place, Reader, Series
 from tracker_diag.rules.readers.outcome import CollapseReader
 from tracker_diag.rules.signals import reader
 from tracker_diag.rules.watch import RuleState, Watch
@@ -46,8 +46,6 @@ class Engine:
 
     def _watch(self, rule: Rule, slice: str) -> None:
         """Hold `rule` against `slice` of each of its pairs from now on."""
-        for_steps = horizon(rule.for_steps, self._settings, part=10, fewest=3)
-        keep_firing = horizon(rule.keep_firing_steps, self._settings, part=20, fewest=2)
         for pair in _pairs(rule):
             at = Place(pair, slice, self._settings, self._algorithm, self._series)
             readers: dict[str, Reader] = {}
@@ -56,7 +54,7 @@ class Engine:
                 if key not in self._readers:
                     self._readers[key] = reader(signal, at)
                 readers[name] = self._readers[key]
-            self._watches.append(Watch(rule, pair, slice, readers, (for_steps, keep_firing)))
+            self._watches.append(Watch(rule, pair, slice, readers, self._settings))
 
     def _meet(self, slices: Iterable[str]) -> None:
         """Have the rules that ask for such look at each of `slices` that is new."""

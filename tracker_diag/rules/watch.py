@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair, any_of
 from tracker_diag.rules.findings import Finding, Reading
@@ -30,7 +31,7 @@ from tracker_diag.rules.nodes import (
     names,
 )
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import LOST_AFTER, Reader
+from tracker_diag.rules.readers.base import LOST_AFTER, Reader, horizon
 from tracker_diag.rules.signals import can_be, holds
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
@@ -49,11 +50,11 @@ class Watch:
     """One rule on one pair and slice."""
 
     def __init__(
-        self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader], steps: tuple[int, int]
+        self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader], settings: GrowthSettings
     ) -> None:
         self.rule = rule
-        self._for_steps, self._keep_firing_steps = steps
-        """The rule's own, or fewer in a short run."""
+        self._for_steps = horizon(rule.for_steps, settings, part=10, fewest=3)
+        self._keep_firing_steps = horizon(rule.keep_firing_steps, settings, part=20, fewest=2)
         self.pair: Pair | None = pair
         self.slice = slice
         self._readers = readers

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracker_diag.detect.growth import SHORT_RUN, GrowthSettings
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
@@ -120,7 +120,7 @@ def horizon(values: int, settings: GrowthSettings, *, part: int, fewest: int, de
     That is `values`; in a short run one in `part` of its rows, `fewest` at least. `density` is the share of the rows at
     which the series comes.
     """
-    if settings.expected_steps is None or settings.expected_steps >= SHORT_RUN:
+    if settings.expected_steps is None or not settings.short_run:
         return values
     return min(values, max(fewest, int(settings.expected_steps * density) // part))
 

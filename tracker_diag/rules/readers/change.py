@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from tracker_diag.detect.blocks import Scale
-from tracker_diag.detect.growth import SHORT_RUN, GrowthDetector
+from tracker_diag.detect.growth import GrowthDetector
 from tracker_diag.detect.robust import mann_kendall, theil_sen
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.statistics import OF_STEP
@@ -98,12 +98,13 @@ class TrendReader(Reader):
         self._series, self._signal = at.series(signal.series, signal.relative_to), signal
         self.looks_at = (self._series,)
         self._settings = at.settings
-        expected = at.settings.expected_steps
-        self._size = 0 if expected is not None and expected < SHORT_RUN else signal.steps // BLOCKS
+        waits = at.settings.short_run and signal.steps > FEWEST
+        self._size = 0 if waits else signal.steps // BLOCKS
         """Values of a block; 0 until it is known how often the series comes."""
         self._early: list[tuple[int, float]] = []
         """The values until then, with their steps."""
         self._rows = 0
+        """Rows since the first value, while it is not known."""
         self._means: deque[float] = deque(maxlen=BLOCKS)
         self._starts: deque[int] = deque(maxlen=BLOCKS)
         self._block: list[float] = []
@@ -114,7 +115,7 @@ class TrendReader(Reader):
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
-        self._rows += 1
+        self._rows += bool(self._early) or now is not None
         if now is not None:
             self._take(observed.step, now.value) if self._size else self._wait(observed.step, now.value)
             self._missed, self._last_step = 0, observed.step
@@ -179,6 +180,7 @@ class TrendReader(Reader):
         self._means.clear()
         self._starts.clear()
         self._block, self._early, self._changes = [], [], None
+        self._rows = 0
 
     def state_dict(self) -> dict[str, Any]:
         blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}

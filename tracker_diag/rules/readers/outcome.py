@@ -66,7 +66,7 @@ class CourseReader(Reader):
         return self._told()
 
     def rebaseline(self) -> None:
-        self._course, self.holds = self._anew(), None
+        self._course, self.holds, self._rows = self._anew(), None, 0
 
     def state_dict(self) -> dict[str, Any]:
         counts = {"missed": self._missed, "step": self._last_step, "rows": self._rows}
@@ -121,7 +121,7 @@ class GainReader(CourseReader):
         if gain is None or not self._never:
             return None if gain is None else gain.kept
         # What has never risen is said to have once it has for sure.
-        return not gain.rose if self.holds else gain.never
+        return not gain.rose and (self.holds or self._course.never_rose())
 
     def _told(self) -> Reading:
         gain = self._course.gain()
