@@ -12,10 +12,13 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -310,3 +313,51 @@ def start_mlflow_server(tmp_path_factory):
         for server in started:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(60)
+
+
+@pytest.fixture
+def receive(free_port):
+    """Starts a receiver, on a port that is known before; it answers as `status` says, and while `thinks` not at all."""
+    state = SimpleNamespace(got=[], paths=[], headers=[], status=[], url=f"http://127.0.0.1:{free_port}")
+    state.thought, servers = threading.Event(), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            state.thought.wait()
+            status = state.status.pop(0) if state.status else 200
+            if status == 200:
+                state.got.append(body)
+            state.paths.append(self.path)
+            state.headers.append(dict(self.headers))
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_GET(self):  # what a redirect would make of a POST
+            state.paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    def start(status=(), *, thinks=False):
+        state.status = list(status)
+        if not thinks:
+            state.thought.set()
+        server = ThreadingHTTPServer(("127.0.0.1", free_port), Handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        servers.append((server, thread))
+        return state
+
+    start.state = state
+    yield start
+    state.thought.set()
+    for server, thread in servers:
+        server.shutdown()
+        server.server_close()
+        thread.join(60)

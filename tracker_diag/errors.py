@@ -16,7 +16,8 @@ attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError i
 import os
 import re
 import signal
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from functools import partial
 from types import CodeType, ModuleType
@@ -78,22 +79,52 @@ def nearest(given: str, known: Collection[str], *, otherwise: bool = False) -> s
     return f", expected one of {', '.join(known)}" if otherwise else ""
 
 
-def require(module: str, extra: str) -> ModuleType:
-    """Import `module`, or raise `MissingExtra` with the command that installs it."""
+def require(module: str, extra: str, *older: str) -> ModuleType:
+    """Import `module`, or raise `MissingExtra`, which says what to do.
+
+    Args:
+        extra: of ours that installs it; or, where we have no such extra, the name of the package that it is in.
+        older: what it is called in older versions of its package, the latest first.
+    """
     from importlib import import_module
 
+    name = next((one for one in (module, *older) if _exists(one)), None)
+    if name is None:
+        raise MissingExtra(_lacking((module, *older), extra))
     try:
-        return import_module(module)
+        return import_module(name)
     except ImportError as error:
-        raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"') from error
+        raise MissingExtra(f"{name} cannot be imported: {error}") from error
 
 
 def require_installed(module: str, extra: str) -> None:
     """As `require`, without importing it: what takes long to import may be for another process to use."""
+    if not _exists(module):
+        raise MissingExtra(_lacking((module,), extra))
+
+
+def _exists(module: str) -> bool:
+    """Whether there is such a module; the packages that it is in are imported for that."""
     from importlib.util import find_spec
 
-    if find_spec(module) is None:
-        raise MissingExtra(f'{module} is not installed: pip install "tracker-diag[{extra}]"')
+    try:
+        return sys.modules.get(module) is not None or find_spec(module) is not None
+    except ImportError as error:  # of a package that it is in: it is there if that lacks something else
+        return error.name is None or not f"{module}.".startswith(f"{error.name}.")
+
+
+def _lacking(modules: Sequence[str], extra: str) -> str:
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    package = modules[0].partition(".")[0]
+    if package != modules[0] and _exists(package):
+        return f"no module {' or '.join(modules)} in the {package} that is installed: another version than was tested"
+    try:
+        ours = metadata("tracker-diag").get_all("Provides-Extra") or []
+    except PackageNotFoundError:  # a source tree on the path
+        ours = [extra]
+    how = f'pip install "tracker-diag[{extra}]"' if extra in ours else f"install {extra} as its own documentation says"
+    return f"{modules[0]} is not installed: {how}"
 
 
 SIGNALS = tuple(

@@ -8,15 +8,14 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain
-from tracker_diag.backends.base import Backend
 
 
 class DiagnosticsCallback(Callback):
     """Watches `fit`. The module hands over tensors with `self.trainer.diag.observe(...)`.
 
     Args:
-        monitor: by default one is made, with the module's hyperparameters, and writes to the Trainer's MLflow and
-            W&B loggers. In either case it is closed when `fit` ends, just before the loggers are.
+        monitor: by default one is made, with the module's hyperparameters, and writes to the runs of the Trainer's
+            loggers. In either case it is closed when `fit` ends, just before the loggers are.
     """
 
     def __init__(self, *, monitor: Monitor | None = None) -> None:
@@ -32,12 +31,7 @@ class DiagnosticsCallback(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if not self._given and trainer.is_global_zero:
-            with self.monitor.guard("integration_errors"):
-                own = backends(trainer)
-                for backend in own:
-                    self.monitor.add(backend)
-                if not own:
-                    add_active(self.monitor)
+            add_active(self.monitor, *trainer.loggers)
         # Not before: checkpoints take their folder from the loggers that are there at `setup`.
         self._heard = _Listener(self.monitor, trainer.default_root_dir)
         trainer.loggers = [*trainer.loggers, self._heard]
@@ -74,19 +68,3 @@ class _Listener(DummyLogger):
         with self._monitor.guard("integration_errors"):
             given = params if isinstance(params, Mapping) else vars(params or {})
             self._monitor.config = plain(given) | dict(self._monitor.config)
-
-
-def backends(trainer: Any) -> list[Backend]:
-    """One backend for each of the Trainer's MLflow and W&B loggers."""
-    found: list[Backend] = []
-    for logger in trainer.loggers:
-        kinds = {kind.__name__ for kind in type(logger).__mro__}
-        if "MLFlowLogger" in kinds:
-            from tracker_diag.backends.mlflow import MlflowBackend
-
-            found.append(MlflowBackend(logger.experiment, logger.run_id))
-        elif "WandbLogger" in kinds:
-            from tracker_diag.backends.wandb import WandbBackend
-
-            found.append(WandbBackend(logger.experiment))
-    return found

@@ -13,19 +13,21 @@ and what else `[trainer.loss]` held goes into `kwargs`. `loss` is prime-rl's own
 is given. Rank 0 has the monitors of prime-rl, so it is this rank's share of the batch that is seen.
 """
 
+import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, unless_changed
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError
+from tracker_diag.hooks import HookError, before
 from tracker_diag.runs.sources.prime_rl import read_exports
 
 __all__ = ["SEES", "TESTED", "attach", "loss", "read_exports"]
 
-TESTED = "559b447 (August 2026), read, not run"
-"""The commit of prime-rl whose signatures the tests stand on."""
+TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026), read, and their losses run"
+"""The versions of prime-rl whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",
@@ -39,26 +41,35 @@ SEES: dict[str, str] = {
 }
 """What is seen of a run, and under `not` what is not."""
 
+_log = logging.getLogger("tracker_diag")
+
 
 def attach(*, monitor: Monitor | None = None) -> Monitor:
-    """Put the diagnostics among the monitors of this process; call this after `prime_rl.monitors.setup`.
+    """Hear what the trainer of this process logs; call this once prime-rl has set up its own monitor or monitors.
 
-    They come first in `MONITORS`, so that they are closed before W&B's run is. On ranks other than 0, which have no
-    monitors, nothing is watched.
+    In the releases up to v0.8 that is `prime_rl.utils.monitor.setup_monitor`, later `prime_rl.monitors.setup`. Ranks
+    other than 0 are not watched.
 
     Args:
         monitor: one with settings, rules or backends of your own.
+
+    Raises:
+        MissingExtra: prime-rl is not installed.
+        RuntimeError: of prime-rl, which has no monitor yet.
     """
-    monitors = require("prime_rl.monitors", "prime-rl")
+    theirs: Any = require("prime_rl.monitors", "prime-rl", "prime_rl.utils.monitor")
     if monitor is None:
         monitor = Monitor(algorithm="grpo")
         add_active(monitor)
-    with unless_changed("prime-rl", TESTED):
-        ours = _monitor(monitors.Monitor, monitor)
-        listed: list[Any] = monitors.MONITORS
-        if listed:
-            _Watched.current = ours
-            listed.insert(0, ours)
+    watch = _Watch(monitor)
+    with unless_changed("prime-rl", TESTED) as hooks:
+        if hasattr(theirs, "MONITORS"):  # since 2026-08-15
+            on = _join(theirs, watch)
+        elif on := _rank() == 0:  # each rank has a monitor of prime-rl's there, which logs on rank 0 alone
+            one = theirs.get_monitor()
+            hooks.callback(before(one, "log", ("metrics", "step"), lambda given: watch.logged(**given), monitor))
+            hooks.callback(before(one, "close", (), lambda _: watch.ended(), monitor))
+        _process[:] = [watch if on else None]
     return monitor
 
 
@@ -70,67 +81,95 @@ def loss(inputs: Any, **kwargs: Any) -> Any:
     """
     config = require("prime_rl.configs.trainer", "prime-rl").DefaultLossConfig(**kwargs)
     outputs = require("prime_rl.trainer.rl.loss", "prime-rl").default_loss_fn(inputs, config)
-    if _Watched.current is None and not _Watched.tried:
-        _Watched.tried = True
-        attach()
-    if _Watched.current is not None:
-        _Watched.current.sequence(inputs)
+    if watch := _watching():
+        watch.sequence(inputs)
     return outputs
 
 
-class _Watched:
-    """What this process watches; `loss` is a plain function, and has no other place to ask."""
+class _Watch:
+    """What is needed of each sequence of a step, until the step is logged."""
 
-    current: Any = None
-    tried = False
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._sequences: list[dict[str, Any]] = []
+
+    def sequence(self, inputs: Any) -> None:
+        """Keep the tensors of one sequence."""
+        with self._monitor.guard("integration_errors"):
+            kept = {
+                "old_logprobs": inputs.trainer_logprobs,
+                "rollout_logprobs": inputs.inference_logprobs,
+                "model_mask": inputs.loss_mask,
+                "advantages": inputs.advantages,
+            }
+            self._sequences.append({name: value.detach() for name, value in kept.items()})
+
+    def logged(self, metrics: Mapping[str, Any], step: int) -> None:
+        """The step is logged: its sequences belong to it."""
+        with self._monitor.guard("integration_errors"):
+            self._observe()
+        self._monitor.log(metrics, step)
+
+    def ended(self) -> None:
+        """Training is over."""
+        with self._monitor.guard("integration_errors"):
+            self._observe()
+        self._monitor.close()
+        if _process == [self]:
+            _process[:] = [None]
+
+    def _observe(self) -> None:
+        sequences, self._sequences = [one for one in self._sequences if len(one["model_mask"])], []
+        if sequences:
+            import torch
+
+            lengths = [len(one["model_mask"]) for one in sequences]
+            mask = sequences[0]["model_mask"]
+            numbers = torch.arange(len(lengths), device=mask.device)
+            ids = numbers.repeat_interleave(torch.tensor(lengths, device=mask.device), output_size=sum(lengths))
+            packed: dict[str, Any] = {name: torch.cat([one[name] for one in sequences]) for name in sequences[0]}
+            self._monitor.observe(**packed, sequence_ids=ids)
 
 
-def _monitor(base: Any, monitor: Monitor) -> Any:
-    """One of prime-rl's monitors that hands over what it is given; HookError if they are others than was tested."""
+_process: list[_Watch | None] = []
+"""What is watched in this process, once it was tried; None on ranks that do not watch. `loss` is a plain function."""
+
+
+def _watching() -> _Watch | None:
+    if not _process:
+        _process.append(None)  # tried once, whatever comes of it
+        try:
+            attach()
+        except Exception as error:  # noqa: BLE001  # no error of ours may reach the training step
+            _log.warning("nothing of this prime-rl is watched: %s: %s", type(error).__name__, error)
+    return _process[0]
+
+
+def _rank() -> int:
+    """This process's, as prime-rl's own monitors take it."""
+    return int(os.environ.get("RANK", os.environ.get("DP_RANK", "0")))
+
+
+def _join(monitors: Any, watch: _Watch) -> bool:
+    """Put `watch` among `prime_rl.monitors.MONITORS`, first, so that it ends before W&B's run does.
+
+    Gives whether there are any: ranks other than 0 have none.
+    """
+    base: Any = monitors.Monitor
     if unknown := set(getattr(base, "__abstractmethods__", ())) - {"log_metrics", "log_episodes"}:
         raise HookError(f"prime_rl.monitors.Monitor: asks for {', '.join(sorted(unknown))}, as tested versions do not")
 
     class DiagnosticsMonitor(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__(None)
-            self._sequences: list[dict[str, Any]] = []
-
-        def sequence(self, inputs: Any) -> None:
-            """Keep what is needed of one sequence until its step is logged."""
-            with monitor.guard("integration_errors"):
-                kept = {
-                    "old_logprobs": inputs.trainer_logprobs,
-                    "rollout_logprobs": inputs.inference_logprobs,
-                    "model_mask": inputs.loss_mask,
-                    "advantages": inputs.advantages,
-                }
-                self._sequences.append({name: value.detach() for name, value in kept.items()})
-
         async def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-            with monitor.guard("integration_errors"):
-                self._observe()
-            monitor.log(metrics, step)
+            watch.logged(metrics, step)
 
         async def log_episodes(self, episodes: list[Any], step: int, kind: str, subset: str) -> None:
             """Texts stay out of the diagnostics."""
 
         async def finalize(self) -> None:
-            with monitor.guard("integration_errors"):
-                self._observe()
-            monitor.close()
-            if _Watched.current is self:
-                _Watched.current = None
+            watch.ended()
 
-        def _observe(self) -> None:
-            sequences, self._sequences = [one for one in self._sequences if len(one["model_mask"])], []
-            if sequences:
-                import torch
-
-                lengths = [len(one["model_mask"]) for one in sequences]
-                mask = sequences[0]["model_mask"]
-                numbers = torch.arange(len(lengths), device=mask.device)
-                ids = numbers.repeat_interleave(torch.tensor(lengths, device=mask.device), output_size=sum(lengths))
-                packed: dict[str, Any] = {name: torch.cat([one[name] for one in sequences]) for name in sequences[0]}
-                monitor.observe(**packed, sequence_ids=ids)
-
-    return DiagnosticsMonitor()
+    listed: list[Any] = monitors.MONITORS
+    if listed:
+        listed.insert(0, DiagnosticsMonitor(None))
+    return bool(listed)

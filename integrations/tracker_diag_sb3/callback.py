@@ -49,7 +49,8 @@ class DiagnosticsCallback(BaseCallback):
             clip=clip_of(model),
         )
         if self._given is None:
-            add_active(monitor)
+            # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
+            add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats))
         self._writer = _Writer(monitor)
         self.logger.output_formats.append(self._writer)
         if hasattr(model, "clip_range"):

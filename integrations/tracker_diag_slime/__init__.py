@@ -20,13 +20,13 @@ from typing import Any, TypeAlias
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, plain, unless_changed
 from tracker_diag.errors import require
-from tracker_diag.hooks import after
+from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import in_force
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
-TESTED = "624b824 (August 2026), read, not run"
-"""The commit of slime whose signatures the tests stand on."""
+TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026), read, not run"
+"""The versions of slime whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "mismatch": "with --get-mismatch-metrics or --use-tis: the trainer's log-probabilities before the update less "
@@ -45,6 +45,9 @@ NO_MISMATCH = (
     "--custom-tis-function-path tracker_diag_slime.tis."
 )
 
+FORMERLY = ("slime.utils.logging_utils", "slime.utils.tracking_utils")
+"""Where slime's `log` stood from v0.2.2 to v0.3.1, and before."""
+
 ROLLOUT_LINKS = ("environment", "reward")
 """The links whose rules the rollout's process looks at, where it has a monitor."""
 
@@ -54,7 +57,8 @@ Corrected: TypeAlias = tuple[Any, Any, dict[str, Any]]
 _log = logging.getLogger("tracker_diag")
 _trainer: list[Monitor | None] = []
 """The monitor of this process once it was looked for; None on ranks that do not watch."""
-_rollouts: list[Monitor] = []
+_rollouts: list[Monitor | None] = []
+"""The same of a process that makes rollouts."""
 
 
 def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
@@ -77,7 +81,7 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
             waiting.update(metrics)
 
     with unless_changed("slime", TESTED):
-        logging_utils = require("slime.observability.logging_utils", "slime")
+        logging_utils = require("slime.observability.logging_utils", "slime", *FORMERLY)
         after(logging_utils, "log", ("args", "metrics", "step_key"), on_log, monitor)
         _trainer[:] = [monitor]
     if not getattr(args, "custom_tis_function_path", None):
@@ -123,7 +127,10 @@ def tis(args: Any, *, pg_loss: Any, loss_masks: Lists, **kwargs: Any) -> Correct
     """What slime does by itself: truncated importance sampling with `--use-tis`, otherwise nothing."""
     if not args.use_tis:
         return pg_loss, loss_masks, {}
-    vanilla = require("slime.backends.megatron_utils.loss", "slime").vanilla_tis_function
+    loss: Any = require("slime.backends.megatron_utils.loss", "slime")
+    if not hasattr(loss, "vanilla_tis_function"):  # up to v0.2.0, where nobody can call it
+        raise HookError("slime.backends.megatron_utils.loss: no vanilla_tis_function; leave out --use-tis or our tis")
+    vanilla = loss.vanilla_tis_function
     corrected: Corrected = vanilla(args, pg_loss=pg_loss, loss_masks=loss_masks, **kwargs)
     return corrected
 
@@ -149,8 +156,14 @@ def log_rollout(
 ) -> bool:
     """For `--custom-rollout-log-function-path`: look at the samples, and let slime log them as ever."""
     if not _rollouts:
-        _rollouts.append(_monitor(args, rollout=True))
+        _rollouts.append(None)
+        try:
+            _rollouts[0] = _monitor(args, rollout=True)
+        except Exception as error:  # noqa: BLE001  # as in `_watching`
+            _log.warning("the rollouts of this slime are not watched: %s: %s", type(error).__name__, error)
     monitor = _rollouts[0]
+    if monitor is None:
+        return False
     with monitor.guard("integration_errors"):
         n = max(len(samples), 1)
         statuses = [getattr(sample.status, "value", sample.status) for sample in samples]

@@ -34,6 +34,6 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     if monitor is None:
         monitor = Monitor(config=config)
         if accelerator.is_main_process:
-            add_active(monitor)
+            add_active(monitor, *accelerator.trackers)
     accelerator.trackers.insert(0, DiagTracker(monitor))
     return monitor

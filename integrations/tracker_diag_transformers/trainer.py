@@ -26,6 +26,8 @@ class DiagnosticsCallback(TrainerCallback):
         self._algorithm: Algorithm = algorithm
         self.monitor = monitor or Monitor(algorithm=algorithm)
         self._begun = self._closed = False
+        self.trainer: Any = None
+        """Where it is known, as by `attach`: its writer of TensorBoard can be found by it alone."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._closed and not self._given:
@@ -44,7 +46,7 @@ class DiagnosticsCallback(TrainerCallback):
             return
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
-        add_active(self.monitor)
+        add_active(self.monitor, *writers(self.trainer))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self._closed:  # as when something is evaluated after training
@@ -59,10 +61,17 @@ def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
     """Add a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
     algorithm = algorithm_of({"trainer": type(trainer).__name__}) or "sft"
     callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm)
+    callback.trainer = trainer
     trainer.add_callback(callback)
     callbacks = trainer.callback_handler.callbacks
     callbacks.insert(0, callbacks.pop(callbacks.index(callback)))
     return callback.monitor
+
+
+def writers(trainer: Any) -> list[Any]:
+    """What the trainer's own callbacks write to TensorBoard with."""
+    callbacks = trainer.callback_handler.callbacks if trainer is not None else ()
+    return [writer for one in callbacks if (writer := getattr(one, "tb_writer", None)) is not None]
 
 
 def settings(args: Any, model: Any) -> Mapping[str, object]:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag_transformers import checkpoint
+from tracker_diag_transformers.trainer import writers
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
@@ -67,7 +68,7 @@ class DiagnosticsCallback(TrainerCallback):
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
         # Before training an evaluation may be logged, and no tracker be there yet.
-        self._found = add_active(self.monitor) or begun
+        self._found = add_active(self.monitor, *writers(self._trainer)) or begun
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""

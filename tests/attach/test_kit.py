@@ -1,12 +1,19 @@
+import math
 from importlib.metadata import version
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
 
 from tracker_diag import Monitor
 from tracker_diag.attach import kit
+from tracker_diag.backends.notify import NOTIFY
 from tracker_diag.errors import MissingExtra
 from tracker_diag.hooks import HookError, after, before
+
+FIRING = 2
+"""As a rule's state stands in a tracker."""
 
 
 class Trainer:
@@ -71,6 +78,32 @@ def test_a_run_that_is_underway_is_written_to(mlflow_store, monitor):
         monitor.close()
     assert [backend.name for backend in monitor.backends] == ["mlflow"]
     assert mlflow.get_run(run.info.run_id).data.tags["diag.alert.state"] == "ok"
+
+
+def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_however_often_it_is_found(
+    tmp_path, monkeypatch, receive
+):
+    monkeypatch.setenv(NOTIFY, receive().url)
+    monitor, writer = Monitor(), SummaryWriter(str(tmp_path / "run"))
+    assert not kit.add_active(monitor)
+    for _ in range(3):
+        assert kit.add_active(monitor, None, object(), writer)
+    assert [backend.name for backend in monitor.backends] == ["notify", "tensorboard"]
+    for step in range(6):
+        monitor.log({"loss": 1.0 if step < 4 else math.nan}, step)
+    monitor.close()
+    writer.close()
+    (told,) = receive.state.got
+    assert (told["level"], told["step"]) == ("error", 4)
+    events = EventAccumulator(str(tmp_path / "run/diag"))
+    events.Reload()
+    assert events.Scalars("diag/rule/NUM004")[-1].value == FIRING
+
+
+def test_an_address_that_cannot_be_used_costs_the_alerts_there_and_nothing_else(monitor, monkeypatch):
+    monkeypatch.setenv(NOTIFY, "no-address")
+    assert not kit.add_active(monitor)
+    assert "expected scheme://" in monitor.failures[0]
 
 
 def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monitor, monkeypatch):
@@ -178,7 +211,7 @@ def package(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(
             "from tracker_diag.attach.kit import on_demand\n"
-            f"__getattr__ = on_demand('{name}.callback', 'Callback', '{needs}', 'extra')\n"
+            f"__getattr__ = on_demand('{name}.callback', 'Callback', '{needs}', 'trl')\n"
         )
         (tmp_path / name / "callback.py").write_text(f"import {needs}\nclass Callback: pass\n")
         monkeypatch.syspath_prepend(tmp_path)
@@ -198,5 +231,5 @@ def test_a_class_is_imported_when_it_is_asked_for(package):
 
 def test_a_class_whose_library_is_not_there_names_the_extra(package):
     made = package("on_demand_absent", "no_such_library")
-    with pytest.raises(MissingExtra, match=r'no_such_library is not installed: pip install "tracker-diag\[extra\]"'):
+    with pytest.raises(MissingExtra, match=r'no_such_library is not installed: pip install "tracker-diag\[trl\]"'):
         _ = made.Callback

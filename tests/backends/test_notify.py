@@ -1,12 +1,8 @@
 """Against a real receiver on loopback: what it got, when it was away, and that nobody saw the secrets."""
 
-import json
 import logging
 import math
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
 
 import pytest
 
@@ -22,54 +18,6 @@ from tracker_diag.rules.triage import Summary
 
 POL001 = next(rule for rule in catalog() if rule.id == "POL001")
 NOTHING = Summary("test", 0, None, None, (), {}, ())
-
-
-@pytest.fixture
-def receive(free_port):
-    """Starts a receiver, on a port that is known before; it answers as `status` says, and while `thinks` not at all."""
-    state = SimpleNamespace(got=[], paths=[], headers=[], status=[], url=f"http://127.0.0.1:{free_port}")
-    state.thought, servers = threading.Event(), []
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            state.thought.wait()
-            status = state.status.pop(0) if state.status else 200
-            if status == 200:
-                state.got.append(body)
-            state.paths.append(self.path)
-            state.headers.append(dict(self.headers))
-            self.send_response(status)
-            self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def do_GET(self):  # what a redirect would make of a POST
-            state.paths.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-
-    def start(status=(), *, thinks=False):
-        state.status = list(status)
-        if not thinks:
-            state.thought.set()
-        server = ThreadingHTTPServer(("127.0.0.1", free_port), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        servers.append((server, thread))
-        return state
-
-    start.state = state
-    yield start
-    state.thought.set()
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join(60)
 
 
 def notice(step, level="warn"):

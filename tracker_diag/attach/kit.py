@@ -12,7 +12,9 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from tracker_diag.backends.discovery import active_backends
+from tracker_diag.backends.base import Backend
+from tracker_diag.backends.discovery import active_backends, backend_of
+from tracker_diag.backends.notify import Notifier, from_environment
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError
 from tracker_diag.monitor import Monitor
@@ -52,17 +54,41 @@ def clip_range(low: object, high: object = None) -> tuple[float, float]:
     return min(below, 0.999), above or below
 
 
-def add_active(monitor: Monitor) -> bool:
-    """Write to the runs of W&B and MLflow that are underway in this process; gives whether there are any.
+def add_active(monitor: Monitor, *writers: object) -> bool:
+    """Write to the runs that are underway in this process, and tell people by TRACKER_DIAG_NOTIFY.
 
-    What fails is counted, as with all that is done while a framework trains.
+    Each run is written to once, however often this is called. What fails is counted, as with all that is done while
+    a framework trains.
+
+    Args:
+        writers: what the framework itself logs through, for runs that cannot be found in a process: a
+            `SummaryWriter`, a logger of Lightning, a tracker of accelerate. One that we do not know is left out.
+
+    Returns:
+        Whether there is any run.
     """
-    found = 0
+    runs = False
     with monitor.guard("integration_errors"):
-        for backend in active_backends():
-            monitor.add(backend)
-            found += 1
-    return found > 0
+        for backend in (*(one for writer in writers if (one := _written_by(writer))), *active_backends()):
+            runs = True
+            _add_once(monitor, backend)
+    with monitor.guard("integration_errors"):
+        if all(backend.name != Notifier.name for backend in monitor.backends):
+            names = [backend.address["run"] for backend in monitor.backends if "run" in backend.address]
+            for people in from_environment(names[0] if names else None):
+                monitor.add(people)
+    return runs
+
+
+def _written_by(writer: Any) -> Backend | None:
+    """The backend of the run that `writer` logs to."""
+    inner = getattr(writer, "experiment", None) or getattr(writer, "tracker", None) or writer
+    return backend_of(inner, run_id=getattr(writer, "run_id", None))
+
+
+def _add_once(monitor: Monitor, backend: Backend) -> None:
+    if all((one.name, one.address) != (backend.name, backend.address) for one in monitor.backends):
+        monitor.add(backend)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """wrap: the tracker that you use already, with `.diag` added and every call of yours left as it is."""
 
-import os
 from collections.abc import Mapping, Sequence
 from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
@@ -12,7 +11,7 @@ from tracker_diag.attach.kit import dotted
 from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.backends.calls import CallBackend
 from tracker_diag.backends.discovery import backend_of
-from tracker_diag.backends.notify import NOTIFY, Notifier
+from tracker_diag.backends.notify import from_environment
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
@@ -117,7 +116,7 @@ def wrap(
     if key in _underway:
         _nothing_more(given, but="run_id")
         return _stand_in(target, None if around else backend, _underway[key])
-    people = [Notifier(run=backend.address.get("run"))] if os.environ.get(NOTIFY, "").strip() else []
+    people = from_environment(backend.address.get("run"))
     known = dotted(backend.config) if config is None else config
     monitor = Monitor((backend, *also, *people), config=known, **settings)
     _underway[key] = monitor

@@ -101,6 +101,18 @@ class Notifier(Backend):
         return None
 
 
+def from_environment(run: str | None = None) -> list[Notifier]:
+    """One for the URLs in TRACKER_DIAG_NOTIFY; none if there are none.
+
+    Args:
+        run: what the run is called.
+
+    Raises:
+        DiagError: a URL there cannot be used.
+    """
+    return [Notifier(run=run)] if os.environ.get(NOTIFY, "").strip() else []
+
+
 class _Receiver(Protocol):
     """One URL; as a string, without what is secret."""
 

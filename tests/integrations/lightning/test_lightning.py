@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, TensorDataset
 from tracker_diag_lightning import DiagnosticsCallback, attach
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
+
+FIRING = 2
+"""As a rule's state stands in a tracker."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,6 +109,16 @@ def test_a_loss_that_becomes_nan_is_found_in_mlflow(tmp_path, mlflow_store):
     (nan,) = [finding for finding in found if finding["rule"] == "NUM004"]
     assert nan["fired"] == 12
     assert run.data.tags["diag.alert.state"] == "error"
+
+
+def test_it_is_found_in_lightnings_own_tensorboard_too(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="run", version="one")
+    callback = DiagnosticsCallback()
+    trainer(tmp_path, [callback], logger=logger, steps=20).fit(Agent(nan_from=12), loader(20))
+    assert callback.monitor.failures == []
+    events = EventAccumulator(str(tmp_path / "run/one/diag"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("diag/rule/NUM004") if event.value == FIRING] == list(range(12, 20))
 
 
 def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):

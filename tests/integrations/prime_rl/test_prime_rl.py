@@ -230,9 +230,50 @@ def prime_rl(monkeypatch):
         module(name)
     module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
     module("prime_rl.trainer.rl.loss", default_loss_fn=default_loss_fn)
-    monkeypatch.setattr(integration._Watched, "current", None)
-    monkeypatch.setattr(integration._Watched, "tried", False)
+    monkeypatch.setattr(integration, "_process", [])
     return module("prime_rl.monitors", Monitor=Base, MONITORS=[])
+
+
+# Signatures as in v0.6.0, v0.7.0 and v0.8.0: src/prime_rl/utils/monitor/__init__.py (get_monitor), .../base.py; the
+# train loop logs on each rank, and closes no monitor.
+class Released:
+    def __init__(self):
+        self.told = []
+
+    def log(self, metrics, step):
+        self.told.append((step, dict(metrics)))
+
+    def close(self):
+        self.told.append("closed")
+
+
+@pytest.fixture
+def released(prime_rl, monkeypatch):
+    """prime-rl as released: no `prime_rl.monitors`, one monitor a process."""
+    monkeypatch.delitem(sys.modules, "prime_rl.monitors")
+    monkeypatch.setattr(sys.modules["prime_rl"], "__path__", [], raising=False)
+    one, made = Released(), ModuleType("prime_rl.utils.monitor")
+
+    def get_monitor():
+        if made.monitor is None:
+            raise RuntimeError("Monitor not initialized. Please call `setup_monitor` first.")
+        return made.monitor
+
+    made.monitor, made.get_monitor = one, get_monitor
+    monkeypatch.setitem(sys.modules, "prime_rl.utils", ModuleType("prime_rl.utils"))
+    monkeypatch.setitem(sys.modules, "prime_rl.utils.monitor", made)
+    return made
+
+
+def train_released(released, rng, steps):
+    """As src/prime_rl/trainer/rl/train.py of v0.8.0."""
+    losses = []
+    for step in range(steps):
+        losses += [sequence(rng, number) for number in range(4)]
+        for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
+            if released.monitor is not None:
+                released.monitor.log(metrics, step=step)
+    return losses
 
 
 class Wandb(Base):
@@ -251,6 +292,16 @@ class Wandb(Base):
         self.told.append("finalized")
 
 
+def sequence(rng, number):
+    mask, new, old = (torch.from_numpy(part) for part in rollout(rng, 0))
+    leaf = new.clone().requires_grad_()
+    inputs = LossInputs(leaf, old, None, torch.full((WIDTH,), 0.5 - number % 2), mask)
+    out = integration.loss(inputs, kl_tau=0.5)
+    out.loss.backward()
+    assert leaf.grad is not None
+    return out.loss.item()
+
+
 def train(prime_rl, rng, steps):
     """As src/prime_rl/trainer/rl/train.py: losses of a step's sequences, then several calls of one step."""
 
@@ -260,14 +311,7 @@ def train(prime_rl, rng, steps):
 
     losses = []
     for step in range(steps):
-        for number in range(4):
-            mask, new, old = (torch.from_numpy(part) for part in rollout(rng, 0))
-            leaf = new.clone().requires_grad_()
-            inputs = LossInputs(leaf, old, None, torch.full((WIDTH,), 0.5 - number % 2), mask)
-            out = integration.loss(inputs, kl_tau=0.5)
-            out.loss.backward()
-            assert leaf.grad is not None
-            losses.append(out.loss.item())
+        losses += [sequence(rng, number) for number in range(4)]
         for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
             asyncio.run(each(lambda one, step=step, metrics=metrics: one.log(metrics, step=step)))
     asyncio.run(each(lambda one: one.log([SimpleNamespace()], step=0)))
@@ -293,9 +337,9 @@ def test_the_loss_attaches_by_itself_and_is_prime_rls_own(prime_rl, rng):
     prime_rl.MONITORS.append(Wandb([]))
     losses = train(prime_rl, np.random.default_rng(5), 2)
     prime_rl.MONITORS.clear()
-    integration._Watched.current = None
+    integration._process.clear()
     assert train(prime_rl, np.random.default_rng(5), 2) == losses  # another rank: no monitors, nothing kept
-    assert integration._Watched.current is None
+    assert integration._process == [None]
 
 
 def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng, caplog):
@@ -309,6 +353,51 @@ def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng
     assert "asks for log_samples" in caplog.text
     assert len(prime_rl.MONITORS) == 1
     train(prime_rl, rng, 1)
+
+
+def test_releases_have_one_monitor_and_rank_0_sees_its_sequences_and_metrics(released, rng):
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    train_released(released, rng, 12)
+    assert released.monitor.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
+    assert len(released.monitor.told) == 24
+    assert monitor.summary().steps == 12
+    assert not +monitor.health
+    assert counts(monitor)["post_tool"] == 8 * 4 * 14
+    released.monitor.close()
+    assert released.monitor.told[-1] == "closed"
+    monitor.log({"reward": 1.0}, 99)
+    assert monitor.health["after_close"] == 1
+
+
+def test_the_first_loss_of_a_release_attaches_and_other_ranks_keep_nothing(released, monkeypatch):
+    losses = train_released(released, np.random.default_rng(5), 2)
+    (watch,) = integration._process
+    assert watch is not None
+    monkeypatch.setenv("RANK", "1")
+    integration._process.clear()
+    released.monitor = Released()
+    assert train_released(released, np.random.default_rng(5), 2) == losses
+    assert integration._process == [None]
+    assert "log" not in vars(released.monitor)
+
+
+def test_a_loss_before_there_is_any_monitor_is_told_and_training_goes_on(released, rng, caplog):
+    released.monitor = None
+    assert len(train_released(released, rng, 2)) == 8
+    assert [record.message for record in caplog.records if record.name == "tracker_diag"] == [
+        "nothing of this prime-rl is watched: RuntimeError: Monitor not initialized. Please call `setup_monitor` first."
+    ]
+
+
+def test_a_prime_rl_without_either_kind_of_monitor_is_told_and_training_goes_on(released, rng, monkeypatch, caplog):
+    monkeypatch.delitem(sys.modules, "prime_rl.utils.monitor")
+    monkeypatch.setattr(sys.modules["prime_rl.utils"], "__path__", [], raising=False)
+    assert len(train_released(released, rng, 2)) == 8
+    (told,) = [record.message for record in caplog.records if record.name == "tracker_diag"]
+    assert told.endswith(
+        "no module prime_rl.monitors or prime_rl.utils.monitor in the prime_rl that is installed: "
+        "another version than was tested"
+    )
 
 
 def test_without_prime_rl_only_what_needs_it_asks_for_it():

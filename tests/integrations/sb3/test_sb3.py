@@ -15,11 +15,15 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger, configure
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import clip_of, settings, tensors
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
+
+FIRING = 2
+"""As a rule's state stands in a tracker."""
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +103,18 @@ def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_z
     assert (first["slice"], first["pair"], first["severity"]) == ("text_only", "policy", "warn")
     assert told["first_break"]["rule"] in data.tags["diag.alert.rules"]
     assert data.metrics["train/clip_fraction"] == 0
+
+
+def test_a_learning_rate_that_is_too_high_is_told_in_tensorboard_and_to_people(tmp_path, monkeypatch, receive):
+    """`tensorboard_log` is all that the person has set."""
+    monkeypatch.setenv("TRACKER_DIAG_NOTIFY", receive().url)
+    callback = DiagnosticsCallback()
+    ppo(learning_rate=0.1, tensorboard_log=str(tmp_path)).learn(10_240, callback=callback)
+    assert callback.monitor.failures == []
+    events = EventAccumulator(str(tmp_path / "PPO_1/diag"))
+    events.Reload()
+    assert max(event.value for event in events.Scalars("diag/rule/POL010")) == FIRING
+    assert receive.state.got[0]["level"] in ("warn", "error")
 
 
 def test_the_ratios_are_those_of_the_loss():

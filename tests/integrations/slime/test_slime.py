@@ -7,6 +7,7 @@ import tracker_diag_slime as integration
 
 from tracker_diag import Monitor
 from tracker_diag.errors import MissingExtra
+from tracker_diag.hooks import HookError
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.testing import CapturingBackend
 
@@ -160,6 +161,46 @@ def test_a_function_of_ones_own_is_seen_and_left_alone(slime):
     assert loss.abs().sum() == 0
     assert list(metrics) == ["mine"]
     assert monitor.observed
+
+
+@pytest.mark.parametrize("name", integration.FORMERLY)
+def test_older_slime_logs_elsewhere(slime, name, monkeypatch):
+    """slime/utils/tracking_utils.py in v0.2.1, slime/utils/logging_utils.py from v0.2.2 to v0.3.1: the same `log`."""
+    monkeypatch.delitem(sys.modules, "slime.observability.logging_utils")
+    slime.logging_utils.__name__ = name
+    monkeypatch.setitem(sys.modules, name, slime.logging_utils)
+    for package in ("slime", "slime.utils", "slime.observability"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+        sys.modules[package].__path__ = []
+    train(slime, arguments(), integration.tis)
+    (monitor,) = integration._trainer
+    assert monitor.summary().steps == 3
+    assert monitor.failures == []
+
+
+def test_a_slime_that_logs_nowhere_we_know_of_is_told_and_training_goes_on(slime, monkeypatch, caplog):
+    monkeypatch.delitem(sys.modules, "slime.observability.logging_utils")
+    train(slime, arguments(), integration.tis)
+    assert integration._trainer == [None]
+    assert "no module slime.observability.logging_utils or slime.utils.logging_utils or" in caplog.text
+
+
+def test_a_correction_that_slime_hides_is_told_at_the_first_loss(slime, monkeypatch):
+    """v0.2.0 makes its function anew in each loss; a loss without the correction that was asked for would be worse."""
+    monkeypatch.delattr(sys.modules["slime.backends.megatron_utils.loss"], "vanilla_tis_function")
+    assert len(train(slime, arguments(), integration.tis)) == 6
+    with pytest.raises(HookError, match="leave out --use-tis or our tis"):
+        train(slime, arguments(use_tis=True), integration.tis)
+
+
+def test_rollouts_that_cannot_be_watched_are_told_and_go_on(slime, monkeypatch, caplog):
+    def broken(*args, **kwargs):
+        raise ValueError("a rule of yours")
+
+    monkeypatch.setattr(integration, "_monitor", broken)
+    for rollout in range(2):
+        assert integration.log_rollout(rollout, arguments(), [], None, 5.0) is False
+    assert caplog.text.count("the rollouts of this slime are not watched: ValueError: a rule of yours") == 1
 
 
 def test_a_changed_slime_is_told_and_training_goes_on(slime, caplog):

@@ -14,6 +14,9 @@ from tracker_diag_transformers import attach
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
 
+FIRING = 2
+"""As a rule's state stands in a tracker."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -62,6 +65,9 @@ def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(t
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["loss", "reward"]
     assert [event.step for event in events.Scalars("loss")] == list(range(110))
+    ours = EventAccumulator(str(tmp_path / "project/diag"))
+    ours.Reload()
+    assert ours.Scalars("diag/rule/POL001")[-1].value == FIRING
 
 
 def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):

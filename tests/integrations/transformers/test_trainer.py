@@ -6,11 +6,15 @@ import mlflow
 import pytest
 import torch
 import transformers
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracker_diag_transformers import DiagnosticsCallback, attach
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
+
+FIRING = 2
+"""As a rule's state stands in a tracker."""
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -65,6 +69,19 @@ def test_what_breaks_is_found_in_the_run_that_the_trainer_starts_and_ends(tmp_pa
     assert nan["fired"] == 7
     assert run.data.tags["diag.alert.state"] == "error"
     assert run.info.status == "FINISHED"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_what_breaks_is_found_in_the_trainers_own_tensorboard_and_told_to_people(tmp_path, monkeypatch, receive):
+    monkeypatch.setenv("TRACKER_DIAG_NOTIFY", receive().url)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "curves"))
+    trainer = make(tmp_path, callbacks=[Breaks(6)], report_to="tensorboard")
+    assert attach(trainer).failures == []
+    trainer.train()
+    events = EventAccumulator(str(tmp_path / "curves/diag"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("diag/rule/NUM004") if event.value == FIRING] == list(range(7, 13))
+    assert [told["level"] for told in receive.state.got] == ["error"]
 
 
 def test_it_hears_each_log_with_its_step_and_evaluations_too(tmp_path):

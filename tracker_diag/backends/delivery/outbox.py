@@ -84,6 +84,10 @@ class Outbox(Backend):
         self._wake = threading.Condition()
 
     @property
+    def address(self) -> Mapping[str, str]:
+        return self.inner.address
+
+    @property
     def page(self) -> str:
         return self.inner.page
 
