@@ -270,10 +270,19 @@ def test_what_a_condition_can_become():
     assert can_be(neither, True, {"b"})
 
 
-def test_what_is_said_in_passing_is_left_out_where_it_is_not_known():
-    engine = Engine([rule(summary="reward {low.value:.1f} ({low.ratio:.1f}x its baseline), {low.baseline:.1f} before")])
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ("reward {low.value:.1f} ({low.ratio:.1f}x its baseline), below zero", "reward 0.0, below zero"),
+        ("reward {low.value:.1f}; it was {low.baseline:.1f} before", "reward 0.0"),
+        ("it was {low.baseline:.1f} before; reward {low.value:.1f} (now)", "reward 0.0 (now)"),
+        ("it was {low.baseline:.1f} before", "Low"),
+    ],
+)
+def test_what_is_not_known_is_left_out_of_a_summary(summary, said):
+    engine = Engine([rule(summary=summary)])
     engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.0)}))
-    assert engine.findings[0].summary == "reward 0.0, n/a before"
+    assert engine.findings[0].summary == said
 
 
 THRIVES = {"kind": "gain", "series": {"metric": "reward"}}

@@ -190,7 +190,7 @@ class Watch:
         over = [finding.resolved for finding in self.past[-1:] if finding.resolved is not None]
         onset = max([min(self._since, max(dated, default=self._since)), *over])
         carried = observed.carriers(self.pair, self.slice) if fires and self.pair and not any_of(self.slice) else ()
-        summary = _render(self.rule.summary, readings, self.pair, self.slice)
+        summary = _render(self.rule, readings, self.pair, self.slice)
         self.finding = Finding(
             rule=self.rule,
             pair=self.pair,
@@ -238,10 +238,13 @@ class Watch:
             self.finding = self.past.pop() if self.past else None
 
 
-def _render(template: str, readings: Mapping[str, Reading], pair: Pair | None, slice: str) -> str:
-    """`template` with the readings' numbers; "n/a" where there is none."""
+def _render(rule: Rule, readings: Mapping[str, Reading], pair: Pair | None, slice: str) -> str:
+    """The rule's summary with the readings' numbers; what holds one that is not known is left out.
+
+    That is what stands in brackets, or between semicolons; where nothing is left, the rule's title is said.
+    """
     parts = []
-    for literal, name, spec, _ in string.Formatter().parse(template):
+    for literal, name, spec, _ in string.Formatter().parse(rule.summary):
         parts.append(literal)
         if name == "slice":
             parts.append(slice)
@@ -250,5 +253,9 @@ def _render(template: str, readings: Mapping[str, Reading], pair: Pair | None, s
         elif name is not None:
             signal, field = name.split(".")
             value = getattr(readings[signal], field)
-            parts.append("n/a" if value is None else format(value, spec or ""))
-    return re.sub(r" \([^()]*n/a[^()]*\)", "", "".join(parts))  # what is said in passing, and is not known
+            parts.append(_UNKNOWN if value is None else format(value, spec or ""))
+    said = re.sub(rf" \([^()]*{_UNKNOWN}[^()]*\)", "", "".join(parts))
+    return "; ".join(one for one in said.split("; ") if _UNKNOWN not in one) or rule.title
+
+
+_UNKNOWN = "\0"
