@@ -72,6 +72,52 @@ def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_ba
     assert str(blind["RES007"][0]) == "no ranks that report through a store"
 
 
+def short(make_batch, rows, monitor):
+    """A run of 60 rows whose tail after tools is four times as wide from row 40 on."""
+    numbers = np.random.default_rng(3)
+    for step in range(*rows):
+        monitor.observe(
+            **make_batch(numbers if step else np.random.default_rng(3), post=0.02 * (4 if step >= 40 else 1))
+        )
+        monitor.log({"reward": 0.5}, step)
+
+
+def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
+    untold, told, given = Monitor(), Monitor(), Monitor(settings=GrowthSettings())
+    for monitor in (told, given):
+        monitor.expect(60)
+    for monitor in (untold, told, given):
+        short(make_batch, (0, 60), monitor)
+        monitor.close()
+    assert fired(untold) == fired(given) == []
+    assert ("POL001", "policy", "post_tool") in fired(told)
+    assert told.summary().first_break.fired <= 48
+    assert "it was too early to judge how tails grow: 60 of 65 steps" in untold.summary().caveats
+    assert not any("too early" in caveat for caveat in told.summary().caveats)
+
+
+def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch):
+    late, nobody = Monitor(), Monitor()
+    short(make_batch, (0, 1), late)
+    late.expect(60)
+    nobody.expect(None)
+    nobody.expect(0)
+    assert late.state_dict()["rows"] is nobody.state_dict()["rows"] is None
+
+
+def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch):
+    """Whatever the trainer says now: with other horizons what was saved would mean something else."""
+    killed, resumed = Monitor(), Monitor()
+    killed.expect(60)
+    short(make_batch, (0, 30), killed)
+    resumed.expect(600)
+    resumed.load_state_dict(json.loads(json.dumps(killed.state_dict())))
+    short(make_batch, (30, 60), resumed)
+    resumed.close()
+    assert ("POL001", "policy", "post_tool") in fired(resumed)
+    atexit.unregister(killed.close)
+
+
 def test_the_same_growth_in_both_slices_is_global(rng, make_batch):
     def scale(step):
         return 0.02 * math.exp(max(0, step - 90) * 0.05)

@@ -61,7 +61,7 @@ class Monitor:
         rules: your own, or their folder; they stand beside the catalogue and the folder that TRACKER_DIAG_RULES names.
         catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
-        settings: of the change detectors, among them how many steps the run is expected to have.
+        settings: of the change detectors, among them how many steps the run is expected to have; see `expect`.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
@@ -89,9 +89,9 @@ class Monitor:
         self._alerts = Alerts()
         self.events: list[tuple[int, str]] = []
         """What was done on purpose, by step: baselines that were taken anew."""
-        self._settings = settings or GrowthSettings()
+        self._given, self._settings = settings is not None, settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
-        self.algorithm = algorithm or algorithm_of(self.config)
+        self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm)
         self._wanted = readout.wanted(self._engine.rules)
         if window < 1:
@@ -142,6 +142,15 @@ class Monitor:
     def at_close(self, call: Callable[[], object]) -> None:
         """Have `call` called at the end, as what lets go of the tracker; the last one first."""
         self._at_close.callback(call)
+
+    def expect(self, rows: int | None) -> None:
+        """Say how many rows the run is meant to log, before the first: a short run is judged by shorter horizons.
+
+        Nothing changes where `settings` were given, or where nobody knows: for 0 and None.
+        """
+        if rows and not self._given and self.step is None:
+            self._settings = GrowthSettings.for_run(rows)
+            self._engine = Engine(self._engine.rules, self._settings, self.algorithm)
 
     def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
@@ -225,6 +234,7 @@ class Monitor:
             return {
                 "version": STATE_VERSION,
                 "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
+                "rows": self._settings.expected_steps,
                 "engine": self._engine.state_dict(),
                 "alerts": self._alerts.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
@@ -247,6 +257,7 @@ class Monitor:
             given = f"version {state.get('version')} given, expected {STATE_VERSION}"
             raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
         try:
+            self.expect(state.get("rows"))  # as it was begun, it goes on
             windows: dict[Pair, PairWindow] = {p: self._window(p) for p in PAIRS if p in state["windows"]}
             for pair, window in windows.items():
                 window.load_state_dict(state["windows"][pair])
@@ -343,12 +354,8 @@ class Monitor:
         observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
         with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
             for pair, one in observed.items():
-                if pair not in self._windows:
-                    self._windows[pair] = self._window(pair)
-                if pair in step.pairs:
-                    self._windows[pair].amend(one)
-                else:
-                    self._windows[pair].push(one)
+                window = self._windows[pair] = self._windows.get(pair) or self._window(pair)
+                (window.amend if pair in step.pairs else window.push)(one)
                 self._progress.observed(step.step)
             statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
             step.pairs.update(observed)
@@ -356,9 +363,7 @@ class Monitor:
             step.add(*self._read(own, statistics, observed), checked=bool(own or observed))
             changed = self._engine.evaluate(self._observed(step))
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
-        records += readout.states(self._engine, self.health)
-        if self._intake.time_ratio is not None:
-            records.append(Scalar("diag/health/rank_time_ratio", self._intake.time_ratio))
+        records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
         self._out.step(step.step, own, step.unsent(records), changed, told)
         settled = self._progress.steps >= SETTLED or all(window.signal for window in self._windows.values())
@@ -375,13 +380,8 @@ class Monitor:
         self, own: Mapping[str, float], statistics: Mapping[StatKey, Estimate], observed: Mapping[Pair, Observation]
     ) -> tuple[dict[SeriesKey, Scalar], list[str]]:
         """The series that rules read, the trainer's metrics under their canonical names, and what is not finite."""
-        series = readout.finite(statistics)
-        if self._intake.time_ratio is not None:
-            series["rank_time_ratio"] = Scalar("rank_time_ratio", self._intake.time_ratio)
-        if not self._keys.covers(own):
-            self._keys = key_map([*self._keys.mapped, *self._keys.unmapped, *own])
-        for name, value in self._keys.values(own).items():
-            series.setdefault(name, Scalar(name, value))
+        self._keys = self._keys.covering(own)
+        series = readout.series(statistics, self._keys.values(own), self._intake.time_ratio)
         broken = [key for key, value in own.items() if not math.isfinite(value)]
         self.health["nonfinite_metrics"] += len(broken)
         self.health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())

@@ -156,12 +156,24 @@ def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair
     return lambda pair, name: windows[pair].carriers(name, names) if pair in windows else ()
 
 
-def finite(found: Mapping[StatKey, Estimate]) -> dict[SeriesKey, Scalar]:
-    """Those of `found` that are numbers, as the series that rules read.
+def series(
+    found: Mapping[StatKey, Estimate], metrics: Mapping[str, float], time_ratio: float | None
+) -> dict[SeriesKey, Scalar]:
+    """The series that rules read: those of `found` that are numbers, the trainer's metrics by their canonical names.
 
     What a weight beyond float64 has made infinite is none; `largest` tells of it.
+
+    Args:
+        time_ratio: the slowest rank's time over the median rank's, where there are several.
     """
-    return {key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)}
+    read: dict[SeriesKey, Scalar] = {
+        key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)
+    }
+    if time_ratio is not None:
+        read["rank_time_ratio"] = Scalar("rank_time_ratio", time_ratio)
+    for name, value in metrics.items():
+        read.setdefault(name, Scalar(name, value))
+    return read
 
 
 def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[str]:
@@ -178,8 +190,12 @@ def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
             yield Scalar(PREFIX + key, estimate.value, estimate.n)
 
 
-def states(engine: Engine, health: Mapping[str, int]) -> Iterator[Scalar]:
-    """The state of each rule that ever was more than healthy, and what has gone wrong in the diagnostics themselves."""
+def states(engine: Engine, health: Mapping[str, int], time_ratio: float | None) -> Iterator[Scalar]:
+    """The state of each rule that ever was more than healthy, and what has gone wrong in the diagnostics themselves.
+
+    Args:
+        time_ratio: the slowest rank's time over the median rank's, where there are several.
+    """
     noteworthy = engine.noteworthy
     for rule, state in engine.states().items():
         if rule in noteworthy:
@@ -187,6 +203,8 @@ def states(engine: Engine, health: Mapping[str, int]) -> Iterator[Scalar]:
     for kind, count in health.items():
         if count:
             yield Scalar(f"{PREFIX}health/{kind}", count)
+    if time_ratio is not None:
+        yield Scalar(f"{PREFIX}health/rank_time_ratio", time_ratio)
 
 
 def histograms(windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair]) -> Iterator[Record]:

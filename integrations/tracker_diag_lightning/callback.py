@@ -1,5 +1,6 @@
 """DiagnosticsCallback, and one more logger for the Trainer, which hears the rows of the others."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,8 @@ class DiagnosticsCallback(Callback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if not self._given and trainer.is_global_zero:
             add_active(self.monitor, *trainer.loggers)
+        with self.monitor.guard("integration_errors"):
+            self.monitor.expect(expected_rows(trainer))
         # Not before: checkpoints take their folder from the loggers that are there at `setup`.
         self._heard = _Listener(self.monitor, trainer.default_root_dir)
         trainer.loggers = [*trainer.loggers, self._heard]
@@ -48,6 +51,12 @@ class DiagnosticsCallback(Callback):
         heard, self._heard, self._closed = self._heard, None, True
         trainer.loggers = [logger for logger in trainer.loggers if logger is not heard]
         self.monitor.close()
+
+
+def expected_rows(trainer: Any) -> int | None:
+    """How many rows of training the Trainer will log; None for a training without an end."""
+    steps, every = trainer.estimated_stepping_batches, trainer.log_every_n_steps
+    return int(steps) // every if math.isfinite(steps) and every else None
 
 
 class _Listener(DummyLogger):

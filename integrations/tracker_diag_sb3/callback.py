@@ -51,6 +51,8 @@ class DiagnosticsCallback(BaseCallback):
         if self._given is None:
             # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
             add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats))
+        with monitor.guard("integration_errors"):
+            monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
         self._writer = _Writer(monitor)
         self.logger.output_formats.append(self._writer)
         if hasattr(model, "clip_range"):
@@ -156,6 +158,20 @@ def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normal
         "sequence_ids": np.arange(len(old)),
         "advantages": advantages - advantages[reached].mean() if normalised else advantages,
     }
+
+
+def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
+    """How many rows `learn` will log; None where that hangs on the length of episodes, as with DQN and SAC.
+
+    Args:
+        done: steps that were made in an earlier `learn`.
+        log_interval: updates a row; SB3 logs nothing without one.
+    """
+    steps: Any = getattr(model, "n_steps", None)
+    if not isinstance(steps, int) or not isinstance(log_interval, int) or log_interval < 1:
+        return None
+    updates = -(-(model._total_timesteps - done) // (steps * model.n_envs))  # noqa: SLF001  # `learn` tells a callback nothing else of it
+    return int(updates) // log_interval
 
 
 def settings(model: Any) -> dict[str, object]:

@@ -33,6 +33,8 @@ class DiagnosticsCallback(TrainerCallback):
         if self._closed and not self._given:
             self.monitor, self._begun = Monitor(algorithm=self._algorithm), False
         self._closed = False
+        with self.monitor.guard("integration_errors"):
+            self.monitor.expect(expected_rows(args, state))
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -66,6 +68,15 @@ def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
     callbacks = trainer.callback_handler.callbacks
     callbacks.insert(0, callbacks.pop(callbacks.index(callback)))
     return callback.monitor
+
+
+def expected_rows(args: Any, state: Any) -> int | None:
+    """How many rows the Trainer will log; None where its settings do not say it."""
+    how = getattr(args.logging_strategy, "value", args.logging_strategy)
+    if how == "epoch":
+        return int(state.num_train_epochs)
+    every = max(int(state.logging_steps), 1)
+    return -(-state.max_steps // every) if how == "steps" and state.max_steps > 0 else None
 
 
 def writers(trainer: Any) -> list[Any]:

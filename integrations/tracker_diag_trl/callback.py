@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag_transformers import checkpoint
-from tracker_diag_transformers.trainer import writers
+from tracker_diag_transformers.trainer import expected_rows, writers
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
@@ -44,6 +44,8 @@ class DiagnosticsCallback(TrainerCallback):
         if self._closed and not self._given:
             self._begin()
         self._closed = False
+        with self.monitor.guard("integration_errors"):
+            self.monitor.expect(expected_rows(args, state))
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -139,6 +139,20 @@ def test_a_run_may_be_resumed_as_a_longer_one_but_not_with_other_blocks():
         GrowthDetector().load_state_dict(detector.state_dict())
 
 
+@pytest.mark.parametrize("rows", [1, 10, 40, 100, 199])
+def test_in_a_short_run_the_baseline_is_a_fifth_of_it_and_asks_for_more(rows):
+    settings = GrowthSettings.for_run(rows)
+    assert settings.short_run
+    assert settings.short.burn_in + settings.short.baseline <= max(15, rows // 2)
+    assert settings.short.baseline % settings.short.block == 0
+    assert settings.short.threshold > CusumSettings().threshold
+
+
+def test_a_run_of_usual_length_or_none_at_all_is_judged_as_ever():
+    assert GrowthSettings.for_run(200) == GrowthSettings(expected_steps=200)
+    assert GrowthSettings.for_run(0) == GrowthSettings()
+
+
 def test_expected_steps_are_positive():
     with pytest.raises(ValueError, match="expected_steps: 0 given"):
         GrowthSettings(expected_steps=0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.detect.growth import GrowthSettings, settings_for
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
@@ -335,14 +335,14 @@ def test_a_short_run_is_judged_by_fewer_steps(rows, fires):
 
 def test_a_trend_of_a_series_that_comes_every_other_row_looks_at_half_of_a_short_run():
     falling = {"kind": "trend", "series": {"metric": "reward"}, "steps": 160, "change": 0.2, "direction": "falling"}
-    engine = Engine([rule(signals={"low": falling})], settings_for(80))
+    engine = Engine([rule(signals={"low": falling})], GrowthSettings.for_run(80))
     rewards = [None if i % 2 else 0.8 - 0.01 * i for i in range(80)]
     states = run(engine, rewards)
     assert states.index("firing") <= 40
     assert set(run(Engine([rule(signals={"low": falling})]), rewards)) == {"unknown"}
     for split in (10, 25, 50):
-        run(again := Engine([rule(signals={"low": falling})], settings_for(80)), rewards[:split])
-        after = Engine([rule(signals={"low": falling})], settings_for(80))
+        run(again := Engine([rule(signals={"low": falling})], GrowthSettings.for_run(80)), rewards[:split])
+        after = Engine([rule(signals={"low": falling})], GrowthSettings.for_run(80))
         after.load_state_dict(again.state_dict())
         for step, value in list(enumerate(rewards))[split:]:
             after.evaluate(Observed(step, {} if value is None else {"reward": Scalar("reward", value)}))
@@ -351,13 +351,13 @@ def test_a_trend_of_a_series_that_comes_every_other_row_looks_at_half_of_a_short
 
 def test_eight_evaluations_are_enough_for_a_trend_over_eight_in_a_short_run_too():
     falling = {"kind": "trend", "series": {"metric": "reward"}, "steps": 8, "change": 0.2, "direction": "falling"}
-    engine = Engine([rule(signals={"low": falling})], settings_for(40))
+    engine = Engine([rule(signals={"low": falling})], GrowthSettings.for_run(40))
     assert run(engine, [0.8 - 0.05 * i for i in range(10)]).index("firing") == 7
 
 
 def test_after_a_new_baseline_a_reward_has_time_to_rise_again():
     never = {"kind": "gain", "series": {"metric": "reward"}, "never": True}
-    engine = Engine([rule(signals={"low": never}, summary="x")], settings_for(100))
+    engine = Engine([rule(signals={"low": never}, summary="x")], GrowthSettings.for_run(100))
     assert "firing" in run(engine, [0.5] * 90)
     engine.rebaseline(90)
     assert set(run(engine, [0.5] * 40)) == {"unknown"}

@@ -27,30 +27,30 @@ class GrowthSettings:
         if self.expected_steps is not None and self.expected_steps < 1:
             raise ValueError(f"expected_steps: {self.expected_steps} given, expected 1 or more, or None")
 
+    @classmethod
+    def for_run(cls, rows: int) -> "GrowthSettings":
+        """Settings for a run of so many rows: in a short one the baseline is a fifth of it, and needs more growth.
+
+        What a baseline's noise is, few blocks tell less surely; so the threshold is higher by 10 parts in the
+        baseline's length: from 12 rows 9 standard deviations and not 5. With 200 rows and more all is as usual.
+        """
+        usual = CusumSettings()
+        if rows >= SHORT_RUN or rows < 1:
+            return cls(expected_steps=rows if rows > 0 else None)
+        block = max(2, min(usual.block, rows // 50))
+        baseline = max(12, rows // 5) // block * block
+        short = CusumSettings(
+            burn_in=min(usual.burn_in, max(3, rows // 12)),
+            baseline=baseline,
+            block=block,
+            threshold=usual.threshold * (1 + 10 / baseline),
+        )
+        return cls(short, expected_steps=rows)
+
     @property
     def short_run(self) -> bool:
         """Whether the run is known to be so short that signals look less far back than they are written to."""
         return self.expected_steps is not None and self.expected_steps < SHORT_RUN
-
-
-def settings_for(rows: int) -> GrowthSettings:
-    """Settings for a run of so many rows: in a short one the baseline is a fifth of it, and needs more growth.
-
-    What a baseline's noise is, few blocks tell less surely; so the threshold is higher by 10 parts in the baseline's
-    length: from 12 rows 9 standard deviations and not 5.
-    """
-    usual = CusumSettings()
-    if rows >= SHORT_RUN or rows < 1:
-        return GrowthSettings(expected_steps=rows or None)
-    block = max(2, min(usual.block, rows // 50))
-    baseline = max(12, rows // 5) // block * block
-    short = CusumSettings(
-        burn_in=min(usual.burn_in, max(3, rows // 12)),
-        baseline=baseline,
-        block=block,
-        threshold=usual.threshold * (1 + 10 / baseline),
-    )
-    return GrowthSettings(short, expected_steps=rows)
 
 
 class GrowthDetector:

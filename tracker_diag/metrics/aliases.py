@@ -113,6 +113,10 @@ class KeyMap:
         """Whether all of `keys` were there when the map was made; if not, make it anew with them."""
         return all(key in self.mapped or key in self._unmapped for key in keys)
 
+    def covering(self, keys: Iterable[str]) -> "KeyMap":
+        """This map, or one that covers `keys` as well."""
+        return self if self.covers(keys) else key_map([*self.mapped, *self.unmapped, *keys])
+
     def values(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Canonical values of one row. A value that is not finite gives way to the next key, or is left out."""
         found: dict[str, float] = {}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tracker_diag.detect.growth import settings_for
+from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.reasons import Reason, not_observed
@@ -119,7 +119,7 @@ def diagnose(
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
     algorithm = algorithm or algorithm_of(run.config)
-    settings = settings_for(len(rows))
+    settings = GrowthSettings.for_run(len(rows))
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
     alerts, notices = Alerts(), list[Notice]()
     series: dict[str, dict[int, float]] = {}

@@ -33,11 +33,11 @@ STEPS = 110
 class Agent(pl.LightningModule):
     """Regresses on noise; what it hands over comes from a generator of its own, with a tail that may grow."""
 
-    def __init__(self, make_batch=None, grow_from=None, nan_from=None, rate=0.01):
+    def __init__(self, make_batch=None, grow_from=None, nan_from=None, rate=0.01, gain=0.0):
         super().__init__()
         self.save_hyperparameters("rate")
         self.layer = torch.nn.Linear(4, 1)
-        self.make_batch, self.grow_from, self.nan_from = make_batch, grow_from, nan_from
+        self.make_batch, self.grow_from, self.nan_from, self.gain = make_batch, grow_from, nan_from, gain
         self.numbers = np.random.default_rng(0)
 
     def training_step(self, batch, batch_idx):
@@ -50,7 +50,7 @@ class Agent(pl.LightningModule):
         if self.nan_from is not None and step >= self.nan_from:
             loss = loss * float("nan")
         self.log("train_loss", loss)
-        self.log("reward", 0.5)
+        self.log("reward", 0.5 + self.gain * step)
         return loss
 
     def validation_step(self, batch, batch_idx):
@@ -98,7 +98,7 @@ def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_
 
 
 def test_a_calm_run_is_ok(tmp_path, mlflow_store, make_batch):
-    found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch), STEPS)
+    found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, gain=0.001), STEPS)
     assert [finding for finding in found if finding["severity"] != "info"] == []
     assert run.data.tags["diag.alert.state"] == "ok"
     assert callback.monitor.config["rate"] == 0.01
@@ -119,6 +119,15 @@ def test_it_is_found_in_lightnings_own_tensorboard_too(tmp_path):
     events = EventAccumulator(str(tmp_path / "run/one/diag"))
     events.Reload()
     assert [event.step for event in events.Scalars("diag/rule/NUM004") if event.value == FIRING] == list(range(12, 20))
+
+
+@pytest.mark.parametrize(("steps", "every", "rows"), [(20, 1, 20), (20, 5, 4), (-1, 1, None)])
+def test_the_monitor_knows_how_many_rows_are_to_come(tmp_path, steps, every, rows):
+    callback = DiagnosticsCallback()
+    trainer(
+        tmp_path, [callback], steps=steps, every=every, max_epochs=-1, limit_train_batches=5, max_time="00:00:00:05"
+    ).fit(Agent(), loader(20))
+    assert callback.monitor.state_dict()["rows"] == rows
 
 
 def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):

@@ -94,6 +94,18 @@ def test_it_hears_each_log_with_its_step_and_evaluations_too(tmp_path):
     assert [step for step, row in backend.own.items() if "eval_loss" in row] == [6, 12]
 
 
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [({}, 12), ({"logging_steps": 5}, 3), ({"logging_steps": 0.25}, 4), ({"logging_strategy": "no"}, None),
+     ({"logging_strategy": "epoch", "max_steps": -1, "num_train_epochs": 2}, 2)],
+)  # fmt: skip
+def test_the_monitor_knows_how_many_rows_are_to_come(tmp_path, changes, rows):
+    trainer = make(tmp_path, **changes)
+    monitor = attach(trainer)
+    trainer.train()
+    assert monitor.state_dict()["rows"] == rows
+
+
 def test_the_rules_know_settings_and_that_it_is_supervised(tmp_path):
     trainer = make(tmp_path, hub_token="hf_not_a_real_one")  # noqa: S106
     monitor = attach(trainer)
