@@ -84,6 +84,17 @@ def test_replay_tells_a_person(table):
     assert "Weight tail grows after tool calls, on post_tool" in " ".join(result.stdout.split())
 
 
+def test_a_person_gets_25_lines_one_line_or_all_that_could_not_be_seen(table):
+    file = table()
+    whole, short, more = (run("replay", file, *given).stdout for given in ((), ("-q",), ("--blind",)))
+    assert len(whole.splitlines()) <= 25
+    assert short.startswith("warn: POL001 on post_tool since step ")
+    assert len(short.splitlines()) == 1
+    assert more.startswith(whole)
+    assert "to see more" in more
+    assert "POL002" in more.removeprefix(whole)
+
+
 def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 5, "loss": "nan"}\n')

@@ -8,10 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from tracker_diag.report.console import plain
 from tracker_diag.rules.loader import catalog
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.page import on_screen
+from tracker_diag.runs.sources.open import read_run
 
 HERE = Path(__file__).parent
-KEPT = json.loads((HERE.parents[1] / "docs" / "faults.json").read_text())
+ROOT = HERE.parents[1]
+KEPT = json.loads((ROOT / "docs" / "faults.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +69,12 @@ def test_a_thinned_run_keeps_its_last_row(runs):
         thin = run.rows(40)
         assert len(thin) <= 40
         assert thin[-1] == run.rows()[-1]
+
+
+def test_the_readme_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
+    (run,) = [run for run in runs if run.name == "GRPO, numbers, reward with the wrong sign, 0"]
+    said = plain(on_screen(diagnose(read_run(str(benchmark.score.written(run, tmp_path))))))
+    assert said.rstrip() in (ROOT / "README.md").read_text()
 
 
 def test_the_page_shows_what_the_rules_say_today(benchmark, runs):

@@ -1,10 +1,12 @@
 import io
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from tracker_diag.metrics.reasons import no_series
 from tracker_diag.report.tables import describe, findings_table
-from tracker_diag.report.terminal import verdict
+from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.loader import catalog
@@ -12,10 +14,14 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 
 
-def shown(thing):
-    console = Console(width=100, record=True, file=io.StringIO())
+def lines(thing, width=80):
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(thing)
-    return " ".join(console.export_text().split())
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def shown(thing):
+    return " ".join(" ".join(lines(thing)).split())
 
 
 def engine():
@@ -24,17 +30,62 @@ def engine():
     return found
 
 
-def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do():
-    text = shown(verdict(Summary.of(engine(), "x", 8, 0, 7)))
+@pytest.fixture
+def broken():
+    return Summary.of(engine(), "x", 8, 0, 7)
+
+
+@pytest.fixture
+def quiet():
+    return Summary.of(Engine(catalog()), "x", 0, None, None)
+
+
+def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
+    text = shown(verdict(broken, cost="3 steps, 2 h"))
     for part in (
-        "verdict after 8 steps", "broke first NaN or infinity", "NUM004 non-finite-metric (numerics)",
-        "onset at step 7, fired at step 7", "non_finite: yes (n 1)", "1. Save the state now", "blind ", "POL001",
+        "verdict after 8 steps", "broke first NaN or infinity",
+        "since step 7, told at step 7; rule NUM004; 3 steps, 2 h since",
+        "evidence loss is NaN or infinite (1 series at this step)", "do first Save the state now", "step 0 7",
+        "NUM004 non-finite-metric", "see, ", "--blind says what",
     ):  # fmt: skip
         assert part in text
 
 
-def test_a_quiet_run():
-    assert "No rule fired at warn or above." in shown(verdict(Summary.of(Engine(catalog()), "x", 0, None, None)))
+def test_a_quiet_run(quiet):
+    assert "found no rule fired at warn or above" in shown(verdict(quiet))
+    assert headline(quiet) == "ok: no rule fired at warn or above in 0 steps"
+
+
+def test_the_verdict_in_one_line(broken):
+    assert headline(broken) == "error: NUM004 since step 7: NaN or infinity"
+
+
+def test_at_its_longest_the_verdict_has_25_lines(broken):
+    """All that one run may say at once; each line of it as long as it may be."""
+    long = "word " * 90
+    (one,) = broken.findings
+    best = tuple(Reading("", name, True, 123456.0, 654321.0, at=7) for name in ("reward", "eval_score"))
+    summary = replace(broken, findings=(replace(one, summary=long),), best=best)
+    curves = {name: {step: float(step) for step in range(8)} for name in ("a" * 90, "b" * 90, "c" * 90)}
+    drawn = lines(verdict(summary, curves=curves, cost="1,000,000 steps, 123.4 h, 1,234 GPU-hours", live=[long] * 9))
+    assert len(drawn) <= 25
+    assert all(len(line) <= 80 for line in drawn)
+
+
+def test_a_live_verdict_says_where_to_look_further(broken):
+    text = shown(verdict(broken, where=["mlflow ui"], again="tracker-diag diagnose x", explains="run.diag.explain()"))
+    assert "run.diag.explain() says what" in text
+    assert text.endswith("see mlflow ui all of it tracker-diag diagnose x")
+
+
+def test_what_could_not_be_seen_is_grouped_by_what_would_open_most_eyes(broken):
+    text = shown(blindness(broken))
+    assert text.index("to see more log") < text.index("healthy")
+    opened = [line for line in lines(blindness(broken), 4000) if "  log " in line or line.startswith("to see more")]
+    counts = [line.count(",") for line in opened]
+    assert counts == sorted(counts, reverse=True)
+    assert all(rule in text for rule in broken.blind)
+    assert all(rule in text for rule in broken.healthy)
 
 
 def test_readings_in_one_line():

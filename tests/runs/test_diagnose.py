@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from typer.testing import CliRunner
 
 from tracker_diag.cli.app import app
 from tracker_diag.errors import UnknownName
+from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.runs.diagnose import accelerators, diagnose
-from tracker_diag.runs.page import about_keys, cost_text, lines, run_page
+from tracker_diag.runs.diagnose import Cost, accelerators, diagnose
+from tracker_diag.runs.page import about_keys, cost_text, on_screen, run_page
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
 
@@ -53,6 +55,8 @@ def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     assert (cost.steps, cost.seconds) == (79, 79 * 60)
     assert cost.gpu_hours == pytest.approx(8 * 79 / 60)
     assert cost_text(cost) == "79 steps, 1.3 h, 11 GPU-hours"
+    assert cost_text(Cost(2, 119.0, None)) == "2 steps, 2 min"
+    assert cost_text(Cost(2, 0.4, None)) == "2 steps, 0 s"
 
 
 def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
@@ -133,7 +137,7 @@ def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
     result = run("diagnose", metrics_file)
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
-    for part in ("broke first", "NUM004 non-finite-metric", "79 steps", "7 of 7 keys", "healthy"):
+    for part in ("broke first", "NUM004 non-finite-metric", "79 steps", "7 of 7 keys", "reward"):
         assert part in text
 
 
@@ -232,8 +236,9 @@ def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
     found = diagnose(finished(rows))
-    (line,) = [text for (rule, _), text in lines(found).items() if rule == "NUM004"]
-    assert line.endswith("79 steps")
+    said = plain(on_screen(found))
+    assert "since        step 120, told at step 120; rule NUM004; 79 steps since" in said
+    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{48}$", said, re.MULTILINE)
     assert run_page(found).startswith("<!doctype html>")
 
 

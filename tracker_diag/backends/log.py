@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tracker_diag.backends.base import Backend
 from tracker_diag.records import Table
 from tracker_diag.report.console import Screen, say
-from tracker_diag.report.terminal import short_verdict
+from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 
@@ -32,7 +32,7 @@ class LogBackend(Backend):
         if summary.steps:
             sources = [backend.source for backend in self._others() if backend.source]
             again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
-            say(short_verdict(summary, self._pages(), again))
+            say(verdict(summary, where=self._pages(), again=again, explains="run.diag.explain()"))
 
     def _pages(self) -> list[str]:
         return [backend.page for backend in self._others() if backend.page]

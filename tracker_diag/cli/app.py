@@ -5,10 +5,10 @@ import os
 from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, TypeAlias, cast, get_args
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import Progress
 
 from tracker_diag.cli.integrations import integrations
@@ -17,12 +17,12 @@ from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.console import Terminal
-from tracker_diag.report.terminal import verdict
+from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.live import is_ours
-from tracker_diag.runs.page import about_keys, lines
+from tracker_diag.runs.page import about_keys, on_screen
 from tracker_diag.runs.sources.open import read_run
 
 app = typer.Typer(
@@ -31,6 +31,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+Blind: TypeAlias = Annotated[
+    bool, typer.Option("--blind", help="Also say which rules could not see, what to log so that they do, and more.")
+]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Say it in one line.")]
 
 
 class FailOn(str, Enum):
@@ -89,11 +95,14 @@ def demo(
 def replay(
     tokens: Annotated[Path, typer.Argument(help="Token table: Parquet, one row a token. Or prime-rl's token_exports.")],
     metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit with 1 if an incident is of this severity or worse.")
     ] = None,
     rules: Which = None,
+    blind: Blind = False,
+    quiet: Quiet = False,
 ) -> None:
     """Diagnose logged per-token tensors, as if the run were live."""
     from tracker_diag.rules.loader import chosen
@@ -101,7 +110,10 @@ def replay(
 
     with refusing():
         summary = replay_table(tokens, metrics, rules=chosen(rules), catalog=False)
-    _report(summary, as_json=as_json)
+    if as_json:
+        typer.echo(json.dumps(summary.to_json(), indent=1))
+    else:
+        _print(verdict(summary), summary, blind=blind, quiet=quiet)
     _exit_on(summary, fail_on)
 
 
@@ -126,6 +138,8 @@ def diagnose(
     since: Annotated[int | None, typer.Option(help="Look at steps from this one on.")] = None,
     rules: Which = None,
     severity: Annotated[FailOn | None, typer.Option(help="Show findings of this severity and above.")] = None,
+    blind: Blind = False,
+    quiet: Quiet = False,
 ) -> None:
     """Diagnose a finished run from what it logged: what broke first, on which evidence, what to do."""
     from tracker_diag.rules.loader import chosen
@@ -153,8 +167,7 @@ def diagnose(
     if as_json:
         typer.echo(json.dumps(shown.to_json(), indent=1))
     else:
-        Terminal().print(verdict(shown.summary, lines(shown), shown.live))
-        Terminal().print(about_keys(shown), style="dim")
+        _print(on_screen(shown), shown.summary, about_keys(shown), blind=blind, quiet=quiet)
     _exit_on(found.summary, fail_on)
 
 
@@ -200,8 +213,15 @@ def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:
         raise typer.Exit(1)
 
 
-def _report(summary: Summary, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(summary.to_json(), indent=1))
-    else:
-        Terminal().print(verdict(summary))
+def _print(whole: RenderableType, summary: Summary, source: str = "", *, blind: bool, quiet: bool) -> None:
+    """The verdict, or its one line, and what could not be seen if that was asked for.
+
+    Args:
+        source: how it was read; its beginning alone, but with what could not be seen.
+    """
+    screen = Terminal()
+    screen.print(headline(summary) if quiet else whole)
+    if blind:
+        screen.print(blindness(summary))
+    if source and (blind or not quiet):
+        screen.print(source if blind or len(source) <= 150 else f"{source[:149].rstrip()}…", style="dim")

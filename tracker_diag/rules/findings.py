@@ -25,7 +25,7 @@ class Reading:
     onset: int | None = None
     unknown: Reason | None = None
     at: int | None = None
-    """The step of the baseline, where that is one level and not a period."""
+    """The step of the baseline, or its first one, where that is no reference period."""
     keys: tuple[str, ...] = ()
     """The series that `series` is made of, one or two, where it is of series at all."""
 

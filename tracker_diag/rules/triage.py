@@ -52,7 +52,8 @@ class Summary:
             findings,
             blind,
             healthy=tuple(rule for rule in silent if rule not in explained),
-            best=engine.best,
+            # How good a loss is says little where there is a reward or an evaluation.
+            best=tuple(one for one in engine.best if one.series != "loss") or engine.best,
             explained={rule: explained[rule] for rule in silent if rule in explained},
         )
 

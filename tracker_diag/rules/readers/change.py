@@ -132,7 +132,8 @@ class TrendReader(Reader):
             have = len(self._means) * self._size + len(self._block) + len(self._early)
             return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size or FEWEST))
         onset = self._onset() if self.holds else None
-        return self._series.reading(self.holds, self._means[-1], self._means[0], onset)
+        said = self._series.reading(self.holds, self._means[-1], self._means[0], onset)
+        return replace(said, at=self._starts[0])
 
     def _wait(self, step: int, value: float) -> None:
         """Keep the first values of a run of known length, which tell how many of them it will have."""

@@ -1,0 +1,98 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tracker_diag.report.timeline import FIRING, LABEL, MOST_LANES, PENDING, QUIET, WIDTH, curve, lane, timeline
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import Incident
+from tracker_diag.rules.loader import catalog
+
+RULES = {rule.id: rule for rule in catalog()}
+
+
+def finding(rule="POL001", onset=40, fired=60, resolved=None, slice="post_tool"):
+    state = "firing" if resolved is None else "resolved"
+    return Finding(RULES[rule], "policy", slice, state, onset, fired, resolved, "what", ())
+
+
+def shown(incidents, first=0, last=95, curves=None):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(timeline(incidents, first, last, curves))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_lane_is_pending_then_firing_and_quiet_elsewhere():
+    assert lane([finding()], 0, 95) == QUIET * 20 + PENDING * 10 + FIRING * 18
+    assert lane([finding(resolved=70)], 0, 95) == QUIET * 20 + PENDING * 10 + FIRING * 6 + QUIET * 12
+    again = finding(onset=80, fired=90)
+    assert lane([finding(resolved=70), again], 0, 95)[40:] == PENDING * 5 + FIRING * 3
+
+
+def test_a_curve_has_a_bar_for_each_part_of_the_axis_and_holds_its_value_between_rows():
+    rising = {step: float(step) for step in range(96)}
+    assert curve(rising, 0, 95) == "".join("▁▂▃▄▅▆▇█"[round(at / 47 * 7)] for at in range(48))
+    assert curve({0: 0.0, 48: 1.0}, 0, 95) == "▁" * 24 + "█" * 24
+    assert curve({48: 1.0, 50: float("nan")}, 0, 95) == " " * 24 + "▁" * 24
+    assert curve({}, 0, 95) == curve({3: float("inf")}, 0, 95) == ""
+
+
+@given(
+    first=st.integers(-5, 10_000),
+    length=st.integers(0, 100_000),
+    at=st.lists(st.floats(0, 1), min_size=3, max_size=3),
+    values=st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=30),
+)
+def test_every_run_fits_the_axis(first, length, at, values):
+    last = first + length
+    onset, fired, resolved = sorted(first + round(part * length) for part in at)
+    drawn = lane([finding(onset=onset, fired=fired, resolved=resolved)], first, last)
+    assert len(drawn) == WIDTH
+    assert FIRING in drawn
+    line = curve({first + index: value for index, value in enumerate(values)}, first, last)
+    assert len(line) in (0, WIDTH)
+
+
+def test_the_cause_is_on_top_the_damage_below_and_what_else_began_after_them():
+    symptoms = (finding("POL003", 50, 66), finding("NUM001", 60, 70, slice="all"))
+    whole = Incident(finding(), symptoms, (finding("OUT001", 70, 80, slice="all"),))
+    head, *rest = shown([whole, Incident(finding("RES001", 10, 20, slice="all"))])
+    assert head.split() == ["step", "0", "95"]
+    names = [line.partition(" ·")[0].strip() for line in rest]
+    assert [name.split()[:2] for name in names[:2]] == [["POL001", "post_tool"], ["├", "POL003"]]
+    assert names[2:] == ["├ NUM001 grad-norm-spike", "└ OUT001 reward-collapse", "RES001 throughput-drop"]
+    assert all(len(name) <= LABEL for name in names)
+
+
+@pytest.mark.parametrize("symptoms", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("others", [0, 1, 6])
+def test_there_are_never_more_lines_than_a_screen_has_room_for(symptoms, damaged, others):
+    names = [rule for rule in RULES if rule not in ("POL001", "OUT001")]
+    whole = Incident(
+        finding(),
+        tuple(finding(rule, 50) for rule in names[:symptoms]),
+        (finding("OUT001", 70, slice="all"),) if damaged else (),
+    )
+    more = [Incident(finding(rule, 10)) for rule in names[20 : 20 + others]]
+    lines = shown([whole, *more])
+    left_out = max(symptoms + damaged + others + 1 - MOST_LANES, 0)
+    assert len(lines) == 1 + min(symptoms + damaged + others + 1, MOST_LANES) + (left_out > 0)
+    assert (f"and {left_out} more" in lines[-1]) == (left_out > 0)
+    text = "\n".join(lines)
+    assert "\nPOL001" in text
+    assert ("└ OUT001" in text) == damaged
+    assert (names[20] in text) == (others > 0)
+
+
+def test_the_same_rule_on_the_same_slice_has_one_line():
+    lines = shown([Incident(finding(resolved=70)), Incident(finding(onset=80, fired=90))])
+    assert len(lines) == 2
+
+
+def test_curves_come_below_by_name():
+    lines = shown([Incident(finding())], curves={"reward 0 to 95": {step: float(step) for step in range(96)}})
+    assert lines[-1].split()[0] == "reward"
+    assert lines[-1].endswith("█")
