@@ -361,3 +361,22 @@ def receive(free_port):
         server.shutdown()
         server.server_close()
         thread.join(60)
+
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture
+def page():
+    """A page of a real browser."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    assert chromium, "chromium is not installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        shown = browser.new_page(viewport={"width": 1600, "height": 1500})
+        shown.set_default_timeout(60_000)
+        yield shown
+        browser.close()

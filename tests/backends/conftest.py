@@ -1,14 +1,10 @@
-"""For trackers that show pages: a server on loopback, and a page of a real browser."""
+"""For trackers that show pages: a server on loopback."""
 
 import os
-import shutil
 import signal
 import subprocess
 
 import pytest
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 
 @pytest.fixture
@@ -29,17 +25,3 @@ def serve(tmp_path, free_port, answers):
     for server in started:
         os.killpg(server.pid, signal.SIGTERM)
         server.wait(60)
-
-
-@pytest.fixture
-def page():
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is not installed: apt-get install chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        shown = browser.new_page(viewport={"width": 1600, "height": 1500})
-        shown.set_default_timeout(60_000)
-        yield shown
-        browser.close()

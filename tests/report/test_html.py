@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from tracker_diag.records import Table
@@ -31,6 +33,9 @@ def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary, [], {})
     assert "NaN or infinity, from step 0" in page
     assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
+    assert f"2 of {len(catalog())} see, " in page
+    assert page.index("What to log so that more of them see") < page.index("could not see, and why")
+    assert "n/a" not in page
 
 
 def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
@@ -42,10 +47,17 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     )
     page = render_html(Summary("x", 50, 0, 49, found, {}, ()), [], {})
     top, below = page.split("</h2>", 1)
-    assert "<strong>Damage</strong>, since step 30: OUT001 says this." in top
+    assert "Damage</span>, since step 30: OUT001 says this." in top
     assert "With it: Effective sample size collapses." in top
-    assert 'firing since step 5 <span class="badge error">error</span>' in top
-    assert below.count("<details>") == 1
+    assert "firing since step 5 <span" in below
+    lanes = re.findall(r'aria-label="([^"]+)" title', below)
+    assert lanes == [
+        "Weight tail grows after tool calls: onset at step 5, told at step 10, still there at the end",
+        "Effective sample size collapses: onset at step 8, told at step 12, still there at the end",
+        "Reward has lost what it had gained: onset at step 30, told at step 40, still there at the end",
+    ]
+    below = below[below.index("Incident 1") :]
+    assert below.index("<details>") < below.index("OUT001 says this")
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
 
 

@@ -76,7 +76,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "broke first  Reward is low" in (text := console.export_text())
     assert "do first" not in text
     page = render_html(summary, [findings_table(summary.findings)], {})
-    assert "ACM001 Reward is low" in page
+    assert "<strong>Reward is low</strong>" in page
     assert "What to do" not in page
     assert "false alarm" not in page
     note = mlflow_tags.note_on(summary)

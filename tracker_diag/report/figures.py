@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -72,22 +72,3 @@ def _share_beyond(counts: IntArray) -> Float64Array:
     """Share of tokens above the upper edge of each bin; NaN where none is left, which is not drawn."""
     beyond = 1 - np.cumsum(counts) / counts.sum()
     return np.where(beyond > 1e-12, beyond, np.nan)
-
-
-def curve_figure(name: str, points: Mapping[int, float], onset: int, fired: int | None) -> Figure:
-    """One metric over the run, with the step at which its change began and, dotted, that of the finding."""
-    figure = Figure(figsize=(5.2, 2.4), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    steps, values = list(points), list(points.values())
-    axes.plot(steps, values, color="#2f6fb0", lw=1.4, marker="o" if len(steps) < 40 else "", ms=3)
-    axes.axvline(onset, color="#d9541e", lw=1.4)
-    axes.annotate(f"onset {onset}", (onset, 1.0), xycoords=("data", "axes fraction"), xytext=(3, -9),
-                  textcoords="offset points", fontsize=8, color="#d9541e")  # fmt: skip
-    if fired is not None:
-        axes.axvline(fired, color="#d9541e", lw=1.0, ls=":")
-    axes.set_title(name, fontsize=10, loc="left")
-    axes.set(xlabel="step")
-    axes.grid(color="0.92")
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.reasons import Reason, Why
+from tracker_diag.rules.triage import Summary
 
 MISSING = {
     Why.NOT_LOGGED,
@@ -74,6 +75,12 @@ def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
     lacking = len(_lacking(blind))
     waiting = len(blind) - lacking
     return f"{rules - len(blind)} of {rules} see, {waiting} wait for more steps, {lacking} lack something"
+
+
+def sighted(summary: Summary) -> str:
+    """The same of a run that is over."""
+    seeing = {*summary.healthy, *summary.explained, *(one.rule.id for one in summary.findings)}
+    return sight(len(seeing | {*summary.blind}), summary.blind)
 
 
 def _lacking(blind: Mapping[str, Sequence[Reason]]) -> dict[str, Sequence[Reason]]:

@@ -1,17 +1,27 @@
-"""One self-contained HTML page: the verdict, the findings with their evidence, the slices, the blind rules."""
+"""One self-contained HTML page: the verdict, the time line, each incident with its evidence, the slices, who sees."""
 
 from collections.abc import Mapping, Sequence
 
 from tracker_diag.errors import require
 from tracker_diag.records import Table
-from tracker_diag.report.tables import best_level, brief, describe
+from tracker_diag.report.evidence import speaks_against, speaks_for
+from tracker_diag.report.first_look import remedies, sighted
+from tracker_diag.report.swimlanes import swimlanes
+from tracker_diag.report.tables import best_level, brief
 from tracker_diag.rules.triage import Summary
 
 
-def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str, str], note: str = "") -> str:
+def render_html(
+    summary: Summary,
+    tables: Sequence[Table],
+    figures: Mapping[str, str],
+    note: str = "",
+    curves: Mapping[str, Mapping[int, float]] | None = None,
+) -> str:
     """The page. All texts are escaped; it loads nothing from anywhere.
 
     Args:
+        curves: what is drawn below the findings on the time line, values by step.
         figures: title → data: URI of a picture.
         note: what else is to be said, in small print at the end.
     """
@@ -19,12 +29,19 @@ def render_html(summary: Summary, tables: Sequence[Table], figures: Mapping[str,
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"describe": describe, "best_level": best_level, "cell": _cell}
+    environment.filters |= {"best_level": best_level, "cell": _cell}
+    environment.filters |= {"speaks_for": speaks_for, "speaks_against": speaks_against}
+    loud = [one for one in summary.incidents if one.severity != "info"]
+    first, last = summary.first_step, summary.last_step
+    lanes = None if first is None or last is None else swimlanes(loud, first, last, curves or {})
     text: str = environment.get_template("report.html.j2").render(
         summary=summary,
         first=summary.first_break,
         tables=[brief(table) for table in tables],
         figures=figures,
+        swimlanes=lanes,
+        sight=sighted(summary),
+        opens=remedies(summary.blind),
         note=note,
     )
     return text.encode(errors="replace").decode()  # halves of a character, which no file takes

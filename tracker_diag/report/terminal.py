@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.report.console import unbroken
-from tracker_diag.report.first_look import remedies, sight
+from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.tables import best_level
 from tracker_diag.report.timeline import STYLE, timeline
 from tracker_diag.rules.findings import Finding
@@ -96,8 +96,7 @@ def _the_rest(summary: Summary, live: Sequence[object], explains: str) -> Table:
         rows.add_row(heading, _cut(str(one), 66))
     for heading, finding in zip(("to know", ""), _of_info(summary), strict=False):
         rows.add_row(heading, Text(_cut(f"{finding.rule.id} {finding.summary}", 66), style=STYLE["info"]))
-    seeing = {*summary.healthy, *summary.explained, *(one.rule.id for one in summary.findings)}
-    rows.add_row("rules", f"{sight(len(seeing | {*summary.blind}), summary.blind)}; {explains} says what")
+    rows.add_row("rules", f"{sighted(summary)}; {explains} says what")
     return rows
 
 

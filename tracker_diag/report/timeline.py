@@ -1,8 +1,8 @@
 """The time line in a terminal: what was found from onset to end, and curves, over one axis of steps."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
@@ -65,51 +65,72 @@ def lane(findings: Sequence[Finding], first: int, last: int) -> str:
 
 def curve(points: Mapping[int, float], first: int, last: int) -> str:
     """`points` on the axis, from their smallest mean in a column to their largest; a column without any repeats."""
-    columns: dict[int, list[float]] = {}
-    for step, value in points.items():
-        if math.isfinite(value):
-            columns.setdefault(_column(step, first, last), []).append(value)
-    if not columns:
-        return ""
-    means = {at: sum(values) / len(values) for at, values in columns.items()}
-    low, high = min(means.values()), max(means.values())
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    tall = heights(points, lambda step: _column(step, first, last))
     drawn, bar = "", " "
-    for at in range(WIDTH):
-        bar = BARS[round((means[at] - low) * scale)] if at in means else bar
+    for at in range(WIDTH if tall else 0):
+        bar = BARS[round(tall[at] * (len(BARS) - 1))] if at in tall else bar
         drawn += bar
     return drawn
+
+
+def heights(points: Mapping[int, float], part: Callable[[int], int]) -> dict[int, float]:
+    """The mean of the finite values in each part of the axis, from 0 for the smallest to 1 for the largest.
+
+    Args:
+        part: which part a step lies in. Those without a value are left out.
+    """
+    found: dict[int, list[float]] = {}
+    for step, value in points.items():
+        if math.isfinite(value):
+            found.setdefault(part(step), []).append(value)
+    size = max((abs(value) for values in found.values() for value in values), default=0.0) or 1.0
+    means = {at: sum(value / size for value in values) / len(values) for at, values in sorted(found.items())}
+    low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
+    return {at: (mean - low) / (high - low) if high > low else 0.0 for at, mean in means.items()}
 
 
 def _column(step: int, first: int, last: int) -> int:
     return min(max((step - first) * WIDTH // max(last - first + 1, 1), 0), WIDTH - 1)
 
 
-Lane: TypeAlias = tuple[str, Sequence[Finding]]
+def _place(finding: Finding) -> str:
+    return finding.rule.name if finding.slice == "all" else f"{finding.slice} {finding.rule.name}"
 
 
-def _lanes(incidents: Sequence[Incident]) -> tuple[list[Lane], int]:
-    """What is drawn, each with the mark of its part in the incident, and how many lines are left out."""
+Role: TypeAlias = Literal["cause", "symptom", "damage", "other"]
+"""Of a finding in the first incident; `other` is the cause of another one."""
+
+MARKS: Mapping[Role, str] = {"cause": "", "symptom": "├ ", "damage": "├ ", "other": ""}
+
+
+def grouped(incidents: Sequence[Incident]) -> list[tuple[Role, Sequence[Finding]]]:
+    """The first incident's cause, its symptoms, its damage, then the others' causes; one for each rule and slice."""
+    if not incidents:
+        return []
     first, *others = incidents
-    by_place: dict[tuple[str, str | None, str], list[Finding]] = {}
-    for one in [*first.findings, *(other.cause for other in others)]:
-        by_place.setdefault(_of(one), []).append(one)
-    cause, symptoms, damage = ([_of(one) for one in part] for part in ((first.cause,), first.symptoms, first.damage))
-    order = list(dict.fromkeys([*cause, *symptoms, *damage]))
-    parts = [place for place in order if place not in cause]
-    rest = [place for place in by_place if place not in order]
+    parts: tuple[tuple[Role, Sequence[Finding]], ...] = (
+        ("cause", (first.cause,)),
+        ("symptom", first.symptoms),
+        ("damage", first.damage),
+        ("other", [other.cause for other in others]),
+    )
+    found: dict[tuple[str, str | None, str], tuple[Role, list[Finding]]] = {}
+    for role, findings in parts:
+        for one in findings:
+            found.setdefault((one.rule.id, one.pair, one.slice), (role, []))[1].append(one)
+    return [*found.values()]
+
+
+def _lanes(incidents: Sequence[Incident]) -> tuple[list[tuple[str, Sequence[Finding]]], int]:
+    """What is drawn, each with the mark of its part in the incident, and how many lines are left out."""
+    whole = grouped(incidents)
+    parts = [one for one in whole[1:] if one[0] != "other"]
+    rest = [one for one in whole[1:] if one[0] == "other"]
     # The last part, that is the damage if there is any, always has a line, and so has what else began by itself.
     room = MOST_LANES - 1 - bool(rest)
     shown = parts if len(parts) <= room else [*parts[: room - 1], parts[-1]]
-    kept = rest[: MOST_LANES - 1 - len(shown)]
-    marks = ["├ "] * (len(shown) - 1) + ["└ "]
-    drawn = [("", cause[0]), *zip(marks, shown, strict=False), *(("", place) for place in kept)]
-    return [(mark, by_place[place]) for mark, place in drawn], len(by_place) - len(drawn)
-
-
-def _of(finding: Finding) -> tuple[str, str | None, str]:
-    return finding.rule.id, finding.pair, finding.slice
-
-
-def _place(finding: Finding) -> str:
-    return finding.rule.name if finding.slice == "all" else f"{finding.slice} {finding.rule.name}"
+    drawn = [*whole[:1], *shown, *rest[: MOST_LANES - 1 - len(shown)]]
+    lanes = [(MARKS[role], one) for role, one in drawn]
+    if shown:
+        lanes[len(shown)] = ("└ ", lanes[len(shown)][1])
+    return lanes, len(whole) - len(drawn)

@@ -63,17 +63,12 @@ def about_keys(found: Diagnosis) -> str:
 
 
 def run_page(found: Diagnosis) -> str:
-    """One self-contained page: the verdict, the curves with their onsets, the findings, who could not see."""
-    from tracker_diag.report.figures import curve_figure, data_uri
-
-    figures: dict[str, str] = {}
-    for finding in found.summary.findings:
-        name = _curve_of(found, finding)
-        title = f"{finding.rule.id}: {name}"
-        if name and finding.fired is not None and title not in figures and len(figures) < MOST_CURVES:
-            figure = curve_figure(title, found.series[name], finding.onset, finding.fired)
-            figures[title] = data_uri(figure)
-    return render_html(found.summary, [], figures, about_keys(found))
+    """One self-contained page: the verdict, the time line with its curves, the incidents, who could not see."""
+    causes = [one for incident in found.summary.incidents for one in incident.findings]
+    names = [one.series for one in found.summary.best] + [_curve_of(found, one) for one in causes]
+    known = [name for name in dict.fromkeys(names) if name in found.series][:MOST_CURVES]
+    curves = {name.removeprefix(PREFIX): found.series[name] for name in known}
+    return render_html(found.summary, [], {}, about_keys(found), curves)
 
 
 def _curve_of(found: Diagnosis, finding: Finding) -> str | None:

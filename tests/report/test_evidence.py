@@ -1,0 +1,33 @@
+from dataclasses import replace
+
+from tracker_diag.report.evidence import in_words, speaks_against, speaks_for
+from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.loader import catalog
+
+RULES = {rule.id: rule for rule in catalog()}
+
+
+def test_a_reading_in_words():
+    read = Reading("grows", "policy/post_tool/p95", True, 0.3, 0.1, 12345)
+    assert in_words(read) == "policy/post_tool/p95 is 0.3, 3 times its baseline of 0.1 (12,345 tokens)"
+    assert in_words(Reading("x", "entropy", True, 0.1, 0.5, at=40)) == "entropy is 0.1, from 0.5 at step 40"
+    assert in_words(Reading("x", "reward", True, 0.1, -0.5)) == "reward is 0.1, in the baseline -0.5"
+    assert in_words(Reading("x", "reward", True, 0.1)) == "reward is 0.1"
+
+
+def test_what_holds_is_said_once_a_series_and_what_is_calm_beside_it_speaks_against():
+    rule = RULES["POL001"]
+    readings = (
+        Reading("post_tool_tail_matters", "p95", True, 0.3),
+        Reading("post_tool_tail_grows", "p95", True, 0.3, 0.1),
+        Reading("text_only_tail_grows", "text", False, 0.1, 0.1),
+        Reading("ratio_never_came", "kl", True),
+        Reading("unseen", "kl", None),
+        Reading(rule.support[0], "reward", False, 0.5, 0.4),
+        Reading(rule.support[1], "kl", None),
+    )
+    found = Finding(rule, "policy", "post_tool", "firing", 40, 60, None, "what", readings)
+    assert speaks_for(found) == ["p95 is 0.3, 3 times its baseline of 0.1"]
+    words = rule.support[0].replace("_", " ")
+    assert speaks_against(found) == [f"{words}: no; reward is 0.5, 1.25 times its baseline of 0.4"]
+    assert speaks_for(replace(found, evidence=())) == speaks_against(replace(found, evidence=())) == []

@@ -1,0 +1,116 @@
+"""The time line of a page: bars of what was found, and curves, in parts of one axis of steps."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tracker_diag.report.timeline import Role, grouped, heights
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import SEVERITIES, Incident
+from tracker_diag.rules.model import Severity
+
+MOST_LANES = 24
+"""Lines of findings on a page."""
+
+POINTS = 500
+"""Of a curve, at most: each the mean of its part of the run."""
+
+TICKS = 5
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A finding, or the part of it before it was told; in per cent of the axis."""
+
+    left: float
+    width: float
+    state: Literal["pending", "firing"]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One rule on one slice."""
+
+    role: Role
+    name: str
+    title: str
+    severity: Severity
+    bars: Sequence[Bar]
+    says: str
+    """The same in words."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series, as the path of an SVG of 1,000 by 100."""
+
+    name: str
+    low: float
+    high: float
+    last: float
+    path: str
+
+
+@dataclass(frozen=True)
+class Swimlanes:
+    """All that is drawn over the axis."""
+
+    ticks: Sequence[tuple[float, int]]
+    """Place in per cent, and step."""
+    marks: Sequence[float]
+    """Where a line goes through all of it: the onset of the first incident's cause, and of its damage."""
+    lanes: Sequence[Lane]
+    curves: Sequence[Curve]
+    left_out: int = 0
+    """Findings that have no line."""
+
+
+def swimlanes(
+    incidents: Sequence[Incident], first: int, last: int, curves: Mapping[str, Mapping[int, float]]
+) -> Swimlanes:
+    """What was found between the steps `first` and `last`, over the same axis as `curves`, values by step."""
+    drawn = grouped(incidents)
+    whole = [(role, findings) for role, findings in drawn if role in ("cause", "damage")]
+    marks = [_place(findings[0].onset, first, last) for role, findings in whole[:1] + whole[-1:] if role]
+    steps = dict.fromkeys(round(first + (last - first) * i / (TICKS - 1)) for i in range(TICKS))
+    return Swimlanes(
+        ticks=[(_place(step, first, last), step) for step in steps],
+        marks=sorted({*marks}),
+        lanes=[_lane(role, findings, first, last) for role, findings in drawn[:MOST_LANES]],
+        curves=[one for name, points in curves.items() if (one := _curve(name, points, first, last))],
+        left_out=max(len(drawn) - MOST_LANES, 0),
+    )
+
+
+def _lane(role: Role, findings: Sequence[Finding], first: int, last: int) -> Lane:
+    rule = findings[0].rule
+    slice = "" if findings[0].slice == "all" else f" {findings[0].slice}"
+    bars, says = list[Bar](), list[str]()
+    for one in findings:
+        end = last if one.resolved is None else one.resolved
+        told = end if one.fired is None else one.fired
+        since, at, until = (_place(step, first, last) for step in (one.onset, told, end))
+        bars += [Bar(since, at - since, "pending")] if at > since else []
+        bars.append(Bar(at, until - at, "firing"))
+        over = "still there at the end" if one.resolved is None else f"over at step {one.resolved}"
+        says.append(f"onset at step {one.onset}, told at step {one.fired}, {over}")
+    severities: set[Severity] = {one.severity for one in findings}
+    worst = max(severities, key=SEVERITIES.index)
+    return Lane(role, f"{rule.id}{slice}", rule.title, worst, bars, "; ".join(says))
+
+
+def _curve(name: str, points: Mapping[int, float], first: int, last: int) -> Curve | None:
+    values = [value for _, value in sorted(points.items()) if math.isfinite(value)]
+    if not values:
+        return None
+    tall = heights(points, lambda step: round(_place(step, first, last) / 100 * (POINTS - 1)))
+    path = " ".join(
+        f"{'L' if i else 'M'}{1000 * at / (POINTS - 1):.1f} {96 - 92 * height:.1f}"
+        for i, (at, height) in enumerate(tall.items())
+    )
+    return Curve(name, min(values), max(values), values[-1], path if len(tall) > 1 else f"{path} h1")
+
+
+def _place(step: int, first: int, last: int) -> float:
+    return min(max(100 * (step - first) / max(last - first, 1), 0.0), 100.0)
