@@ -60,7 +60,7 @@ def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
     assert all(len(line) <= 80 for line in verdict)
     text = " ".join(" ".join(verdict).split())
     assert "verdict after 110 steps" in text
-    assert "broke first NaN or infinity since step 40, told at step 40; rule NUM004" in text
+    assert "broke first NaN or infinity since step 40, detected at step 40; rule NUM004" in text
     assert "POL001 post_tool since step" in text
     assert "run.diag.explain() says what" in text
 
@@ -117,7 +117,7 @@ def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monk
         "policy 1,152 tokens after a tool, 2,688 before any",
         "reference no ref_logprobs observed",
         "post_tool what follows a gap of model_mask within response_mask",
-        "of 98 see, ",
+        "of 98 active, ",
         " wait for more steps, ",
         "log grad_norm: ",
     ):

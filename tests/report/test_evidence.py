@@ -12,7 +12,7 @@ def test_a_reading_in_words():
     assert in_words(read) == "policy/post_tool/p95 is 0.3, 3 times its baseline of 0.1 (12,345 tokens)"
     assert in_words(Reading("x", "entropy", True, 0.1, 0.5, at=40)) == "entropy is 0.1, from 0.5 at step 40"
     assert in_words(Reading("x", "reward", True, 0.1, -0.5)) == "reward is 0.1, in the baseline -0.5"
-    assert in_words(Reading("x", "reward", True, 0.1)) == "reward is 0.1"
+    assert in_words(Reading("x", "reward", True, 0.1, n=20)) == "reward is 0.1"
 
 
 def test_what_holds_is_said_once_a_series_and_what_is_calm_beside_it_speaks_against():

@@ -33,8 +33,8 @@ def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary, [], {})
     assert "NaN or infinity, from step 0" in page
     assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
-    assert f"2 of {len(catalog())} see, " in page
-    assert page.index("What to log so that more of them see") < page.index("could not see, and why")
+    assert f"2 of {len(catalog())} active, " in page
+    assert page.index("What to log so that more of them are") < page.index("could not see, and why")
     assert "n/a" not in page
 
 
@@ -52,9 +52,9 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     assert "firing since step 5 <span" in below
     lanes = re.findall(r'aria-label="([^"]+)" title', below)
     assert lanes == [
-        "Weight tail grows after tool calls: onset at step 5, told at step 10, still there at the end",
-        "Effective sample size collapses: onset at step 8, told at step 12, still there at the end",
-        "Reward has lost what it had gained: onset at step 30, told at step 40, still there at the end",
+        "Weight tail grows after tool calls: onset at step 5, detected at step 10, still there at the end",
+        "Effective sample size collapses: onset at step 8, detected at step 12, still there at the end",
+        "Reward has lost what it had gained: onset at step 30, detected at step 40, still there at the end",
     ]
     below = below[below.index("Incident 1") :]
     assert below.index("<details>") < below.index("OUT001 says this")

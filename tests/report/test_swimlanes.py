@@ -24,8 +24,8 @@ def test_bars_lie_where_the_steps_are():
     assert cause.bars == [Bar(40, 20, "pending"), Bar(60, 20, "firing")]
     assert damage.bars == [Bar(70, 30, "firing")]  # told at its onset
     assert (cause.role, cause.name, cause.severity) == ("cause", "POL001 post_tool", "warn")
-    assert cause.says == "onset at step 40, told at step 60, over at step 80"
-    assert (damage.name, damage.says) == ("OUT001", "onset at step 70, told at step 70, still there at the end")
+    assert cause.says == "onset at step 40, detected at step 60, over at step 80"
+    assert (damage.name, damage.says) == ("OUT001", "onset at step 70, detected at step 70, still there at the end")
     assert drawn.marks == [40, 70]
     assert drawn.ticks == [(0, 0), (25, 25), (50, 50), (75, 75), (100, 100)]
 
@@ -48,7 +48,7 @@ def test_two_hundred_incidents_leave_room_for_the_rest_of_the_page():
 def test_a_curve_is_the_path_of_its_values():
     drawn = swimlanes([], 0, 100, {"reward": {0: 1.0, 50: 3.0, 100: 2.0}, "kl": {}, "nan": {3: math.nan}})
     (curve,) = drawn.curves
-    assert (curve.name, curve.low, curve.high, curve.last) == ("reward", 1.0, 3.0, 2.0)
+    assert (curve.name, curve.low, curve.high, curve.last, curve.log) == ("reward", 1.0, 3.0, 2.0, False)
     points = [tuple(map(float, part[1:].split())) for part in curve.path.replace(" L", "|L").split("|")]
     assert points[0] == (0, 96)
     assert points[1] == pytest.approx((500, 4), abs=2)

@@ -39,6 +39,15 @@ def test_a_curve_has_a_bar_for_each_part_of_the_axis_and_holds_its_value_between
     assert curve({}, 0, 95) == curve({3: float("inf")}, 0, 95) == ""
 
 
+def test_one_peak_hides_nothing_of_the_rest():
+    norms = {step: 0.1 if step < 48 else 0.8 for step in range(96)} | {90: 500.0}
+    drawn = curve(norms, 0, 95)
+    assert drawn[0] == "▁"
+    assert drawn[30] > drawn[10]
+    assert drawn[45] == "█"
+    assert curve({step: -value for step, value in norms.items()}, 0, 95)[30] == "█"  # no logarithm
+
+
 @given(
     first=st.integers(-5, 10_000),
     length=st.integers(0, 100_000),
@@ -59,7 +68,7 @@ def test_the_cause_is_on_top_the_damage_below_and_what_else_began_after_them():
     symptoms = (finding("POL003", 50, 66), finding("NUM001", 60, 70, slice="all"))
     whole = Incident(finding(), symptoms, (finding("OUT001", 70, 80, slice="all"),))
     head, *rest = shown([whole, Incident(finding("RES001", 10, 20, slice="all"))])
-    assert head.split() == ["step", "0", "95"]
+    assert head.split() == ["step", "(░", "onset,", "█", "detected)", "0", "95"]
     names = [line.partition(" ·")[0].strip() for line in rest]
     assert [name.split()[:2] for name in names[:2]] == [["POL001", "post_tool"], ["├", "POL003"]]
     assert names[2:] == ["├ NUM001 grad-norm-spike", "└ OUT001 reward-collapse", "RES001 throughput-drop"]

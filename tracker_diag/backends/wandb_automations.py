@@ -1,8 +1,8 @@
 """Rules as automations of W&B's: its own server tells Slack when the state of a rule that we log says firing.
 
-Opt-in, by command; W&B asks for a Pro or Enterprise plan. A rule that is explained by another one tells here as
-well, since the state that is logged is the rule's own. What is sent was held against W&B's client and its schema;
-replies of W&B's server, and how often an automation tells, have not been seen.
+Opt-in, by command; W&B asks for a Pro or Enterprise plan. A rule that is explained by another one, or that is
+harmless for now, tells here as well, since the state that is logged is the rule's own. What is sent was held against
+W&B's client and its schema; replies of W&B's server, and how often an automation tells, have not been seen.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.rules.alerts import advice
 from tracker_diag.rules.engine import STATE_VALUES
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.nodes import words
 
 
 def export(entity: str, project: str, rules: Iterable[Rule]) -> list[str]:
@@ -50,7 +51,8 @@ def automation(rule: Rule, project: Any, slack: Any) -> Any:
     """What W&B is to do when `rule` fires in a run of `project`; a `wandb.automations.NewAutomation`."""
     automations: Any = require("wandb.automations", "wandb")
     fires = automations.RunEvent.metric(f"{PREFIX}rule/{rule.id}") >= STATE_VALUES["firing"]
-    text = " ".join([f"{rule.name} ({rule.link}).", *advice(rule)])
+    harmless = [f"Harmless while {words(rule.harmless)}."] if rule.harmless else []
+    text = " ".join([f"{rule.name} ({rule.link}).", *harmless, *advice(rule)])
     send = automations.SendNotification.from_integration
     tell = send(slack, title=f"{rule.id}: {rule.title}", text=text, level=rule.severity)
     return automations.OnRunMetric(scope=project, filter=fires) >> tell

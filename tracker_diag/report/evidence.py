@@ -32,4 +32,5 @@ def in_words(reading: Reading) -> str:
                 else f", in the baseline {reading.baseline:.3g}"
             )
         )
-    return f"{text} ({reading.n:,} tokens)" if reading.n else text
+    of_tokens = "/" in reading.series  # a statistic of a slice, and no metric of the trainer's
+    return f"{text} ({reading.n:,} tokens)" if reading.n and of_tokens else text

@@ -71,10 +71,10 @@ def first_look(
 
 
 def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
-    """How many of `rules` see, how many will once they have enough steps, and how many lack what was not given."""
+    """How many of `rules` can judge, how many will once they have enough steps, and how many lack an input."""
     lacking = len(_lacking(blind))
     waiting = len(blind) - lacking
-    return f"{rules - len(blind)} of {rules} see, {waiting} wait for more steps, {lacking} lack something"
+    return f"{rules - len(blind)} of {rules} active, {waiting} wait for more steps, {lacking} lack an input"
 
 
 def sighted(summary: Summary) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tracker_diag.report.timeline import Role, grouped, heights
+from tracker_diag.report.timeline import Role, grouped, heights, is_log
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
@@ -49,6 +49,8 @@ class Curve:
     low: float
     high: float
     last: float
+    log: bool
+    """Whether heights are those of the logarithm."""
     path: str
 
 
@@ -94,7 +96,7 @@ def _lane(role: Role, findings: Sequence[Finding], first: int, last: int) -> Lan
         bars += [Bar(since, at - since, "pending")] if at > since else []
         bars.append(Bar(at, until - at, "firing"))
         over = "still there at the end" if one.resolved is None else f"over at step {one.resolved}"
-        says.append(f"onset at step {one.onset}, told at step {one.fired}, {over}")
+        says.append(f"onset at step {one.onset}, detected at step {one.fired}, {over}")
     severities: set[Severity] = {one.severity for one in findings}
     worst = max(severities, key=SEVERITIES.index)
     return Lane(role, f"{rule.id}{slice}", rule.title, worst, bars, "; ".join(says))
@@ -109,7 +111,8 @@ def _curve(name: str, points: Mapping[int, float], first: int, last: int) -> Cur
         f"{'L' if i else 'M'}{1000 * at / (POINTS - 1):.1f} {96 - 92 * height:.1f}"
         for i, (at, height) in enumerate(tall.items())
     )
-    return Curve(name, min(values), max(values), values[-1], path if len(tall) > 1 else f"{path} h1")
+    drawn = path if len(tall) > 1 else f"{path} h1"
+    return Curve(name, min(values), max(values), values[-1], is_log(values), drawn)
 
 
 def _place(step: int, first: int, last: int) -> float:

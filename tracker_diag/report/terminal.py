@@ -72,7 +72,8 @@ def _broke_first(summary: Summary, color: str, cost: str) -> Table:
     rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
     rows.add_row(
         "since",
-        f"step {first.onset}, told at step {first.fired}; rule {first.rule.id}" + (f"; {cost} since" if cost else ""),
+        f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
+        + (f"; {cost} since" if cost else ""),
     )
     rows.add_row("evidence", _cut(first.summary, 200))
     if first.rule.remedy:

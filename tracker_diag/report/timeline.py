@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Literal, TypeAlias
 
 from rich.table import Table
@@ -22,6 +23,8 @@ MOST_LANES = 5
 
 QUIET, PENDING, FIRING = "·", "░", "█"
 BARS = "▁▂▃▄▅▆▇█"
+PEAK = 50
+"""Medians of a curve from which on its peak would flatten all else."""
 
 
 def timeline(
@@ -38,7 +41,7 @@ def timeline(
     table.add_column(no_wrap=True, min_width=LABEL, max_width=LABEL, overflow="ellipsis")
     table.add_column(no_wrap=True)
     ends = f"{first:<{WIDTH - len(str(last))}}{last}"
-    table.add_row(Text("step", style="dim"), Text(ends, style="dim"))
+    table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
     drawn, left_out = _lanes(incidents)
     for mark, findings in drawn:
         color = STYLE[max((one.severity for one in findings), key=SEVERITIES.index)]
@@ -76,6 +79,8 @@ def curve(points: Mapping[int, float], first: int, last: int) -> str:
 def heights(points: Mapping[int, float], part: Callable[[int], int]) -> dict[int, float]:
     """The mean of the finite values in each part of the axis, from 0 for the smallest to 1 for the largest.
 
+    Where one peak would hide all else the logarithms are taken.
+
     Args:
         part: which part a step lies in. Those without a value are left out.
     """
@@ -83,10 +88,17 @@ def heights(points: Mapping[int, float], part: Callable[[int], int]) -> dict[int
     for step, value in points.items():
         if math.isfinite(value):
             found.setdefault(part(step), []).append(value)
+    if is_log([value for values in found.values() for value in values]):
+        found = {at: [math.log(value) for value in values] for at, values in found.items()}
     size = max((abs(value) for values in found.values() for value in values), default=0.0) or 1.0
     means = {at: sum(value / size for value in values) / len(values) for at, values in sorted(found.items())}
     low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
     return {at: (mean - low) / (high - low) if high > low else 0.0 for at, mean in means.items()}
+
+
+def is_log(values: Sequence[float]) -> bool:
+    """Whether a curve is better drawn by its logarithm: it is positive, and its peak far beyond what is usual."""
+    return bool(values) and min(values) > 0 and max(values) > PEAK * median(values)
 
 
 def _column(step: int, first: int, last: int) -> int:
