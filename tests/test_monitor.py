@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tracker_diag import BatchError, Monitor
@@ -669,6 +669,7 @@ def unbroken(make_batch):
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 649))
+@example(cut=647)
 def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, cut):
     """Saved between any two calls, and restored through JSON."""
 

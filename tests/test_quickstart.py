@@ -58,4 +58,4 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     assert asked.returncode == 0, asked.stderr
     shown = " ".join(asked.stdout.split())
     assert "broke first Weight tail grows after tool calls, on post_tool" in shown
-    assert "said while the run was underway" in shown
+    assert "said live" in shown

@@ -57,4 +57,5 @@ def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_m
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}/artifacts/diag/report.html")
     report = page.frame_locator("iframe")
     report.get_by_text("Incident 1: Weight tail grows after tool calls").wait_for(timeout=60_000)
-    report.get_by_text("POL001 Weight tail grows after tool calls").wait_for(timeout=60_000)
+    report.get_by_text("Weight tail grows after tool calls: first on post_tool").wait_for(timeout=60_000)
+    report.get_by_text("POL001 post_tool").first.wait_for(timeout=60_000)

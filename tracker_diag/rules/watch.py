@@ -105,6 +105,8 @@ class Watch:
         self.given = self.given or self.pair is None or self.pair not in observed.absent
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
+            if self._verdict is None and any(series.new for one in self._deciding for series in one.looks_at):
+                self._blindness = None  # the reason of before, as a state of the midst of a step has it, is over
             return False  # what came later of this step is none of ours
         if self._verdict is None:
             self._missed, self._blindness = self._missed + 1, None

@@ -90,6 +90,9 @@ class AbsentReader(Reader):
     def read(self, observed: Observed) -> None:
         self._came |= self._series.now is not None
         self._steps += observed.checked
+        self._judge()
+
+    def _judge(self) -> None:
         self.holds = None if not self._came and self._steps < self._needed else not self._came
 
     def reading(self) -> Reading:
@@ -102,6 +105,7 @@ class AbsentReader(Reader):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._steps, self._came = state["steps"], state["came"]
+        self._judge()
 
 
 class ConfigChangedReader(Reader):
