@@ -21,13 +21,12 @@ from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import DiagError, StateError, StepError
+from tracker_diag.errors import DiagError, StateError
 from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import plain, say, show
-from tracker_diag.report.first_look import first_look
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -40,10 +39,10 @@ from tracker_diag.stats.tails import Estimate
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.intake import Intake
 from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
-from tracker_diag.tensors.windows import PairWindow
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -94,13 +93,8 @@ class Monitor:
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm)
         self._wanted = readout.wanted(self._engine.rules)
-        if window < 1:
-            raise ValueError(f"window: {window} given, expected at least 1 step")
-        if not (0 < clip[0] < 1 and clip[1] > 0):
-            raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        self._clip, self._window_steps = clip, window
         self._keys = key_map(())
-        self._windows: dict[Pair, PairWindow] = {}
+        self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks)
         self._silence = Silence()
         self._rebaseline: list[str] = []
@@ -151,6 +145,7 @@ class Monitor:
         if rows and not self._given and self.step is None:
             self._settings = GrowthSettings.for_run(rows)
             self._engine = Engine(self._engine.rules, self._settings, self.algorithm)
+            self._windows.burn_in, self._windows.baseline = self._settings.short.burn_in, self._settings.short.baseline
 
     def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
@@ -233,7 +228,7 @@ class Monitor:
         with self._state.turn:
             return {
                 "version": STATE_VERSION,
-                "windows": {pair: window.state_dict() for pair, window in self._windows.items()},
+                "windows": self._windows.state_dict(),
                 "rows": self._settings.expected_steps,
                 "engine": self._engine.state_dict(),
                 "alerts": self._alerts.state_dict(),
@@ -258,10 +253,7 @@ class Monitor:
             raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
         try:
             self.expect(state.get("rows"))  # as it was begun, it goes on
-            windows: dict[Pair, PairWindow] = {p: self._window(p) for p in PAIRS if p in state["windows"]}
-            for pair, window in windows.items():
-                window.load_state_dict(state["windows"][pair])
-            self._windows = windows
+            self._windows.load_state_dict(state["windows"])
             self._intake.load_state_dict(state["intake"])
             self._state.strict = state["strict"]
             self._open = Step.of_state(state["open"]) if state["open"] else None
@@ -295,10 +287,7 @@ class Monitor:
 
     def _first_look(self) -> RenderableType:
         with self._state.turn:
-            absent = readout.absent(self._windows)
-            pairs = [readout.seen(pair, self._windows.get(pair), absent.get(pair)) for pair in PAIRS]
-            rules = {rule.id: rule.name for rule in self._engine.rules}
-            return first_look(self.step, pairs, self._intake.told_by, rules, self._engine.blind())
+            return readout.seen(self.step, self._windows, self._intake.told_by, self._engine)
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
@@ -306,9 +295,9 @@ class Monitor:
             return readout.slices_table(self._windows, self._intake.names)
 
     def _result(self) -> Summary:
-        now, short = self._progress, self._settings.short
+        now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        caveats = readout.caveats(self._windows, self.health, now, short.burn_in + short.baseline)
+        caveats = readout.caveats(self._windows, self.health, now, self._windows.burn_in + self._windows.baseline)
         return replace(found, caveats=caveats, tails=readout.tails(self._windows))
 
     def _over(self) -> bool:
@@ -329,12 +318,12 @@ class Monitor:
             self._evaluate(self._open, own)
 
     def _begun(self, step: int, gathered: Mapping[Pair, Observation]) -> Step:
-        """A new step; StepError if it lies before the last one."""
-        # The axis is that of the tensors: metrics alone, on an axis of their own, do not push it on.
-        limit = self._progress.last_with_tensors if gathered else self.step
-        if limit is not None and step <= limit:
-            raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
-        self._progress.begun(step)
+        """A new step.
+
+        Raises:
+            StepError: it lies before the last one.
+        """
+        self._progress.begin(step, with_tensors=bool(gathered))
         self._record_baselines(step)
         return Step(step)
 
@@ -343,8 +332,7 @@ class Monitor:
         if not self._rebaseline:
             return
         events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
-        for window in self._windows.values():
-            window.rebaseline()
+        self._windows.rebaseline()
         ended = self._engine.rebaseline(step)
         self.events += [(step, event) for event in events]
         self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine))
@@ -353,9 +341,8 @@ class Monitor:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
         observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
         with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
-            for pair, one in observed.items():
-                window = self._windows[pair] = self._windows.get(pair) or self._window(pair)
-                (window.amend if pair in step.pairs else window.push)(one)
+            self._windows.take(observed, step.pairs)
+            if observed:
                 self._progress.observed(step.step)
             statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
             step.pairs.update(observed)
@@ -366,15 +353,11 @@ class Monitor:
         records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
         self._out.step(step.step, own, step.unsent(records), changed, told)
-        settled = self._progress.steps >= SETTLED or all(window.signal for window in self._windows.values())
+        settled = self._progress.steps >= SETTLED or self._windows.settled
         if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:
             self._shown = True
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())
-
-    def _window(self, pair: Pair) -> PairWindow:
-        short = self._settings.short
-        return PairWindow(pair, self._window_steps, short.burn_in, short.baseline, self._clip)
 
     def _read(
         self, own: Mapping[str, float], statistics: Mapping[StatKey, Estimate], observed: Mapping[Pair, Observation]

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
+from rich.console import RenderableType
 
 from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, PAIRS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
-from tracker_diag.report.first_look import Seen
+from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
@@ -129,10 +130,12 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def seen(pair: Pair, window: PairWindow | None, lacks: Reason | None) -> Seen:
-    """What is there of one pair."""
-    tokens = _tokens(window)
-    return Seen(pair, tokens["text_only"], tokens["post_tool"], lacks)
+def seen(step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, engine: Engine) -> RenderableType:
+    """What is seen of the run, and what would open the eyes of more rules; `told_by` as in `first_look`."""
+    why = absent(windows)
+    tokens = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
+    pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair)) for pair, n in tokens.items()]
+    return first_look(step, pairs, told_by, {rule.id: rule.name for rule in engine.rules}, engine.blind())
 
 
 def _tokens(window: PairWindow | None) -> Counter[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracker_diag.errors import StepError
 from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar
 from tracker_diag.stats.arrays import on_device
@@ -31,8 +32,16 @@ class Progress:
             self.widest = max(self.widest, step - self.last_with_tensors)
         self.last_with_tensors = step
 
-    def begun(self, step: int) -> None:
-        """Count `step`."""
+    def begin(self, step: int, *, with_tensors: bool) -> None:
+        """Count `step`.
+
+        Raises:
+            StepError: it does not lie after the last one. Of a step with tensors that is the last one with any: metrics
+                alone, on an axis of their own, do not push theirs on.
+        """
+        limit = self.last_with_tensors if with_tensors else self.last
+        if limit is not None and step <= limit:
+            raise StepError(f"step: {step} given, expected more than {limit}; its metrics are left out")
         self.steps += 1
         self.first, self.last = step if self.first is None else self.first, step
 

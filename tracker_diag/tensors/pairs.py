@@ -1,0 +1,66 @@
+"""The windows of all ratio pairs that tensors have come of."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from tracker_diag.metrics.series import PAIRS, Pair
+from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.windows import PairWindow
+
+
+class PairWindows(Mapping[Pair, PairWindow]):
+    """The window of each pair, begun with the pair's first tensors.
+
+    Args:
+        steps: of a window.
+        clip: how far below and above 1 the trainer clips the ratio.
+        burn_in, baseline: steps before the reference period, and of it.
+
+    Raises:
+        ValueError: `steps` or `clip` make no sense.
+    """
+
+    def __init__(self, steps: int, clip: tuple[float, float], burn_in: int, baseline: int) -> None:
+        if steps < 1:
+            raise ValueError(f"window: {steps} given, expected at least 1 step")
+        if not (0 < clip[0] < 1 and clip[1] > 0):
+            raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
+        self._steps, self._clip = steps, clip
+        self.burn_in, self.baseline = burn_in, baseline
+        self._of: dict[Pair, PairWindow] = {}
+
+    def __getitem__(self, pair: Pair) -> PairWindow:
+        return self._of[pair]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def take(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> None:
+        """Take in what was observed; as a part of their last step for the pairs in `begun`, else as a new step."""
+        for pair, one in observed.items():
+            window = self._of[pair] = self._of.get(pair) or self._new(pair)
+            (window.amend if pair in begun else window.push)(one)
+
+    def rebaseline(self) -> None:
+        """Begin all of them anew with the next step that has a signal."""
+        for window in self._of.values():
+            window.rebaseline()
+
+    @property
+    def settled(self) -> bool:
+        """Whether every pair has a signal, so that none waits for the ratio to leave 1."""
+        return all(window.signal for window in self._of.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {pair: window.state_dict() for pair, window in self._of.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._of = {pair: self._new(pair) for pair in PAIRS if pair in state}
+        for pair, window in self._of.items():
+            window.load_state_dict(state[pair])
+
+    def _new(self, pair: Pair) -> PairWindow:
+        return PairWindow(pair, self._steps, self.burn_in, self.baseline, self._clip)
