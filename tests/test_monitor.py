@@ -685,6 +685,7 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
     atexit.unregister(killed.close)
     assert alerts_of(first) + alerts_of(second) == alerts_of(whole)
     assert resumed.summary().to_json() == unbroken.summary().to_json()
+    assert resumed.summary().curves == unbroken.summary().curves
     assert resumed.slices_table() == unbroken.slices_table()
     assert resumed.health == unbroken.health
 
@@ -692,8 +693,8 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 4; leave it out, and the diagnostics begin anew"),
-        ({"version": 4}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 5; leave it out, and the diagnostics begin anew"),
+        ({"version": 5}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

@@ -1,4 +1,5 @@
 import io
+import math
 from dataclasses import replace
 
 import pytest
@@ -65,11 +66,18 @@ def test_at_its_longest_the_verdict_has_25_lines(broken):
     long = "word " * 90
     (one,) = broken.findings
     best = tuple(Reading("", name, True, 123456.0, 654321.0, at=7) for name in ("reward", "eval_score"))
-    summary = replace(broken, findings=(replace(one, summary=long),), best=best)
-    curves = {name: {step: float(step) for step in range(8)} for name in ("a" * 90, "b" * 90, "c" * 90)}
-    drawn = lines(verdict(summary, curves=curves, cost="1,000,000 steps, 123.4 h, 1,234 GPU-hours", live=[long] * 9))
+    curves = {name: {step: float(step) for step in range(8)} for name in ("a" * 90, "b" * 90, "c" * 90, "d")}
+    summary = replace(broken, findings=(replace(one, summary=long),), best=best, curves=curves)
+    drawn = lines(verdict(summary, cost="1,000,000 steps, 123.4 h, 1,234 GPU-hours", live=[long] * 9))
     assert len(drawn) <= 25
     assert all(len(line) <= 80 for line in drawn)
+    assert sum("to 7 " in line for line in drawn) == 3
+
+
+def test_a_curve_is_named_by_the_end_of_its_name_and_its_smallest_and_largest_value(broken):
+    curves = {"diag/mismatch/post_tool/p95": {0: 0.25, 1: math.nan, 7: 3.5}}
+    (line,) = (line for line in lines(verdict(replace(broken, curves=curves))) if "p95" in line)
+    assert line.startswith("…tch/post_tool/p95 0.25 to 3.5")
 
 
 def test_a_live_verdict_says_where_to_look_further(broken):

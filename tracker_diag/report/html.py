@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tracker_diag.errors import require
+from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Table
 from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
@@ -16,12 +17,10 @@ def render_html(
     tables: Sequence[Table],
     figures: Mapping[str, str],
     note: str = "",
-    curves: Mapping[str, Mapping[int, float]] | None = None,
 ) -> str:
     """The page. All texts are escaped; it loads nothing from anywhere.
 
     Args:
-        curves: what is drawn below the findings on the time line, values by step.
         figures: title → data: URI of a picture.
         note: what else is to be said, in small print at the end.
     """
@@ -33,7 +32,8 @@ def render_html(
     environment.filters |= {"speaks_for": speaks_for, "speaks_against": speaks_against}
     loud = [one for one in summary.incidents if one.severity != "info"]
     first, last = summary.first_step, summary.last_step
-    lanes = None if first is None or last is None else swimlanes(loud, first, last, curves or {})
+    curves = {name.removeprefix(PREFIX): points for name, points in summary.curves.items()}
+    lanes = None if first is None or last is None else swimlanes(loud, first, last, curves)
     text: str = environment.get_template("report.html.j2").render(
         summary=summary,
         first=summary.first_break,

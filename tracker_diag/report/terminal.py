@@ -1,26 +1,30 @@
 """The verdict in the terminal: what broke first, on which evidence, what to do, who could not see."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.report.console import unbroken
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.tables import best_level
-from tracker_diag.report.timeline import STYLE, timeline
+from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
 LABELS = 11
 """Width of the labels beside the verdict."""
 
+CURVES = 3
+"""Of those of the summary that are drawn."""
+
 
 def verdict(
     summary: Summary,
     *,
-    curves: Mapping[str, Mapping[int, float]] | None = None,
     cost: str = "",
     live: Sequence[object] = (),
     where: Sequence[str] = (),
@@ -30,7 +34,6 @@ def verdict(
     """What broke first, since when, why we think so, what to do, and the time line; in 25 lines of 80 columns at most.
 
     Args:
-        curves: what is drawn below the findings, values by step.
         cost: what was spent since the onset.
         live: what the diagnostics found while the run was underway, one after another.
         where: places at which the run can be seen.
@@ -44,6 +47,7 @@ def verdict(
     parts: list[RenderableType] = [head, _broke_first(summary, color, cost)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
+        curves = {_with_ends(name, summary.curves[name]): summary.curves[name] for name in [*summary.curves][:CURVES]}
         drawn = timeline(loud, summary.first_step, summary.last_step, curves)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
@@ -124,6 +128,15 @@ def blindness(summary: Summary) -> RenderableType:
         rows.add_row("explained", f"{parts}  {by} covers them")
     rows.add_row("healthy", Text(", ".join(summary.healthy) or "none", style="green"))
     return rows
+
+
+def _with_ends(name: str, points: Mapping[int, float]) -> str:
+    """`name` with the smallest and the largest value, as the label of a curve."""
+    values = [value for value in points.values() if math.isfinite(value)]
+    ends = f" {min(values):.2g} to {max(values):.2g}" if values else ""
+    short = name.removeprefix(PREFIX)
+    room = LABEL - len(ends)
+    return (short if len(short) <= room else f"…{short[1 - room :]}") + ends  # the statistic stands at its end
 
 
 def _rows() -> Table:

@@ -37,6 +37,8 @@ class Summary:
     """Reward and evaluation: the last level as value, the best one as baseline, its step as `at`."""
     explained: Mapping[str, str] = field(default_factory=dict)
     """Rules that found nothing of their own beside one that names all of it: that one's id."""
+    curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """What is drawn beside the findings, values by step: the outcomes first, then what the first break rests on."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":

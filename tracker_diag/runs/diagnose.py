@@ -12,6 +12,7 @@ from tracker_diag.metrics.reasons import Reason, not_observed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
+from tracker_diag.report.curves import chosen
 from tracker_diag.rules.alerts import Alerts, Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -140,6 +141,7 @@ def diagnose(
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
+    summary = replace(summary, curves={name: series[name] for name in chosen(summary, series)})
     seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)), tuple(notices))

@@ -1,0 +1,104 @@
+"""Curves: the series of a run at bounded size, and which of them a reader needs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracker_diag.metrics.series import SeriesKey
+from tracker_diag.records import Scalar
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import Incident
+from tracker_diag.rules.triage import Summary
+
+POINTS = 256
+"""Of a series that are kept, at most; of a longer run each is the mean of several rows."""
+
+MOST = 12
+"""Curves beside a verdict, at most."""
+
+
+@dataclass
+class Thinned:
+    """One series: means of `every` rows each, and what has come of the row after them."""
+
+    every: int = 1
+    steps: list[int] = field(default_factory=list[int])
+    """First step of each point."""
+    values: list[float] = field(default_factory=list[float])
+    rows: int = 0
+    """Rows in the last point."""
+
+    def add(self, step: int, value: float) -> None:
+        """Take in the value of `step`; what is not finite leaves a gap."""
+        if not math.isfinite(value):
+            return
+        if self.rows in (0, self.every):
+            if len(self.steps) == POINTS:
+                self._halve()
+            self.steps.append(step)
+            self.values.append(value)
+            self.rows = 1
+        else:
+            self.rows += 1
+            self.values[-1] += (value - self.values[-1]) / self.rows
+
+    def _halve(self) -> None:
+        """Two points become one. POINTS is even, so that all of them are of as many rows."""
+        self.steps = self.steps[::2]
+        self.values = [one / 2 + two / 2 for one, two in zip(self.values[::2], self.values[1::2], strict=True)]
+        self.every *= 2
+
+    def points(self) -> dict[int, float]:
+        """Values by step."""
+        return dict(zip(self.steps, self.values, strict=True))
+
+
+class Curves:
+    """All series of a run, `POINTS` of each. Memory does not grow with the run."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Thinned] = {}
+        self._step: int | None = None
+        self._new: set[str] = set()
+        """Series that the step which is underway has a value of."""
+
+    def add(self, step: int, series: Mapping[SeriesKey, Scalar]) -> None:
+        """Take in the values of `step`; of several for one step the first counts."""
+        if step != self._step:
+            self._step, self._new = step, set()
+        for key, one in series.items():
+            if key not in self._new:
+                self._new.add(key)
+                self._of.setdefault(str(key), Thinned()).add(step, one.value)
+
+    def beside(self, summary: Summary) -> dict[str, dict[int, float]]:
+        """Those that `chosen` names, values by step."""
+        return {name: self._of[name].points() for name in chosen(summary, self._of)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """In JSON values; `load_state_dict` goes on from it."""
+        of = {name: [one.every, one.rows, one.steps, one.values] for name, one in self._of.items()}
+        return {"step": self._step, "new": sorted(self._new), "of": of}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step, self._new = state["step"], set(state["new"])
+        self._of = {
+            name: Thinned(int(every), [*map(int, steps)], [*map(float, values)], int(rows))
+            for name, (every, rows, steps, values) in state["of"].items()
+        }
+
+
+def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
+    """Which of the series in `known` are drawn: the outcomes, then what findings rest on, first break first."""
+    first = summary.first_break
+    incidents: Sequence[Incident] = sorted(summary.incidents, key=lambda one: one.cause is not first)
+    of_findings = (_of(one, known) for incident in incidents for one in incident.findings)
+    names = [*(one.series for one in summary.best), *of_findings]
+    return [name for name in dict.fromkeys(names) if name is not None and name in known][:most]
+
+
+def _of(finding: Finding, known: Mapping[str, object]) -> str | None:
+    """The first series of the evidence that can be drawn, one that holds if there is one."""
+    names = (key for reading in sorted(finding.evidence, key=lambda one: not one.holds) for key in reading.keys)
+    return next((str(name) for name in names if name in known), None)
