@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
-from tracker_diag.report.curves import MOST, POINTS, Curves, Thinned, chosen
+from tracker_diag.report.curves import MOST, POINTS, Curves, Panel, Thinned, chosen, panels
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.triage import Summary
@@ -94,3 +94,21 @@ def test_of_a_finding_the_first_series_that_holds_and_is_there_is_drawn():
 def test_there_are_no_more_than_fit_on_a_page():
     many = [finding("POL010", step, f"series {step}") for step in range(2 * MOST)]
     assert len(chosen(summary(*many), {f"series {step}": None for step in range(2 * MOST)})) == MOST
+
+
+def test_a_statistic_of_one_slice_comes_with_that_of_the_other_and_its_baseline():
+    beside = StatKey("policy", "text_only", "p95")
+    broke = finding("POL001", 5, P95)
+    broke = replace(broke, evidence=(replace(broke.evidence[0], baseline=0.5),))
+    names = chosen(summary(broke, best=("reward",)), dict.fromkeys(["kl", beside, P95, "reward"]))
+    assert names == ["reward", P95, beside]
+    drawn = {name: {0: float(len(name))} for name in names}
+    assert panels(replace(summary(broke), curves=drawn)) == [
+        Panel("reward", {"": drawn["reward"]}),
+        Panel("policy p95", {"text_only": drawn[beside], "post_tool": drawn[P95]}, baseline=0.5),
+    ]
+
+
+def test_a_statistic_whose_other_slice_is_not_there_is_drawn_alone():
+    points = {0: 1.0}
+    assert panels(replace(summary(), curves={P95: points})) == [Panel("policy/post_tool/p95", {"": points})]

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracker_diag.metrics.series import SeriesKey
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import CONTEXT, SeriesKey, StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
@@ -90,12 +91,55 @@ class Curves:
 
 
 def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
-    """Which of the series in `known` are drawn: the outcomes, then what findings rest on, first break first."""
+    """Which of the series in `known` are drawn: the outcomes, then what findings rest on, the first break's first.
+
+    A statistic of one slice of `context` comes with that of the other.
+    """
     first = summary.first_break
     incidents: Sequence[Incident] = sorted(summary.incidents, key=lambda one: one.cause is not first)
     of_findings = (_of(one, known) for incident in incidents for one in incident.findings)
     names = [*(one.series for one in summary.best), *of_findings]
-    return [name for name in dict.fromkeys(names) if name is not None and name in known][:most]
+    both = [part for name in names if name is not None for part in (name, *_beside(name))]
+    return [name for name in dict.fromkeys(both) if name in known][:most]
+
+
+def _beside(name: str) -> list[str]:
+    """The same statistic of the other slice of `context`."""
+    key = StatKey.parse(name)
+    if key is None or key.slice not in CONTEXT:
+        return []
+    return [StatKey(key.pair, other, key.stat) for other in CONTEXT if other != key.slice]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is drawn over one axis: a series, or one statistic of both slices of `context`."""
+
+    name: str
+    lines: Mapping[str, Mapping[int, float]]
+    """Values by step; by slice, or under "" where there is one line alone."""
+    baseline: float | None = None
+    """Level of the reference period, of the slice that a finding is about."""
+
+
+def panels(summary: Summary) -> list[Panel]:
+    """The curves of `summary`, those of two slices together."""
+    baselines: dict[str, float] = {}
+    for finding in summary.findings:
+        for reading in finding.evidence:
+            of_slice = len(reading.keys) == 1 and StatKey.parse(reading.keys[0])
+            if of_slice and reading.baseline is not None and reading.at is None:
+                baselines.setdefault(of_slice, reading.baseline)
+    drawn: dict[str, Panel] = {}
+    for name in summary.curves:
+        beside = [other for other in _beside(name) if other in summary.curves]
+        key = StatKey.parse(name) if beside else None
+        if key is None:
+            drawn[name] = Panel(name.removeprefix(PREFIX), {"": summary.curves[name]}, baselines.get(name))
+        elif not any(other in drawn for other in beside):
+            lines = {str(slice): summary.curves[StatKey(key.pair, slice, key.stat)] for slice in CONTEXT}
+            drawn[name] = Panel(f"{key.pair} {key.stat}", lines, baselines.get(name))
+    return [*drawn.values()]
 
 
 def _of(finding: Finding, known: Mapping[str, object]) -> str | None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from tracker_diag.errors import require
-from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Table
+from tracker_diag.report.curves import panels
 from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
@@ -32,8 +32,7 @@ def render_html(
     environment.filters |= {"speaks_for": speaks_for, "speaks_against": speaks_against}
     loud = [one for one in summary.incidents if one.severity != "info"]
     first, last = summary.first_step, summary.last_step
-    curves = {name.removeprefix(PREFIX): points for name, points in summary.curves.items()}
-    lanes = None if first is None or last is None else swimlanes(loud, first, last, curves)
+    lanes = None if first is None or last is None else swimlanes(loud, first, last, panels(summary))
     text: str = environment.get_template("report.html.j2").render(
         summary=summary,
         first=summary.first_break,

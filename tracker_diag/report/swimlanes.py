@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tracker_diag.report.timeline import Role, grouped, heights, is_log
+from tracker_diag.report.curves import Panel
+from tracker_diag.report.timeline import Role, grouped, is_log, levels
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
@@ -17,6 +18,8 @@ POINTS = 500
 """Of a curve, at most: each the mean of its part of the run."""
 
 TICKS = 5
+
+BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,25 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Line:
+    """The path of an SVG of 1,000 by 100."""
+
+    of: str
+    """A slice, "baseline", or "" for a line that is alone."""
+    path: str
+    last: float
+
+
+@dataclass(frozen=True)
 class Curve:
-    """A series, as the path of an SVG of 1,000 by 100."""
+    """A series, or one statistic of both slices, over one scale."""
 
     name: str
     low: float
     high: float
-    last: float
     log: bool
     """Whether heights are those of the logarithm."""
-    path: str
+    lines: Sequence[Line]
 
 
 @dataclass(frozen=True)
@@ -68,10 +80,8 @@ class Swimlanes:
     """Findings that have no line."""
 
 
-def swimlanes(
-    incidents: Sequence[Incident], first: int, last: int, curves: Mapping[str, Mapping[int, float]]
-) -> Swimlanes:
-    """What was found between the steps `first` and `last`, over the same axis as `curves`, values by step."""
+def swimlanes(incidents: Sequence[Incident], first: int, last: int, curves: Sequence[Panel]) -> Swimlanes:
+    """What was found between the steps `first` and `last`, over the same axis as `curves`."""
     drawn = grouped(incidents)
     whole = [(role, findings) for role, findings in drawn if role in ("cause", "damage")]
     marks = [_place(findings[0].onset, first, last) for role, findings in whole[:1] + whole[-1:] if role]
@@ -80,7 +90,7 @@ def swimlanes(
         ticks=[(_place(step, first, last), step) for step in steps],
         marks=sorted({*marks}),
         lanes=[_lane(role, findings, first, last) for role, findings in drawn[:MOST_LANES]],
-        curves=[one for name, points in curves.items() if (one := _curve(name, points, first, last))],
+        curves=[one for panel in curves if (one := _curve(panel, first, last))],
         left_out=max(len(drawn) - MOST_LANES, 0),
     )
 
@@ -102,17 +112,28 @@ def _lane(role: Role, findings: Sequence[Finding], first: int, last: int) -> Lan
     return Lane(role, f"{rule.id}{slice}", rule.title, worst, bars, "; ".join(says))
 
 
-def _curve(name: str, points: Mapping[int, float], first: int, last: int) -> Curve | None:
-    values = [value for _, value in sorted(points.items()) if math.isfinite(value)]
-    if not values:
+def _curve(panel: Panel, first: int, last: int) -> Curve | None:
+    lines = {of: points for of, points in panel.lines.items() if any(map(math.isfinite, points.values()))}
+    if not lines:
         return None
-    tall = heights(points, lambda step: round(_place(step, first, last) / 100 * (POINTS - 1)))
+    if panel.baseline is not None:
+        lines[BASELINE] = {first: panel.baseline, last: panel.baseline}
+    values = {
+        of: [value for _, value in sorted(points.items()) if math.isfinite(value)] for of, points in lines.items()
+    }
+    tall = levels([*lines.values()], lambda step: round(_place(step, first, last) / 100 * (POINTS - 1)))
+    drawn = [Line(of, _path(line), values[of][-1]) for of, line in zip(lines, tall, strict=True)]
+    everything = [value for line in values.values() for value in line]
+    shown = [value for of, line in values.items() if of != BASELINE for value in line]
+    return Curve(panel.name, min(shown), max(shown), is_log(everything), drawn)
+
+
+def _path(tall: Mapping[int, float]) -> str:
     path = " ".join(
         f"{'L' if i else 'M'}{1000 * at / (POINTS - 1):.1f} {96 - 92 * height:.1f}"
         for i, (at, height) in enumerate(tall.items())
     )
-    drawn = path if len(tall) > 1 else f"{path} h1"
-    return Curve(name, min(values), max(values), values[-1], is_log(values), drawn)
+    return path if len(tall) > 1 else f"{path} h1"
 
 
 def _place(step: int, first: int, last: int) -> float:

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.report.console import unbroken
+from tracker_diag.report.curves import Panel, panels
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.tables import best_level
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
@@ -47,7 +47,7 @@ def verdict(
     parts: list[RenderableType] = [head, _broke_first(summary, color, cost)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
-        curves = {_with_ends(name, summary.curves[name]): summary.curves[name] for name in [*summary.curves][:CURVES]}
+        curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
         drawn = timeline(loud, summary.first_step, summary.last_step, curves)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
@@ -130,13 +130,14 @@ def blindness(summary: Summary) -> RenderableType:
     return rows
 
 
-def _with_ends(name: str, points: Mapping[int, float]) -> str:
-    """`name` with the smallest and the largest value, as the label of a curve."""
+def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
+    """The curve of a panel, of post_tool where there are two, with its smallest and largest value in its label."""
+    *_, (slice, points) = panel.lines.items()
     values = [value for value in points.values() if math.isfinite(value)]
     ends = f" {min(values):.2g} to {max(values):.2g}" if values else ""
-    short = name.removeprefix(PREFIX)
+    name = f"{slice} {panel.name}".strip()
     room = LABEL - len(ends)
-    return (short if len(short) <= room else f"…{short[1 - room :]}") + ends  # the statistic stands at its end
+    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points  # the statistic stands at its end
 
 
 def _rows() -> Table:

@@ -84,16 +84,27 @@ def heights(points: Mapping[int, float], part: Callable[[int], int]) -> dict[int
     Args:
         part: which part a step lies in. Those without a value are left out.
     """
-    found: dict[int, list[float]] = {}
-    for step, value in points.items():
-        if math.isfinite(value):
-            found.setdefault(part(step), []).append(value)
-    if is_log([value for values in found.values() for value in values]):
-        found = {at: [math.log(value) for value in values] for at, values in found.items()}
-    size = max((abs(value) for values in found.values() for value in values), default=0.0) or 1.0
-    means = {at: sum(value / size for value in values) / len(values) for at, values in sorted(found.items())}
-    low, high = min(means.values(), default=0.0), max(means.values(), default=0.0)
-    return {at: (mean - low) / (high - low) if high > low else 0.0 for at, mean in means.items()}
+    return levels([points], part)[0]
+
+
+def levels(lines: Sequence[Mapping[int, float]], part: Callable[[int], int]) -> list[dict[int, float]]:
+    """The `heights` of several lines over one scale."""
+    found: list[dict[int, list[float]]] = [{} for _ in lines]
+    for points, parts in zip(lines, found, strict=True):
+        for step, value in points.items():
+            if math.isfinite(value):
+                parts.setdefault(part(step), []).append(value)
+    everything = [value for parts in found for values in parts.values() for value in values]
+    if is_log(everything):
+        found = [{at: [math.log(value) for value in values] for at, values in parts.items()} for parts in found]
+    size = max((abs(value) for parts in found for values in parts.values() for value in values), default=0.0) or 1.0
+    means = [
+        {at: sum(value / size for value in values) / len(values) for at, values in sorted(parts.items())}
+        for parts in found
+    ]
+    all_means = [mean for line in means for mean in line.values()]
+    low, high = min(all_means, default=0.0), max(all_means, default=0.0)
+    return [{at: (mean - low) / (high - low) if high > low else 0.0 for at, mean in line.items()} for line in means]
 
 
 def is_log(values: Sequence[float]) -> bool:
