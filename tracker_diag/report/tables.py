@@ -57,6 +57,9 @@ def events_table(events: Sequence[tuple[int, str]]) -> Table:
     return Table(PREFIX + "events", ("step", "event"), tuple(events))
 
 
+TIMELINE = f"{PREFIX}timeline"
+"""Name of the picture of what was found."""
+
 BASELINE = "p95 baseline"
 """Column of the slices' table: p95 in the reference period."""
 
