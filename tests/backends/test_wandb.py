@@ -70,6 +70,8 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
     assert "First: Read ten of the tool results" in alert["text"]
 
     assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices"}
+    picture = summary(records)["diag/timeline"]
+    assert (picture["_type"], picture["width"]) == ("image-file", 760)
     metrics = [record["metric"] for record in records if record["type"] == "metric"]
     assert any("diag" in metric.get("glob_name", "") for metric in metrics)
 

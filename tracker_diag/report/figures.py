@@ -2,13 +2,15 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 from tracker_diag.records import Histogram
@@ -145,7 +147,14 @@ def _draw_panel(axes: Axes, panel: Panel, first: int, last: int) -> None:
 
 
 def _cut(text: str, most: int) -> str:
+    """`text` in one line of `most` characters, with boxes for those that the font has not: matplotlib warns of them."""
+    text = "".join(one if ord(one) in _glyphs() else "\N{WHITE SQUARE}" for one in " ".join(text.split()))
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+@cache
+def _glyphs() -> Mapping[int, int]:
+    return get_font(findfont(FontProperties())).get_charmap()
 
 
 def pixels(figure: Figure) -> npt.NDArray[np.uint8]:
