@@ -17,6 +17,7 @@ from tracker_diag.errors import (
     UnknownName,
 )
 from tracker_diag.monitor import Monitor
+from tracker_diag.report import notebook as _notebook  # noqa: F401  # summaries show themselves in notebooks
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog, load_rules
 from tracker_diag.rules.model import Rule

@@ -9,7 +9,6 @@ from tracker_diag.report.figures import (
     COLORS,
     MOST_LANES,
     MOST_PANELS,
-    data_uri,
     pixels,
     png,
     tail_figure,
@@ -41,13 +40,12 @@ def test_a_line_per_slice_at_the_share_beyond_each_edge_and_its_baseline_dashed(
     assert labels == ["text_only, now (100 tokens)", "post_tool, baseline (100 tokens)", "post_tool, now (100 tokens)"]
 
 
-def test_a_picture_is_pixels_or_an_address_that_holds_them():
+def test_a_picture_is_pixels():
     figure = tail_figure([histogram("post_tool", [1, 1, 1], [0, 0, 0])], "x")
     image = pixels(figure)
     assert image.shape == (700, 700, 3)
     assert image.dtype == np.uint8
     assert len(np.unique(image)) > 10
-    assert data_uri(figure).startswith("data:image/png;base64,iVBOR")
 
 
 def test_no_tokens_are_an_empty_picture():

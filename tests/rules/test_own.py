@@ -75,7 +75,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     console.print(verdict(summary))
     assert "broke first  Reward is low" in (text := console.export_text())
     assert "do first" not in text
-    page = render_html(summary, [findings_table(summary.findings)], {})
+    page = render_html(summary, [findings_table(summary.findings)])
     assert "<strong>Reward is low</strong>" in page
     assert "What to do" not in page
     assert "false alarm" not in page

@@ -284,7 +284,7 @@ class MlflowBackend(Backend):
         self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary, *links(self._experiment, self.run_id))}
         self._tasks += [
             partial(self._put, "findings.json", found.encode(), "diag"),
-            partial(self._report, summary, tables, pictures),
+            partial(self._report, summary, tables),
             partial(self._timeline, summary),
             *(partial(self._write_table, table) for table in tables),
         ]
@@ -293,12 +293,10 @@ class MlflowBackend(Backend):
             self._tasks.append(partial(self._draw, step, pictures))
         self.flush(last=True)
 
-    def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> list[Task]:
-        from tracker_diag.report.figures import data_uri, tail_figure
+    def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
         from tracker_diag.report.html import render_html
 
-        figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
-        return [partial(self._put, "report.html", render_html(summary, tables, figures).encode(), "diag")]
+        return [partial(self._put, "report.html", render_html(summary, tables).encode(), "diag")]
 
     def _timeline(self, summary: Summary) -> list[Task]:
         from tracker_diag.report.figures import pixels, png, timeline_figure

@@ -1,6 +1,5 @@
 """Pictures: the tail of |log-ratio| by slice with its baseline behind it, and the time line of what was found."""
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -169,11 +168,6 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
-
-
-def data_uri(figure: Figure) -> str:
-    """The figure as a PNG in a data: URI, for a page that loads nothing."""
-    return "data:image/png;base64," + base64.b64encode(png(figure)).decode()
 
 
 def _share_beyond(counts: IntArray) -> Float64Array:
