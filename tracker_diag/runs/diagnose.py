@@ -65,7 +65,7 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
-        return self.summary._repr_html_()  # what notebooks ask for
+        return Summary.shown_by(self.summary) if Summary.shown_by else None
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`: a row for each step, a column for each series under its canonical name.
