@@ -18,7 +18,7 @@ from tracker_diag.cli.rules import Which
 from tracker_diag.cli.severity import FailOn
 from tracker_diag.errors import without_password
 from tracker_diag.report.console import Terminal
-from tracker_diag.report.fleet import Fleet, FleetRow, fleet_table, one_line, render_fleet
+from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
 from tracker_diag.rules.incidents import SEVERITIES
 
 ROOM = 6
@@ -88,7 +88,7 @@ def watch(
         finally:
             watched.close()
         if fleet:
-            Terminal().print(fleet_table(fleet))
+            Terminal().print(FleetTable(fleet))
             _page(html, fleet, every if once else None)
     if fail_on and any(SEVERITIES.index(one) >= SEVERITIES.index(fail_on.value) for one in watched.levels):
         raise typer.Exit(1)
@@ -165,7 +165,7 @@ class _Screen:
         if self._quiet:
             return
         if self._console.is_terminal:
-            self._live.update(fleet_table(fleet, self._console.height - ROOM), refresh=True)
+            self._live.update(FleetTable(fleet, self._console.height - ROOM), refresh=True)
             return
         for row in fleet.rows:
             known = (row.level, row.activity, row.first_break, row.note)
@@ -175,8 +175,7 @@ class _Screen:
 
 
 def _line(row: FleetRow) -> str:
-    broke = f"{row.first_break}, since step {row.since}; {row.cost} since" if row.first_break and row.since else ""
     step = "" if row.step is None else f"step {row.step:,}"
-    return one_line(
-        f"{row.run}: " + ", ".join(part for part in (row.level, row.activity, step, broke, row.note) if part)
-    )
+    since = "" if row.since is None else f", since step {row.since:,}; {row.cost} since"
+    parts = (row.level, row.activity, step, f"{row.first_break}{since}", row.note)
+    return one_line(f"{row.run}: {', '.join(part for part in parts if part)}")

@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -27,10 +28,14 @@ class FleetRow:
     """Such as "running", "finished" or "silent since 14:02"."""
     step: int | None = None
     """The last one that was judged."""
+    rule: str = ""
+    """Of what broke first."""
     first_break: str = ""
     """What broke first: its rule, where and what."""
-    since: str = ""
-    """The step of its onset, and how long ago that was if it is known."""
+    since: int | None = None
+    """The step of its onset."""
+    when: str = ""
+    """The time of its onset, if it is known."""
     cost: str = ""
     """What was spent since."""
     best: str = ""
@@ -65,42 +70,98 @@ class Fleet:
         return f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}" + (f": {parts}" if parts else "")
 
 
-def fleet_table(fleet: Fleet, most: int | None = None) -> RenderableType:
-    """The table for a terminal, with `most` runs at most, the worst ones."""
-    rows = fleet.sorted
-    shown = rows if most is None else rows[: max(most, 1)]
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    with_outcome = any(row.best for row in shown)
-    table.add_column("state", no_wrap=True)
-    table.add_column("run", max_width=30, no_wrap=True, overflow="ellipsis")
-    table.add_column("", max_width=20, no_wrap=True, overflow="ellipsis")
-    table.add_column("step", justify="right", no_wrap=True)
-    table.add_column("broke first", ratio=1, min_width=12, max_width=46, no_wrap=True, overflow="ellipsis")
-    table.add_column("since step", no_wrap=True)
-    table.add_column("cost since", no_wrap=True)
-    for heading in ("best", "last") if with_outcome else ():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in shown:
-        color = COLORS[row.level]
-        table.add_row(
-            Text(row.level, style=color if row.level in {"ok", "unknown"} else f"bold {color}"),
-            one_line(row.run),
-            Text(row.activity, style="" if row.goes_on else "dim"),
-            "" if row.step is None else f"{row.step:,}",
-            Text(one_line(row.first_break or row.note), style=color if row.first_break else "dim"),
-            row.since,
-            row.cost,
-            *((row.best, row.last) if with_outcome else ()),
-        )
-    head = Text.assemble(("tracker_diag: ", "dim"), (fleet.counts, "bold"), (f", at {fleet.at:%H:%M:%S}", "dim"))
-    parts: list[RenderableType] = [head]
-    if fleet.note:
-        parts.append(Text(one_line(fleet.note), style="yellow"))
-    if rows:
-        parts.append(table)
-    if len(rows) > len(shown):
-        parts.append(Text(f"and {len(rows) - len(shown)} more", style="dim"))
-    return Group(*parts)
+WIDE, WIDEST = 100, 150
+"""Columns of a terminal from which on the table says more than the least, and all of it."""
+
+
+class FleetTable:
+    """The table for a terminal, with `most` runs at most, the worst ones; it says as much as there is room for."""
+
+    def __init__(self, fleet: Fleet, most: int | None = None) -> None:
+        self._fleet = fleet
+        self._rows = fleet.sorted[: None if most is None else max(most, 1)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        fleet = self._fleet
+        yield Text.assemble(("tracker_diag: ", "dim"), (fleet.counts, "bold"), (f", at {fleet.at:%H:%M:%S}", "dim"))
+        if fleet.note:
+            yield Text(one_line(fleet.note), style="yellow")
+        if self._rows:
+            yield self._table(options.max_width)
+        noted = [row for row in self._rows if row.note]
+        for row in noted[:MOST_NOTES]:
+            yield Text(f"{_short(one_line(row.run))}: {one_line(row.note)}", "dim", no_wrap=True, overflow="ellipsis")
+        if len(noted) > MOST_NOTES:
+            yield Text(f"and {len(noted) - MOST_NOTES} more notes", style="dim")
+        if len(fleet.rows) > len(self._rows):
+            yield Text(f"and {len(fleet.rows) - len(self._rows)} more", style="dim")
+
+    def _table(self, width: int) -> Table:
+        columns: dict[str, list[Text]] = {}
+        for row in self._rows:
+            for heading, cell in _cells(row, width).items():
+                columns.setdefault(heading, []).append(cell)
+        columns = {heading: cells for heading, cells in columns.items() if any(cells)}
+        gap = 2 if width >= WIDE else 1
+        widths = {
+            heading: max(cell_len(heading), *map(cell_len, map(str, cells))) for heading, cells in columns.items()
+        }
+        over = sum(widths.values()) + gap * (len(widths) - 1) - width
+        for heading, least in LEAST:
+            less = max(min(over, widths.get(heading, 0) - least), 0)
+            if less:
+                widths[heading], over = widths[heading] - less, over - less
+        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, gap, 0, 0))
+        for heading in columns:
+            right = heading in NUMBERS
+            table.add_column(heading, width=widths[heading], no_wrap=True, justify="right" if right else "left")
+        for cells in zip(*columns.values(), strict=True):
+            for cell in cells:
+                cell.no_wrap, cell.overflow = True, "ellipsis"
+            table.add_row(*cells)
+        return table
+
+
+MOST_NOTES = 5
+"""Notes that are shown below the table."""
+NUMBERS = {"step", "since", "best", "last"}
+LEAST = (("run", 32), ("broke first", 30), ("run", 12), ("activity", 7), ("cost", 9), ("run", 5))
+"""Columns that give way where there is no room, in this order, and how wide they remain."""
+
+
+def _cells(row: FleetRow, width: int) -> dict[str, Text]:
+    """What stands in the row of a run, by the headings of the columns."""
+    color = COLORS[row.level]
+    loud = row.level in {"warn", "error"}
+    broke = row.first_break if width >= WIDEST else row.rule
+    since = "" if row.since is None else f"{row.since:,}"
+    when = {"at": row.when} if width >= WIDE else {}
+    outcome = {"best": row.best, "last": row.last} if width >= WIDE else {"reward": _from_to(row.best, row.last)}
+    words = {
+        "activity": row.activity,
+        "step": "" if row.step is None else f"{row.step:,}",
+        "broke first": broke,
+        "since": since,
+        **when,
+        "cost": row.cost if width >= WIDE else row.cost.partition(", ")[2] or row.cost,
+        **outcome,
+    }
+    styled = {heading: Text(one_line(text)) for heading, text in words.items()}
+    styled["broke first"].stylize(color if loud else "")
+    styled["activity"].stylize("" if row.goes_on else "dim")
+    return {
+        "state": Text(row.level, style=f"bold {color}" if loud else color),
+        "run": Text(one_line(row.run)),
+        **styled,
+    }
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 30 else f"{name[:29]}…"
+
+
+def _from_to(best: str, last: str) -> str:
+    return f"{best}→{last}" if best else ""
 
 
 def one_line(text: str) -> str:

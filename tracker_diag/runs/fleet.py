@@ -100,6 +100,7 @@ class FleetWatch:
                 self._runs[name] = Watched(one, None, history=self._ended_before(one))
         for name, run in self._runs.items():
             run.gone = name not in there
+        self._runs = {name: self._runs[name] for name in [*there, *(self._runs.keys() - there.keys())]}
 
     def _ended_before(self, listed: Listed) -> bool:
         """Whether a run of several had ended before anybody watched them."""

@@ -19,6 +19,9 @@ AGAIN = "This was sent before, but whether it arrived is not known: you may have
 NOT_TAKEN = re.compile(r"(HTTP \d+|Connection refused)$")
 """Ends of what a notifier says where the receiver has certainly not taken a notice."""
 
+NAME = 40
+"""Characters of a run's name that stand before each of its alerts in the log."""
+
 _log = logging.getLogger("tracker_diag")
 
 
@@ -61,7 +64,8 @@ class Log:
 
     def tell(self, message: Message) -> None:
         notice = message.notice
-        lines = [f"{message.run}: {notice.title}", *notice.text.splitlines()]
+        run = " ".join(message.run.split())
+        lines = [f"{run if len(run) <= NAME else run[: NAME - 1] + '…'}: {notice.title}", *notice.text.splitlines()]
         _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
 
 

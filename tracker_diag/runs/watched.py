@@ -1,5 +1,7 @@
 """Watched: one run of a watch, from how it is listed to what people are told of it and what stands in the table."""
 
+import math
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -97,7 +99,7 @@ class Watched:
         try:
             run = read_run(self.listed.source)
         except SourceError as error:
-            self.problem = str(error)
+            self.problem = str(error).removeprefix(f"{self.key}: ")
             return
         finally:
             self._again_at = time.monotonic() + SHARE * (time.monotonic() - begun)
@@ -122,7 +124,7 @@ class Watched:
             self._row = self._as_found(found, run, follower)
 
     def _with_command(self, notice: Notice) -> Notice:
-        return replace(notice, text=f"{notice.text}\nSee: tracker-diag diagnose {self.key}")
+        return replace(notice, text=f"{notice.text}\nSee: tracker-diag diagnose {shlex.quote(self.key)}")
 
     def keep(self, logbook: Logbook) -> None:
         """Put into `logbook` what a watch that comes later has to know.
@@ -158,7 +160,8 @@ class Watched:
         if listed.state and row.step is not None:
             level = listed.state if listed.state in SEVERITIES else "ok"
             row = replace(row, level="ok" if level == "info" else level)
-            row = replace(row, first_break=listed.first_break or row.first_break)
+            if listed.first_break:
+                row = replace(row, rule=listed.first_break.partition(" ")[0], first_break=listed.first_break)
         activity, goes_on = self._activity(row)
         return replace(row, run=listed.name, activity=activity, goes_on=goes_on, note="; ".join(notes))
 
@@ -178,7 +181,7 @@ class Watched:
         summary, first = found.summary, found.summary.first_break
         firing: list[Severity] = [one.severity for one in summary.incidents if one.state == "firing"]
         level = max(firing, key=SEVERITIES.index, default="info")
-        best = sorted(summary.best, key=lambda one: one.series != "reward")[:1]
+        best, last = _outcome(found)
         notes = ["told by the diagnostics in the run itself"] * follower.own
         if follower.late:
             notes.append(f"{follower.late:,} values came after a later step, left out")
@@ -187,8 +190,8 @@ class Watched:
             "ok" if level == "info" else level,
             "",
             follower.step,
-            best="".join(_level(one.series, one.baseline) for one in best),
-            last="".join(_level("reward", one.value) for one in best),
+            best=best,
+            last=last,
             goes_on=not has_said_its_end(run),
             note="; ".join(notes),
         )
@@ -196,19 +199,22 @@ class Watched:
             return row
         place = f" on {first.slice}" if first.slice != "all" else ""
         end = ", over" if first.state == "resolved" else ""
-        told = f"{first.rule.id}{place}: {first.rule.title}{end}"
         return replace(
-            row, first_break=told, since=_since(first.onset, found, self.listed), cost=cost_text(found.cost(first))
+            row,
+            rule=first.rule.id,
+            first_break=f"{first.rule.id}{place}: {first.rule.title}{end}",
+            since=first.onset,
+            when=_when(first.onset, found, self.listed),
+            cost=cost_text(found.cost(first)),
         )
 
 
-def _since(onset: int, found: Diagnosis, listed: Listed) -> str:
-    """The step `onset`, and when that was as far as it is known."""
+def _when(onset: int, found: Diagnosis, listed: Listed) -> str:
+    """The time of the step `onset`, if it is known."""
     known = {step: at for step, at in found.run.seconds.items() if step >= onset}
     if listed.updated is None or not known or listed.over:
-        return f"{onset:,}"
-    at = listed.updated - (max(found.run.seconds.values()) - next(iter(known.values())))
-    return f"{onset:,}, {_moment(at)}"
+        return ""
+    return _moment(listed.updated - (max(found.run.seconds.values()) - next(iter(known.values()))))
 
 
 def _moment(at: float) -> str:
@@ -217,6 +223,14 @@ def _moment(at: float) -> str:
     return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
 
 
-def _level(series: str, value: float | None) -> str:
-    number = "" if value is None else f"{value:.3g}"
-    return number if series == "reward" else f"{series} {number}"
+def _outcome(found: Diagnosis) -> tuple[str, str]:
+    """The best level of the reward, or of what there is in its place, and the last one; with as many decimals."""
+    of_reward = sorted(found.summary.best, key=lambda one: one.series != "reward")
+    one = next(iter(of_reward), None)
+    if one is None or one.baseline is None or one.value is None:
+        return "", ""
+    values = (one.baseline, one.value)
+    size = max(map(abs, values))
+    places = 2 - math.floor(math.log10(size)) if size else 0
+    told = [f"{round(value, places) + 0.0:.3g}" for value in values]  # no -0
+    return (told[0] if one.series == "reward" else f"{one.series} {told[0]}"), told[1]
