@@ -104,7 +104,7 @@ class FleetWatch:
 
     def _ended_before(self, listed: Listed) -> bool:
         """Whether a run of several had ended before anybody watched them."""
-        if not self._project or listed.updated is None:
+        if not self._project or listed.updated is None or listed.over == "":
             return False
         margin = 0.0 if listed.over else STALE
         return listed.updated < self._logbook.began - margin

@@ -40,8 +40,8 @@ class Listed:
     """What people call it."""
     mark: str
     """Another one as soon as anything more was logged."""
-    over: str = ""
-    """How it ended, `finished` or `failed` for example; empty where it goes on or nobody knows."""
+    over: str | None = None
+    """How it ended, `finished` or `failed` for example; empty while it goes on, None where nobody says."""
     updated: float | None = None
     """When something was last logged, in seconds since 1970."""
     cut: bool = False
