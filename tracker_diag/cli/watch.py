@@ -1,5 +1,6 @@
 """`tracker-diag watch`: runs that go on, followed from outside, with alerts and a table of how they stand."""
 
+import math
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
 from tracker_diag.rules.incidents import SEVERITIES
 
+TURN = 10.0
+"""Seconds that the history of one run may take before the others are looked at again."""
 ROOM = 6
 """Lines of a terminal that the table leaves for its heading and for alerts."""
 
@@ -61,25 +64,29 @@ def watch(
     Alerts go to the terminal and to the URLs in TRACKER_DIAG_NOTIFY. Ctrl-C ends it; a watch that is started again
     goes on where the last one stopped.
     """
+    from tracker_diag.backends.delivery.journal import folder
     from tracker_diag.backends.notify import NOTIFY
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.fleet import FleetWatch
-    from tracker_diag.runs.logbook import Logbook
+    from tracker_diag.runs.logbook import Logbook, short_hash
+    from tracker_diag.runs.sources.open import PREFIXES
     from tracker_diag.runs.telling import Channel, Log, Url
 
     if fail_on and not once:
         refuse("--fail-on: expected with --once alone; a watch that goes on has no end to tell it at")
     with refusing(), _ending() as ended:
         channels: list[Channel] = [Log(), *(Url(url) for url in os.environ.get(NOTIFY, "").split())]
-        name = without_password(source)
         looked_for = chosen(rules)
-        logbook = Logbook(state or _folder(name, project=project), name, project=project)
+        if source and not source.startswith(tuple(PREFIXES)):
+            source = str(Path(source).resolve())  # the same from wherever it is named
+        name = without_password(source)
+        logbook = Logbook(state or folder() / f"watch-{short_hash(name, project)}", name, project=project)
         watched = FleetWatch(source, logbook, project=project, rules=looked_for, channels=channels)
         fleet = None
         try:
             with _Screen(quiet=once) as screen:
                 while not ended.is_set():
-                    fleet = watched.look(ended.is_set, screen.now_and_then)
+                    fleet = watched.look(ended.is_set, screen.now_and_then, math.inf if once else TURN)
                     screen.show(fleet)
                     _page(html, fleet, every)
                     if once:
@@ -92,15 +99,6 @@ def watch(
             _page(html, fleet, every if once else None)
     if fail_on and any(SEVERITIES.index(one) >= SEVERITIES.index(fail_on.value) for one in watched.levels):
         raise typer.Exit(1)
-
-
-def _folder(source: str, *, project: bool) -> Path:
-    """Where the state of this watch lies: a file is the same whatever it is called by, from wherever."""
-    from tracker_diag.backends.delivery.journal import folder
-    from tracker_diag.runs.logbook import short_hash
-
-    path = Path(source)
-    return folder() / f"watch-{short_hash(str(path.resolve()) if path.exists() else source, project)}"
 
 
 def _page(file: Path | None, fleet: Fleet, every: float | None) -> None:

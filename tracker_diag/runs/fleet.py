@@ -1,6 +1,8 @@
 """A watch from outside: one run, or all of an experiment, looked at again and again."""
 
 import logging
+import math
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
@@ -41,12 +43,18 @@ class FleetWatch:
         for name, known in logbook.runs():
             self._runs[name] = Watched(Listed(name, known["name"], known["mark"]), known, history=False)
 
-    def look(self, stop: Callable[[], bool] = lambda: False, seen: Callable[[Fleet], object] | None = None) -> Fleet:
-        """Look at each run once.
+    def look(
+        self,
+        stop: Callable[[], bool] = lambda: False,
+        seen: Callable[[Fleet], object] | None = None,
+        turn: float = math.inf,
+    ) -> Fleet:
+        """Look at each run once, at those that go on before those that have ended.
 
         Args:
             stop: asked now and then whether to leave the rest for another time.
-            seen: called with how things stand after each run that was read.
+            seen: called with how things stand after each run.
+            turn: seconds that one run, and all that have ended, may take before the rest of it waits for the next look.
 
         Raises:
             MissingExtra: the library that reads this kind of run is not installed.
@@ -54,8 +62,12 @@ class FleetWatch:
         """
         self._teller.again()
         self._list()
+        ended_from = math.inf
         for run in sorted(self._runs.values(), key=lambda one: bool(one.listed.over)):
-            if stop() or not self._looked_at(run, stop):
+            begun = time.monotonic()
+            ended_from = min(ended_from, begun if run.listed.over else math.inf)
+            late = begun - ended_from > turn
+            if stop() or late or not self._looked_at(run, _or_from(begun + turn, stop)):
                 break
             if seen:
                 seen(self.fleet)
@@ -131,3 +143,8 @@ class FleetWatch:
                 run.keep(self._logbook)
         finally:
             self._logbook.close()
+
+
+def _or_from(end: float, stop: Callable[[], bool]) -> Callable[[], bool]:
+    """`stop`, which says yes from `end` on in any case."""
+    return lambda: stop() or time.monotonic() > end

@@ -99,8 +99,8 @@ def _listed(run: Any, uri: str) -> Listed:
         sha256(repr((sorted(last), info.status)).encode()).hexdigest() if last else "",
         over,
         max(*times, info.end_time or 0 if over else 0) / 1000,
-        tags.get(FINDINGS_TAG, ""),
-        tags.get("diag.first_break", ""),
+        state=tags.get(FINDINGS_TAG, ""),
+        first_break=tags.get("diag.first_break", ""),
     )
 
 

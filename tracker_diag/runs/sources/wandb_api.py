@@ -3,17 +3,20 @@
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 from tracker_diag.backends.wandb_beside import MORE, OF
 from tracker_diag.errors import SourceError, require
-from tracker_diag.runs.sources.keys import clock_of, flat
+from tracker_diag.runs.sources.keys import clock_of, flat, integer
 from tracker_diag.runs.sources.rows import Rows
 from tracker_diag.runs.sources.run import FinishedRun, Gone, Listed, Progress, one_line
-from tracker_diag.runs.sources.wandb_rows import Axis
+from tracker_diag.runs.sources.wandb_rows import STEP, Axis
 
 TIMEOUT = 10
 """Seconds that each request to the server may take."""
+PAGE = 200
+"""Runs of a project that are asked for at once."""
 UNDERWAY = {"running", "pending", "preempting"}
 
 
@@ -37,7 +40,8 @@ def list_wandb(name: str, source: str) -> list[Listed]:
         SourceError: "source: what is wrong".
     """
     with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
-        return [_listed(api.run(name))]
+        run = api.run(name)
+        return [_listed(run, int(run.lastHistoryStep))]
 
 
 def list_wandb_project(name: str, source: str) -> list[Listed]:
@@ -48,16 +52,19 @@ def list_wandb_project(name: str, source: str) -> list[Listed]:
         SourceError: "source: what is wrong".
     """
     with _asking(name, 2, source, "wandb:<entity>/<project>") as api:
-        return [_listed(run) for run in api.runs(name, per_page=200) if OF not in run.config]
+        # Newer clients would ask for the summary of each run by itself.
+        whole = {"lazy": False} if "lazy" in signature(api.runs).parameters else {}
+        runs = (run for run in api.runs(name, per_page=PAGE, order="-created_at", **whole) if OF not in run.config)
+        return [_listed(run, integer(run.summary.get(STEP))) for run in runs]
 
 
-def _listed(run: Any) -> Listed:
-    last = int(run.lastHistoryStep)
+def _listed(run: Any, last: int | None) -> Listed:
+    """How `run` stands, whose last row is number `last`; None or below 0 if it has none."""
     logged = run.summary.get("_timestamp")
     return Listed(
         f"wandb:{run.entity}/{run.project}/{run.id}",
         run.name or run.id,
-        f"{last} {run.state} {logged}" if last >= 0 else "",
+        f"{last} {run.state} {logged}" if last is not None and last >= 0 else "",
         "" if run.state in UNDERWAY else run.state,
         float(logged) if isinstance(logged, int | float) else clock_of({"timestamp": run.created_at}),
     )
