@@ -17,7 +17,7 @@ BROKEN = FleetRow(
 )  # fmt: skip
 ROWS = (
     FleetRow("fine", "ok", "running", 500, best="0.5", last="0.5"),
-    FleetRow("ended", "warn", "finished", 500, "OUT001", "OUT001: Reward has fallen", 400, cost="9 steps", goes_on=False),
+    FleetRow("ended", "warn", "finished", 500, "OUT001", "OUT001: It has fallen", 400, cost="9 steps", goes_on=False),
     FleetRow("new", "unknown", "no row yet", note="no metrics in 1 lines"),
     BROKEN,
     FleetRow("worse", "warn", "silent since 14:02", 500, "OUT001", "OUT001: x", 400, "", "100 steps"),
@@ -53,9 +53,10 @@ def test_80_columns_hold_what_matters():
     assert names.split() == ["state", "run", "activity", "step", "broke", "first", "since", "cost", "reward"]
     for text in ("error", "run-7", "1,204", "POL001", "1,000", "68 min", "0.91→0.4"):
         assert text in first
+    assert "silent 14:02" in shown(FLEET, 80)[3]
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 99, 100, 149, 150, 250])
+@pytest.mark.parametrize("width", [20, 40, 80, 111, 112, 149, 150, 250])
 def test_no_line_is_longer_than_the_terminal_and_no_name_breaks_one(width):
     rows = [*ROWS, *(FleetRow(name, "ok", "running", 5, note=name) for name in ODD)]
     lines = shown(Fleet("x", AT, tuple(rows)), width)

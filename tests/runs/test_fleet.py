@@ -196,6 +196,16 @@ def test_files_that_are_cut_truncated_replaced_or_gone(runs, watch):
     assert len(ear.heard) == 2
 
 
+def test_a_run_that_went_while_nobody_watched_is_shown_no_more(runs, watch):
+    runs("a.jsonl", range(5))
+    runs("b.jsonl", range(5))
+    fleet, _ = watch(runs.folder)
+    fleet.look()
+    (runs.folder / "a.jsonl").unlink()
+    fleet, _ = watch(runs.folder)
+    assert list(rows_of(fleet.look())) == ["b.jsonl"]
+
+
 def test_a_last_line_without_its_end_is_not_judged(runs, watch):
     file = runs("a.csv", [])
     file.write_text("step,reward\n1,12\n2,12\n3,1")
@@ -286,3 +296,47 @@ def test_two_hundred_runs(runs, watch):
     again, ear = watch(runs.folder)
     assert again.look().counts == "200 runs: 4 error, 196 ok"
     assert ear.heard == []
+
+
+def as_csv(folder, rows):
+    lines = ["step,reward,kl", *(f"{step},{row['reward']},{row['kl']}" for step, row in rows)]
+    (folder / "progress.csv").write_text("\n".join(lines) + "\n")
+
+
+def as_console(folder, rows):
+    text = "".join(f"step:{step} - critic/rewards/mean:{row['reward']} - actor/kl:{row['kl']}\n" for step, row in rows)
+    (folder / "train.log").write_text("starting\n" + text)
+
+
+def as_trainer_state(folder, rows):
+    place = folder / "out" / f"checkpoint-{rows[-1][0]}"
+    place.mkdir(parents=True)
+    (place / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": s, **row} for s, row in rows]}))
+
+
+def as_tensorboard(folder, rows):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    known = rows[len(rows) // 2 :] if (folder / "tb").exists() else rows
+    writer = EventFileWriter(str(folder / "tb"), filename_suffix=f".{len(rows)}")
+    for step, row in known:
+        values = [Summary.Value(tag=key, simple_value=value) for key, value in row.items()]
+        writer.add_event(Event(step=step, wall_time=1000.0 + step, summary=Summary(value=values)))
+    writer.close()
+
+
+@pytest.mark.parametrize("write", [as_csv, as_console, as_trainer_state, as_tensorboard])
+def test_each_kind_of_file_is_followed(write, tmp_path, watch):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    rows = [(step, {"reward": 0.25, "kl": float("nan") if step == 15 else 0.01}) for step in range(1, 21)]
+    fleet, ear = watch(folder)
+    for end in (10, 20):
+        write(folder, rows[:end])
+        for path in folder.rglob("*"):
+            os.utime(path, (time.time() - 60 + end,) * 2)
+        (row,) = fleet.look().rows
+        assert (row.step, row.note) == (end, "")
+    assert [(step, rule) for _, step, rule in ear.heard] == [(15, "NUM004")]

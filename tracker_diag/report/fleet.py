@@ -70,7 +70,7 @@ class Fleet:
         return f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}" + (f": {parts}" if parts else "")
 
 
-WIDE, WIDEST = 100, 150
+WIDE, WIDEST = 112, 150
 """Columns of a terminal from which on the table says more than the least, and all of it."""
 
 
@@ -138,7 +138,7 @@ def _cells(row: FleetRow, width: int) -> dict[str, Text]:
     when = {"at": row.when} if width >= WIDE else {}
     outcome = {"best": row.best, "last": row.last} if width >= WIDE else {"reward": _from_to(row.best, row.last)}
     words = {
-        "activity": row.activity,
+        "activity": row.activity if width >= WIDE else row.activity.replace(" since", ""),
         "step": "" if row.step is None else f"{row.step:,}",
         "broke first": broke,
         "since": since,

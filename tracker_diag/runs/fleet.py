@@ -36,6 +36,8 @@ class FleetWatch:
         self._rules = rules
         self._teller = Teller(logbook, channels)
         self._runs: dict[str, Watched] = {}
+        self._seen = False
+        """Whether it has been seen how the runs stand."""
         self._away = ""
         """Since when, and why, nothing can be seen."""
         self._trouble = ""
@@ -110,6 +112,9 @@ class FleetWatch:
                 self._runs[name].listed = one
             else:
                 self._runs[name] = Watched(one, None, history=self._ended_before(one))
+        if not self._seen:  # what went while nobody watched is shown no more, once all of it is told
+            self._runs = {name: run for name, run in self._runs.items() if name in there or run.waits}
+            self._seen = True
         for name, run in self._runs.items():
             run.gone = name not in there
         self._runs = {name: self._runs[name] for name in [*there, *(self._runs.keys() - there.keys())]}

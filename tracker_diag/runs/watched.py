@@ -55,6 +55,8 @@ class Watched:
         """Seconds between two rows, as a rule."""
         self.worst: Severity | None = known.get("worst")
         """The highest severity of an incident so far, over or not."""
+        self._looked = False
+        """Whether it was tried to read it."""
         self.problem = ""
         """Why it could not be read the last time."""
         self._again_at = 0.0
@@ -65,6 +67,11 @@ class Watched:
     def key(self) -> str:
         """What it is kept under."""
         return without_password(self.listed.source)
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody has not got all of its alerts yet."""
+        return bool(self._waiting)
 
     def look(self, rules: Sequence[Rule], logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> bool:
         """Judge what is new, and tell it; whether the run was read for it.
@@ -95,7 +102,7 @@ class Watched:
         return stale or (not self.listed.cut and is_whole(updated))
 
     def _judge(self, rules: Sequence[Rule], logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> None:
-        begun = time.monotonic()
+        begun, self._looked = time.monotonic(), True
         try:
             run = read_run(self.listed.source)
         except SourceError as error:
@@ -172,7 +179,7 @@ class Watched:
         if listed.over or not row.goes_on:
             return listed.over or "finished", False
         if row.step is None:
-            return "no row yet", True
+            return ("no row yet" if self._looked or not listed.mark else "not read yet"), True
         if listed.updated is not None and time.time() - listed.updated > max(SILENT, 5 * self._gap):
             return f"silent since {_moment(listed.updated)}", False
         return "running", True
