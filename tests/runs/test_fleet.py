@@ -11,6 +11,7 @@ from tracker_diag.errors import SourceError
 from tracker_diag.rules.loader import in_force
 from tracker_diag.runs import watched
 from tracker_diag.runs.fleet import FleetWatch
+from tracker_diag.runs.judge import Judge
 from tracker_diag.runs.logbook import Logbook
 
 RULES = in_force()
@@ -271,6 +272,47 @@ def test_a_state_that_cannot_be_written_tells_nothing_and_is_said(runs, watch, t
     (tmp_path / "elsewhere").rename(state)
     shown = fleet.look()
     assert (shown.note, len(ear.heard)) == ("", 1)
+
+
+def test_what_breaks_off_in_the_midst_of_a_row_is_judged_again(runs, watch, monkeypatch):
+    """As after a second Ctrl-C: half of a row is no state to go on from."""
+    runs("a.jsonl", range(20), nan_at=7)
+    real = Judge.take
+
+    def take(judge, step, *rest):
+        told = real(judge, step, *rest)
+        if step == 7:
+            raise KeyboardInterrupt
+        return told
+
+    fleet, ear = watch(runs.folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Judge, "take", take)
+        with pytest.raises(KeyboardInterrupt):
+            fleet.look()
+    fleet, later = watch(runs.folder)
+    fleet.look()
+    assert (ear.heard, later.heard) == ([], [("a.jsonl", 7, "NUM004")])
+
+
+def test_a_run_that_cannot_be_judged_is_said_and_holds_up_no_other(runs, watch, monkeypatch):
+    for name in "ab":
+        runs(f"{name}.jsonl", range(20), nan_at=7)
+    fleet, ear = watch(runs.folder)
+    real = watched.read_run
+
+    def read(source):
+        if source.endswith("a.jsonl"):
+            raise ZeroDivisionError("no good")
+        return real(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watched, "read_run", read)
+        rows = rows_of(fleet.look())
+    assert rows["a.jsonl"].note == "could not be judged: ZeroDivisionError: no good"
+    assert (rows["b.jsonl"].level, len(ear.heard)) == ("error", 1)
+    assert rows_of(fleet.look())["a.jsonl"].level == "error"
+    assert len(ear.heard) == 2
 
 
 def test_a_long_history_takes_turns(runs, watch):

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,7 +144,8 @@ class _Screen:
             console=self._console, auto_refresh=False, transient=True, redirect_stderr=sys.stderr.isatty()
         )
         self._drawn_at = 0.0
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._known: dict[tuple[str, int], tuple[str, ...]] = {}
+        """What was last said of each run, by its name and how many of that name came before it."""
 
     def __enter__(self) -> "_Screen":
         if self._console.is_terminal and not self._quiet:
@@ -165,10 +167,12 @@ class _Screen:
         if self._console.is_terminal:
             self._live.update(FleetTable(fleet, self._console.height - ROOM), refresh=True)
             return
+        named = Counter[str]()
         for row in fleet.rows:
-            known = (row.level, row.activity, row.first_break, row.note)
-            if self._known.get(row.run) != known:
-                self._known[row.run] = known
+            named[row.run] += 1
+            which, known = (row.run, named[row.run]), (row.level, row.activity, row.first_break, row.note)
+            if self._known.get(which) != known:
+                self._known[which] = known
                 self._console.print(f"{fleet.at:%H:%M:%S} {_line(row)}", soft_wrap=True)
 
 

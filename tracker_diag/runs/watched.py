@@ -20,7 +20,7 @@ from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
 from tracker_diag.runs.logbook import Logbook
 from tracker_diag.runs.page import cost_text
 from tracker_diag.runs.sources.open import read_run
-from tracker_diag.runs.sources.run import FinishedRun, Listed
+from tracker_diag.runs.sources.run import FinishedRun, Listed, one_line
 from tracker_diag.runs.telling import Message, Teller
 
 OFTEN = 60.0
@@ -105,17 +105,22 @@ class Watched:
         begun, self._looked = time.monotonic(), True
         try:
             run = read_run(self.listed.source)
+            follower = self._follower or Follower(rules, (logbook.run(self.key) or {}).get("follow"))
+            # Until a row is judged as a whole, nothing of it is to be kept: whoever breaks off in between begins again
+            # from what was kept before.
+            self._follower, self._unkept = None, False
+            over = bool(self.listed.over) or has_said_its_end(run)
+            notices = follower.take(run, over=over, whole=self._whole, stop=stop)
         except SourceError as error:
             self.problem = str(error).removeprefix(f"{self.key}: ")
+            return
+        except Exception as error:  # noqa: BLE001  # of a library or a rule; the other runs go on
+            self.problem = f"could not be judged: {type(error).__name__}: {one_line(error)}"
             return
         finally:
             self._again_at = time.monotonic() + SHARE * (time.monotonic() - begun)
         self.problem = ""
-        if self._follower is None:
-            self._follower = Follower(rules, (logbook.run(self.key) or {}).get("follow"))
-        follower = self._follower
-        over = bool(self.listed.over) or has_said_its_end(run)
-        notices = follower.take(run, over=over, whole=self._whole, stop=stop)
+        self._follower = follower
         left = stop() and follower.waits
         self._read = "" if left else self.listed.mark
         if not (follower.own or self._history):
