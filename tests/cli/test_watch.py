@@ -72,6 +72,14 @@ def test_a_folder_is_a_project_and_a_page_is_written(file, tmp_path):
     assert "NUM004: NaN or infinity" in page.read_text()
 
 
+def test_a_page_that_cannot_be_written_ends_nothing(file, tmp_path, caplog):
+    page = tmp_path / "fleet.html"
+    (tmp_path / ".fleet.html.new").mkdir()  # in the way
+    assert run(file, "--once", "--html", page).exit_code == 0
+    assert f"the page {page} cannot be written" in caplog.text
+    assert "NUM004" in caplog.text
+
+
 def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
     taken = tmp_path / "taken"
     run(file, "--once", "--state", taken)
@@ -82,7 +90,8 @@ def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
         ([file.parent, "--project", "--once", "--state", taken], "the state of another watch"),
         ([file, "--once", "--state", file], "--state names another folder"),
         ([file, "--once", "--rules", "nowhere/"], "nowhere:1: no such folder"),
-        ([file, "--once", "--html", tmp_path / "no" / "page.html"], "--html: "),
+        ([file, "--once", "--html", tmp_path / "no" / "page.html"], "page.html given, expected a file in a folder"),
+        ([file, "--once", "--html", tmp_path], "given, expected a file in a folder that is there"),
     ):
         result = run(*arguments)
         assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output

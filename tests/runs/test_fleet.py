@@ -382,3 +382,22 @@ def test_each_kind_of_file_is_followed(write, tmp_path, watch):
         (row,) = fleet.look().rows
         assert (row.step, row.note) == (end, "")
     assert [(step, rule) for _, step, rule in ear.heard] == [(15, "NUM004")]
+
+
+@pytest.mark.slow
+def test_of_a_run_of_mlflow_that_is_watched_from_inside_the_tags_are_read(mlflow_store, watch):
+    import mlflow
+
+    import tracker_diag as td
+
+    with mlflow.start_run(run_name="inside"):
+        run = td.wrap(mlflow)
+        for step in range(20):
+            mlflow.log_metrics({"reward": 0.5, "kl": float("nan") if step == 7 else 0.01}, step=step)
+        run.diag.close()
+    fleet, ear = watch("mlflow:Default")
+    (row,) = fleet.look().rows
+    assert (row.run, row.activity, row.step, row.level, row.rule) == ("inside", "finished", 19, "error", "NUM004")
+    assert row.first_break == "NUM004 on all at step 7"
+    assert "told by the diagnostics" in row.note
+    assert ear.heard == []

@@ -1,5 +1,6 @@
 """`tracker-diag watch`: runs that go on, followed from outside, with alerts and a table of how they stand."""
 
+import logging
 import math
 import os
 import signal
@@ -7,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,8 @@ from tracker_diag.errors import without_password
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
 from tracker_diag.rules.incidents import SEVERITIES
+
+_log = logging.getLogger("tracker_diag")
 
 TURN = 10.0
 """Seconds that the history of one run may take before the others are looked at again."""
@@ -75,6 +78,8 @@ def watch(
 
     if fail_on and not once:
         refuse("--fail-on: expected with --once alone; a watch that goes on has no end to tell it at")
+    if html and (html.is_dir() or not html.absolute().parent.is_dir()):
+        refuse(f"--html: {html} given, expected a file in a folder that is there")
     with refusing(), _ending() as ended:
         channels: list[Channel] = [Log(), *(Url(url) for url in os.environ.get(NOTIFY, "").split())]
         looked_for = chosen(rules)
@@ -86,15 +91,20 @@ def watch(
         fleet = None
         try:
             with _Screen(quiet=once) as screen:
+
+                def show(now: Fleet) -> None:
+                    screen.show(now)
+                    _page(html, now, every)
+
                 while not ended.is_set():
-                    fleet = watched.look(ended.is_set, screen.now_and_then, math.inf if once else TURN)
-                    screen.show(fleet)
-                    _page(html, fleet, every)
+                    fleet = watched.look(ended.is_set, _at_most_each_second(show), math.inf if once else TURN)
+                    show(fleet)
                     if once:
                         break
                     ended.wait(every)
         finally:
-            watched.close()
+            with _going_on("what was read"):
+                watched.close()
         if fleet:
             Terminal().print(FleetTable(fleet))
             _page(html, fleet, every if once else None)
@@ -106,10 +116,29 @@ def _page(file: Path | None, fleet: Fleet, every: float | None) -> None:
     from tracker_diag.runs.logbook import replace_file
 
     if file:
-        try:
+        with _going_on(f"the page {file}"):
             replace_file(file, render_fleet(fleet, every))
-        except OSError as error:
-            refuse(f"--html: {file}: {error.strerror or error}")
+
+
+@contextmanager
+def _going_on(what: str) -> Generator[None]:
+    """A disk that takes no more is said, and ends nothing."""
+    try:
+        yield
+    except OSError as error:
+        _log.warning("%s cannot be written: %s", what, error.strerror or error)
+
+
+def _at_most_each_second(show: Callable[[Fleet], None]) -> Callable[[Fleet], None]:
+    shown_at = time.monotonic()
+
+    def now_and_then(fleet: Fleet) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at > 1:
+            show(fleet)
+            shown_at = time.monotonic()
+
+    return now_and_then
 
 
 @contextmanager
@@ -143,7 +172,6 @@ class _Screen:
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stderr=sys.stderr.isatty()
         )
-        self._drawn_at = 0.0
         self._known: dict[tuple[str, int], tuple[str, ...]] = {}
         """What was last said of each run, by its name and how many of that name came before it."""
 
@@ -155,13 +183,7 @@ class _Screen:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def now_and_then(self, fleet: Fleet) -> None:
-        """Show `fleet`, unless that was done within a second."""
-        if time.monotonic() - self._drawn_at > 1:
-            self.show(fleet)
-
     def show(self, fleet: Fleet) -> None:
-        self._drawn_at = time.monotonic()
         if self._quiet:
             return
         if self._console.is_terminal:
