@@ -1,4 +1,4 @@
-"""The command line: `tracker-diag demo | replay | diagnose | watch | rules | panels | flush | integrations`."""
+"""The command line: `tracker-diag demo | replay | diagnose | compare | watch | rules | panels | flush | integrations`."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 
+from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.cli.refuse import refuse, refusing
@@ -44,6 +45,7 @@ rules_app.command("export-wandb")(export_wandb)
 app.add_typer(rules_app, name="rules")
 app.add_typer(panels_app, name="panels")
 app.command()(integrations)
+app.command()(compare)
 app.command()(watch)
 
 
