@@ -13,6 +13,7 @@ from tracker_diag.report.timeline import STYLE
 from tracker_diag.runs.arms import Setting
 from tracker_diag.runs.compare import Against, Comparison, NewIncident, Parted
 from tracker_diag.runs.diagnose import Diagnosis
+from tracker_diag.runs.sources.open import TRACKERS
 
 LABELS = 12
 """Columns of the labels."""
@@ -60,11 +61,12 @@ def _head(found: Comparison) -> Text:
 def _who(found: Comparison) -> Table:
     rows = _rows()
     for at, arm in enumerate([found.reference, *(one.arm for one in found.others)]):
-        more = f" and {len(arm.sources) - 1} more seed{'s' * (len(arm.sources) > 2)}" if len(arm.sources) > 1 else ""
+        first, *rest = arm.sources
+        more = f" and {len(rest)} more seed{'s' * (len(rest) > 1)}" if rest else ""
         label = f"{arm.label} reference" if not at else arm.label
         rows.add_row(
             Text(label, style=COLORS[at % len(COLORS)]),
-            _line(f"{_end(near(arm.sources[0]), 64 - len(more))}{more}", ""),
+            _line(f"{_named(first, 64 - len(more))}{more}", ""),
         )
     return rows
 
@@ -79,9 +81,9 @@ def _held(found: Comparison, one: Against) -> list[RenderableType]:
         parts += _drawn(found, one, series, heading)
     if one.parted[few:]:
         rest = _rows()
-        told = [f"{series.series} {_from(one, series)}" for series in one.parted[few : few + 2]]
+        told = [f"{_cut(series.series, 34)} {_from(one, series)}" for series in one.parted[few : few + 2]]
         more = len(one.parted) - few - len(told)
-        rest.add_row("and", _cut("; ".join(told), 120) + (f"; and {more} more" if more else ""))
+        rest.add_row("and", "; ".join(told) + (f"; and {more} more" if more else ""))
         parts.append(rest)
     rest = _rows()
     for heading, setting in zip(("settings", "", ""), one.settings[:MOST_SETTINGS], strict=False):
@@ -187,7 +189,7 @@ def against_seeds(series: Parted) -> str:
 def in_words(setting: Setting, one: Against) -> str:
     """A setting that differs."""
     before, after = (", ".join(values) or "not told" for values in (setting.reference, setting.other))
-    text = f"{setting.name}: A {_cut(before, 40)}, {one.arm.label} {_cut(after, 40)}"
+    text = f"{_cut(setting.name, 36)}: A {_cut(before, 40)}, {one.arm.label} {_cut(after, 40)}"
     return f"{text} (scores do not compare)" if setting.evaluation else text
 
 
@@ -281,6 +283,9 @@ def _line(text: str, style: str) -> Text:
     return Text(" ".join(text.split()), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _end(text: str, most: int) -> str:
-    """The last characters of `text`: of a path its end says most."""
-    return text if len(text) <= most else f"…{text[1 - most :]}"
+def _named(source: str, most: int) -> str:
+    """A source in so many characters: of a path its end says most, of a tracker's run its beginning."""
+    if source.partition(":")[0] in TRACKERS:
+        return _cut(source, most)
+    path = near(source)
+    return path if len(path) <= most else f"…{path[1 - most :]}"
