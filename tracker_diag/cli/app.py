@@ -1,4 +1,4 @@
-"""The command line: `tracker-diag demo | replay | diagnose | compare | watch | rules | panels | flush | integrations`."""
+"""The command line: `tracker-diag demo`, `diagnose`, `compare`, `watch`, `replay`, `rules`, `panels`, `flush` and more."""
 
 import json
 import os
