@@ -17,7 +17,7 @@ from tracker_diag.backends.mlflow_tags import note_on, tags_of
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rule_keys, rules_in
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.records import SAMPLES, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.painter import Painter
 from tracker_diag.report.tables import events_table
@@ -292,10 +292,10 @@ class MlflowBackend(Backend):
         self.flush(last=True)
 
     def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> list[Task]:
-        from tracker_diag.report.figures import data_uri, tail_figure
+        from tracker_diag.report.figures import data_uri, figure_of
         from tracker_diag.report.html import render_html
 
-        figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
+        figures = {pair: data_uri(figure_of(shown, _title(pair))) for pair, shown in pictures.items()}
         return [partial(self._put, "report.html", render_html(summary, tables, figures).encode(), "diag")]
 
     def _write_table(self, table: Table) -> list[Task]:
@@ -314,8 +314,9 @@ class MlflowBackend(Backend):
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
         parts: list[Task] = []
         for pair, shown in pictures.items():
-            given = {"key": f"{PREFIX}{pair}/tail", "step": step, "synchronous": True}
-            image = self._painter.tail(shown, f"{pair} pair, step {step}")
+            key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
+            given = {"key": key, "step": step, "synchronous": True}
+            image = self._painter.tail(shown, f"{_title(pair)}, step {step}")
             parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         return [*parts, self._show]
 
@@ -323,7 +324,8 @@ class MlflowBackend(Backend):
         """Write the view anew; it keeps the rules of other runs of the experiment."""
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
         image_step = self._last_image if self._last_image >= 0 else None
-        view = chart_view(list(self._pictures[1]), image_step, self._rules | rules_in(present))
+        pairs = [pair for pair in self._pictures[1] if pair != SAMPLES]
+        view = chart_view(pairs, image_step, self._rules | rules_in(present))
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
 
     def _parts(self, write: Callable[[Any], object]) -> list[Task]:
@@ -366,6 +368,10 @@ class MlflowBackend(Backend):
         before, _, rest = present.partition(NOTE_START)
         _, _, after = rest.partition(NOTE_END)
         return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+
+
+def _title(pair: str) -> str:
+    return "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
 
 
 def _status(error: Exception) -> int:

@@ -1,4 +1,4 @@
-"""Pictures of a distribution: the tail of |log-ratio| by slice, with its baseline behind it."""
+"""Pictures of a distribution: the tail of |log-ratio| by slice, with its baseline behind it, and rewards."""
 
 import base64
 import io
@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, StrMethodFormatter
 
-from tracker_diag.records import Histogram
+from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
 COLORS = {"text_only": "#2f6fb0", "post_tool": "#d9541e"}
@@ -52,6 +52,25 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     if len(axes.lines) > 1:  # beside the line of p95
         axes.legend(fontsize=8, loc="lower left", framealpha=0.9)
     return figure
+
+
+def reward_figure(histogram: Histogram, title: str) -> Figure:
+    """The rewards of the sequences of a step: how many lie in each bin. Square, as `tail_figure`."""
+    figure = Figure(figsize=(4.0, 4.0), dpi=175)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.155, 0.125, 0.815, 0.80))
+    axes.bar(histogram.edges[:-1], histogram.counts, np.diff(histogram.edges), align="edge", color=COLORS["text_only"])
+    axes.set(xlabel="reward", ylabel="sequences")
+    axes.tick_params(labelsize=9)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def figure_of(histograms: Sequence[Histogram], title: str) -> Figure:
+    """The picture of a pair's tail by slice, or of the rewards."""
+    first = histograms[0]
+    return reward_figure(first, title) if first.pair == SAMPLES else tail_figure(histograms, title)
 
 
 def pixels(figure: Figure) -> npt.NDArray[np.uint8]:
