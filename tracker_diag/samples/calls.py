@@ -88,10 +88,9 @@ class Calls:
         """These, and `other` of sequences that come after the first `sequences`."""
         names = tuple(dict.fromkeys([*self.names, *other.names]))
         place = np.array([names.index(name) for name in other.names], dtype=np.int64)
-        moved = {"sequence": other.sequence + sequences, "tool": place[other.tool] if len(place) else other.tool}
-        arrays = {
-            name: np.concatenate([getattr(self, name), moved.get(name, getattr(other, name))]) for name in _ARRAYS
-        }
+        moved: dict[str, Any] = {name: getattr(other, name) for name in _ARRAYS}
+        moved |= {"sequence": other.sequence + sequences, "tool": place[other.tool] if len(place) else other.tool}
+        arrays: dict[str, Any] = {name: np.concatenate([getattr(self, name), of]) for name, of in moved.items()}
         return Calls(**arrays, names=names)
 
     def behaviour(self, n: int) -> Float64Array:

@@ -132,7 +132,8 @@ def listed(field: str, given: Any) -> list[Any]:
     """The values of a column that is no column of numbers."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise BatchError(field, type(given).__name__, "a list with one value for each sequence")
-    return given.tolist() if hasattr(given, "tolist") else list(given)
+    found: Any = given  # an array of numpy or torch, perhaps
+    return found.tolist() if hasattr(found, "tolist") else list(found)
 
 
 def groups(ids: Sequence[Any]) -> Float64Array:

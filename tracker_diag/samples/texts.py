@@ -121,6 +121,6 @@ def _repeats_ids(ids: Any) -> float:
     if len(ids) < FEWEST_TOKENS:
         return 0.0
     last = len(ids) - GRAM + 1
-    grams = sum(ids[i : last + i] * prime for i, prime in enumerate(_PRIMES))
+    grams = np.sum([ids[i : last + i] * prime for i, prime in enumerate(_PRIMES)], axis=0)
     ordered = np.sort(grams)
     return float(1 + np.count_nonzero(ordered[1:] != ordered[:-1]) < DISTINCT * len(grams))
