@@ -214,22 +214,21 @@ def rules() -> dict[str, float]:
 
 
 def samples() -> dict[str, float]:
-    """Milliseconds of 512 sequences in `Monitor.samples` and the next `log`, and of sorting their 2,048 ids in numpy."""
+    """Milliseconds of 512 sequences in `samples` and the next `log`, and of sorting their 2,048 ids each in numpy."""
     rng, n = np.random.default_rng(0), 512
-    numbers = {
-        "reward": rng.random(n), "group": np.arange(n) // 8, "advantage": rng.normal(size=n), "length": np.full(n, 2048),
-        "success": rng.integers(0, 2, n), "truncated": np.zeros(n), "components": {"format": rng.random(n)},
-    }  # fmt: skip
+    columns: dict[str, Any] = {"group": np.arange(n) // 8, "length": np.full(n, 2048), "truncated": np.zeros(n)}
+    columns |= {name: rng.random(n) for name in ("reward", "advantage", "success")}
+    columns["components"] = {"format": columns["reward"]}
     words = ["".join(rng.choice(list("aeiounrtslmdcp"), rng.integers(2, 8))) for _ in range(2000)]
     texts = [" ".join(rng.choice(words, 1500)) for _ in range(n)]
     calls = [[{"name": "search", "arguments": '{"q": 1}', "seconds": 0.2}] * 4 for _ in range(n)]
     ids = rng.integers(0, 50_000, (n, 2048))
 
-    def step(**columns: Any) -> Callable[[], None]:
+    def step(**more: Any) -> Callable[[], None]:
         monitor = Monitor(catalog=False)
 
         def one() -> None:
-            monitor.samples(**numbers, **columns)
+            monitor.samples(**columns, **more)
             monitor.log({"loss": 0.1})
 
         return one

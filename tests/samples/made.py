@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 N, GROUP = 64, 8
-WORDS = ["the", "of", "a", "tool", "search", "result", "page", "shows", "price", "list", "number", "answer", "check", "value", "date", "and", "so", "we", "then", "find"]
+TOOLS = ("search", "read", "python")
+SYLLABLES = ("ta", "ri", "mo", "len", "ka", "su", "pe", "dor", "vi", "nash", "o", "ge", "lu", "xi", "bra", "cho")
+DRAWN = np.random.default_rng(0).choice(SYLLABLES, (64, 60, 3))
+SAID = [" ".join("".join(word) for word in one) for one in DRAWN]
 
 
 def text(rng: np.random.Generator, ending: str = "So the value is 4.") -> str:
-    return " ".join(rng.choice(WORDS, 60)) + f" {ending}"
+    return f"{SAID[int(rng.integers(64))]} {ending}"
 
 
 def call(name: str, i: int, status: str = "ok", seconds: float = 0.5, arguments: object = None) -> dict[str, Any]:
@@ -27,7 +30,7 @@ def healthy(rng: np.random.Generator) -> dict[str, Any]:
     """A step of a run in which nothing moves: half of the tasks are solved, by three tools that mostly work."""
     success = (rng.random(N) < 0.5).astype(float)
     style = rng.random(N)
-    tools = [rng.choice(["search", "read", "python"], 2) for _ in range(N)]
+    tools, arguments, fails = rng.integers(0, 3, (N, 2)), rng.integers(0, 50, (N, 2)), rng.random((N, 2)) < 0.02
     return {
         "reward": success * 0.8 + 0.1 * style,
         "components": {"format": 0.1 * style, "solved": 0.8 * success},
@@ -42,8 +45,8 @@ def healthy(rng: np.random.Generator) -> dict[str, Any]:
         "logprob": rng.normal(-0.8, 0.05, N),
         "policy_version": [7] * N,
         "text": [text(rng, "The task is complete." if done else "So the value is 4.") for done in success],
-        "calls": [[call(str(tool), int(rng.integers(50)), "error" if rng.random() < 0.02 else "ok") for tool in row]
-                  for row in tools],
+        "calls": [[call(TOOLS[tool], int(i), "error" if bad else "ok") for tool, i, bad in zip(*of, strict=True)]
+                  for of in zip(tools, arguments, fails, strict=True)],
     }  # fmt: skip
 
 
