@@ -75,7 +75,7 @@ class Watch:
         self.finding: Finding | None = None
         self.past: list[Finding] = []
         self.given = False
-        """Whether the pair was ever observed, and gave a signal; of a rule without pairs, whether it is of no one tool."""
+        """Whether the pair was ever observed, and gave a signal; of metrics, whether they are not those of one tool."""
         self._blindness: Reason | None = reason(Why.NO_STEP)
         """Why it cannot see, where its readers do not tell."""
         self._has_seen, self._missed = False, 0
