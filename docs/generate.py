@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from tracker_diag.metrics.registry import HEALTH, OWN, TRAINING, Metric
+from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
@@ -53,6 +53,15 @@ def metrics_page() -> str:
             "Under the names of fifteen frameworks (`tracker_diag/metrics/aliases`), or by the last part of a name.",
             "",
             *_table(TRAINING, ""),
+            "## What `samples` counts",
+            "",
+            "Logged as `diag/samples/<name>`, or `diag/samples/<name>:<tool or component>`, as explained above, if",
+            "the columns are given. A metric that your trainer logs itself is read by the rules in its place.",
+            "",
+            "| metric | columns |",
+            "|---|---|",
+            *[f"| `{name}` | {columns} |" for name, columns in SAMPLED.items()],
+            "",
         ]
     )
 

@@ -19,6 +19,7 @@ STANDS_ON = {
     "detect": {"errors", "stats"},
     "metrics": {"errors", "stats"},
     "tensors": {"errors", "health", "records", "stats", "metrics"},
+    "samples": {"errors", "health", "records", "stats", "metrics", "tensors"},
     "rules": {"errors", "stats", "records", "detect", "metrics"},
     "report": {"errors", "stats", "records", "metrics", "rules"},
     "backends": {"errors", "health", "hooks", "stats", "records", "metrics", "rules", "report"},

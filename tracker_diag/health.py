@@ -136,20 +136,24 @@ class Health:
             _log.warning("%s", text)
 
     @contextmanager
-    def guard(self, kind: str) -> Generator[None, None, None]:
+    def guard(self, kind: str, *, strict: bool | None = None) -> Generator[None, None, None]:
         """Count what is raised inside, warn of its first time, and go on.
 
         What goes through is a first batch's error, and what a signal handler of the user's has raised.
+
+        Args:
+            strict: whether this is such a first batch; `Health.strict` where it is not said.
         """
         with self.turn:
             try:
                 yield
             except Exception as error:
-                first = self.strict and kind == "rejected_batches" and not _masked(error)
+                of_batch = kind in ("rejected_batches", "rejected_samples")
+                first = of_batch and (self.strict if strict is None else strict) and not _masked(error)
                 if first or of_a_handler(error):
                     raise
                 if isinstance(error, StepError):
                     kind = "late_steps"
-                elif kind == "rejected_batches" and not isinstance(error, DiagError):
+                elif of_batch and not isinstance(error, DiagError):
                     kind = "internal_errors"
                 self.record(kind, error)

@@ -8,7 +8,6 @@ in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 """
 
 import atexit
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -24,8 +23,8 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError
 from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.series import Pair, SeriesKey, StatKey
-from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.metrics.series import Pair
+from tracker_diag.records import Record, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Alerts
@@ -36,7 +35,8 @@ from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
-from tracker_diag.stats.tails import Estimate
+from tracker_diag.samples.columns import Columns
+from tracker_diag.samples.intake import SampleIntake
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.intake import Intake
 from tracker_diag.tensors.observation import Observation
@@ -48,7 +48,7 @@ from tracker_diag.tensors.suspicions import Silence
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 UNSEEN = 20  # steps without tensors after which it is said what can be seen all the same
 SETTLED = 5  # steps after which a ratio that is still 1 stays so: the first ones may be on-policy
 
@@ -66,6 +66,8 @@ class Monitor:
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
         algorithm: what is trained with, for the limits that depend on it; what `config` tells by default.
+        essential_tools: tools without which tasks cannot be solved, for ENV002.
+        texts: whether completions given to `samples` may be shown in the tracker.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class Monitor:
         ranks: Ranks | None = None,
         config: Mapping[str, object] | None = None,
         algorithm: Algorithm | None = None,
+        essential_tools: Sequence[str] = (),
+        texts: bool = False,
         source: str = "live",
     ) -> None:
         self._state = Health()
@@ -97,6 +101,7 @@ class Monitor:
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks)
+        self._samples = SampleIntake(self._state, essential_tools, texts=texts)
         self._silence = Silence()
         self._rebaseline: list[str] = []
         self._history = History()
@@ -172,6 +177,16 @@ class Monitor:
             self._state.strict = False
             self._say(self._silence.observed(at))
 
+    def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
+        """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""
+        if not self._over():
+            with self.guard("rejected_samples", strict=self._samples.strict):
+                at = self._intake.step if step is None else step_of(step)
+                if self._intake.step not in (None, at):
+                    self._take({}, self._intake.step)
+                self._samples.add(columns)
+                self._intake.step, self._intake.says_step = at, at is not None
+
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
@@ -200,13 +215,13 @@ class Monitor:
             if self._summary is not None:
                 return self._summary
             with self.guard("internal_errors"):
-                if self._intake.asked or self.observed:  # but no `log` came any more
+                if self._intake.asked or self.observed or self._samples:  # but no `log` came any more
                     self.log({})
                 self._record_baselines(self._progress.last or 0)
             self._summary = self._result()
         tables: tuple[Table, ...] = ()
         with self.guard("internal_errors"):
-            tables = (self.slices_table(),)
+            tables = (self.slices_table(), *self._samples.tables(last=True))
         self._out.close(self._summary, tables)
         self._intake.close()
         with self.guard("internal_errors"):
@@ -237,6 +252,7 @@ class Monitor:
                 "history": self._history.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
                 "intake": self._intake.state_dict(),
+                "samples": self._samples.state_dict(),
                 "strict": self._state.strict,
                 "health": dict(self.health),
                 "failures": list(self.failures),
@@ -258,6 +274,7 @@ class Monitor:
             self.expect(state.get("rows"))  # as it was begun, it goes on
             self._windows.load_state_dict(state["windows"])
             self._intake.load_state_dict(state["intake"])
+            self._samples.load_state_dict(state["samples"])
             self._state.strict = state["strict"]
             self._open = Step.of_state(state["open"]) if state["open"] else None
             self._engine.load_state_dict(state["engine"], self._observed(self._open) if self._open else None)
@@ -351,12 +368,16 @@ class Monitor:
             statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
             step.pairs.update(observed)
             self._say(self._silence.judged(observed))
-            step.add(*self._read(own, statistics, observed), checked=bool(own or observed))
+            self._keys, sampled = self._keys.covering(own), self._samples.taken(step.step)
+            series = readout.series(statistics, self._keys, own, self._intake.time_ratio, sampled.series)
+            broken = [*readout.nonfinite(own, observed, self.health), *sampled.broken]
+            step.add(series, broken, checked=bool(own or observed or sampled.series))
             changed = self._engine.evaluate(self._observed(step))
-            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
+            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed), *sampled.records]
             self._history.add(step.step, step.series, records)
         records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
+        records += self._samples.tables(told=bool(told), step=step.step)
         self._out.step(step.step, own, step.unsent(records), changed, told)
         settled = self._progress.steps >= SETTLED or self._windows.settled
         if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:
@@ -364,22 +385,9 @@ class Monitor:
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())
 
-    def _read(
-        self, own: Mapping[str, float], statistics: Mapping[StatKey, Estimate], observed: Mapping[Pair, Observation]
-    ) -> tuple[dict[SeriesKey, Scalar], list[str]]:
-        """The series that rules read, the trainer's metrics under their canonical names, and what is not finite."""
-        self._keys = self._keys.covering(own)
-        series = readout.series(statistics, self._keys.values(own), self._intake.time_ratio)
-        broken = [key for key, value in own.items() if not math.isfinite(value)]
-        self.health["nonfinite_metrics"] += len(broken)
-        self.health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())
-        return series, [*broken, *readout.nonfinite(observed)]
-
     def _observed(self, step: Step) -> Observed:
         """What the rules see of `step` so far."""
-        absent, lacking, missing = readout.absent(self._windows), readout.lacking(self._windows), self._intake.missing
-        bad, cells = tuple(step.non_finite), readout.carriers(self._windows, self._intake.names)
-        return Observed(step.step, step.series, bad, absent, lacking, step.checked, missing, cells, self.config)
+        return readout.observed(step, self._windows, self._intake.names, self._intake.missing, self.config)
 
     def _say(self, warning: str | None) -> None:
         """Say it to whoever reads the log or the tracker."""

@@ -8,9 +8,10 @@ from typing import TypeAlias
 import numpy as np
 from rich.console import RenderableType
 
+from tracker_diag.metrics.aliases import KeyMap
 from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, PAIRS, Pair, SeriesKey, StatKey, any_of
+from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, PAIRS, Pair, Rank, SeriesKey, StatKey, any_of
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen, first_look
@@ -18,12 +19,13 @@ from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Growth, Often, Spike
+from tracker_diag.rules.observed import Observed
 from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.step import Progress
+from tracker_diag.tensors.step import Progress, Step
 from tracker_diag.tensors.suspicions import UNHEARD
 from tracker_diag.tensors.windows import PairWindow
 
@@ -96,6 +98,8 @@ def caveats(
     found: list[str] = []
     if lost := health.get("rejected_batches", 0):
         found.append(f"{lost} batches were rejected; the first warning says why")
+    if lost := health.get("rejected_samples", 0):
+        found.append(f"{lost} calls of samples were rejected; the first warning says why")
     if late := health.get("late_steps", 0):
         found.append(f"{late} calls went back to an earlier step, and their metrics were left out")
     last, with_tensors = progress.last, progress.last_with_tensors
@@ -159,31 +163,55 @@ def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair
     return lambda pair, name: windows[pair].carriers(name, names) if pair in windows else ()
 
 
+def observed(
+    step: Step,
+    windows: Mapping[Pair, PairWindow],
+    names: Names,
+    missing: Mapping[Rank, int] | None,
+    config: Mapping[str, object],
+) -> Observed:
+    """What the rules see of `step` so far; `missing` and `config` as in `Observed`."""
+    why, bad, cells = absent(windows), tuple(step.non_finite), carriers(windows, names)
+    return Observed(step.step, step.series, bad, why, lacking(windows), step.checked, missing, cells, config)
+
+
 def series(
-    found: Mapping[StatKey, Estimate], metrics: Mapping[str, float], time_ratio: float | None
+    found: Mapping[StatKey, Estimate],
+    keys: KeyMap,
+    own: Mapping[str, float],
+    time_ratio: float | None,
+    sampled: Mapping[str, Scalar],
 ) -> dict[SeriesKey, Scalar]:
     """The series that rules read: those of `found` that are numbers, the trainer's metrics by their canonical names.
 
     What a weight beyond float64 has made infinite is none; `largest` tells of it.
 
     Args:
+        keys: what the trainer's `own` metrics stand for.
         time_ratio: the slowest rank's time over the median rank's, where there are several.
+        sampled: what was counted of samples. Where the trainer has ever logged the same, its own values count alone.
     """
     read: dict[SeriesKey, Scalar] = {
         key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)
     }
     if time_ratio is not None:
         read["rank_time_ratio"] = Scalar("rank_time_ratio", time_ratio)
-    for name, value in metrics.items():
+    for name, value in keys.values(own).items():
         read.setdefault(name, Scalar(name, value))
+    for name, one in sampled.items():
+        if name not in keys.names:
+            read.setdefault(name, one)
     return read
 
 
-def nonfinite(observed: Mapping[Pair, Observation]) -> Iterator[str]:
-    """The slices that NaN or infinity were observed in."""
+def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], health: Counter[str]) -> list[str]:
+    """The metrics that are NaN or infinite, and the slices that such was observed in; both are counted in `health`."""
+    broken = [key for key, value in own.items() if not math.isfinite(value)]
+    health["nonfinite_metrics"] += len(broken)
+    health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())
     for pair, one in observed.items():
-        for row in np.flatnonzero(one.nonfinite):
-            yield f"log-ratio of {pair} on {CONTEXT[row]}"
+        broken += [f"log-ratio of {pair} on {CONTEXT[row]}" for row in np.flatnonzero(one.nonfinite)]
+    return broken
 
 
 def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:

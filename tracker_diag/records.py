@@ -5,6 +5,9 @@ from typing import TypeAlias
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
+SAMPLES = "samples"
+"""In place of a ratio pair: what was counted of sequences and not of tokens."""
+
 Cell: TypeAlias = str | float | int | None
 
 
@@ -24,10 +27,11 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts (B,) of |log-ratio| between finite `edges` (B + 1,), in nats."""
+    """Counts (B,) between finite `edges` (B + 1,): of |log-ratio| in nats, or of the rewards of sequences."""
 
     name: str
     pair: str
+    """A ratio pair, or `SAMPLES`; the slice is then what it is of."""
     slice: str
     counts: IntArray
     edges: Float64Array

@@ -213,6 +213,36 @@ def rules() -> dict[str, float]:
     }
 
 
+def samples() -> dict[str, float]:
+    """Milliseconds of 512 sequences in `samples` and the next `log`, and of sorting their 2,048 ids each in numpy."""
+    rng, n = np.random.default_rng(0), 512
+    columns: dict[str, Any] = {"group": np.arange(n) // 8, "length": np.full(n, 2048), "truncated": np.zeros(n)}
+    columns |= {name: rng.random(n) for name in ("reward", "advantage", "success")}
+    columns["components"] = {"format": columns["reward"]}
+    words = ["".join(rng.choice(list("aeiounrtslmdcp"), rng.integers(2, 8))) for _ in range(2000)]
+    texts = [" ".join(rng.choice(words, 1500)) for _ in range(n)]
+    calls = [[{"name": "search", "arguments": '{"q": 1}', "seconds": 0.2}] * 4 for _ in range(n)]
+    ids = rng.integers(0, 50_000, (n, 2048))
+
+    def step(**more: Any) -> Callable[[], None]:
+        monitor = Monitor(catalog=False)
+
+        def one() -> None:
+            monitor.samples(**columns, **more)
+            monitor.log({"loss": 0.1})
+
+        return one
+
+    contenders = {
+        "numbers": step(),
+        "and calls": step(calls=calls),
+        "and texts": step(text=texts),
+        "and ids": step(tokens=ids),
+        "numpy sorts the ids": lambda: np.sort(ids, axis=1),
+    }
+    return {name: seconds * 1e3 for name, seconds in rounds(contenders).items()}
+
+
 def _a_step(engine: Engine, names: list[str], step: int, until: int) -> float:
     """Milliseconds of `engine` for one step that has the series `names`, after those from `step` to `until`."""
     series = {name: Scalar(name, 0.5, 1000, 0.05) for name in names}
@@ -298,7 +328,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine()}
     for name, file in (("evidence", "evidence.json"), ("trl", "trl_cost.json")):
         result[name] = json.loads((ROOT / "docs" / file).read_text())
-    for measure in (memory, sketch_against_others, merge, accuracy, observe, rules, tracker):
+    for measure in (memory, sketch_against_others, merge, accuracy, observe, rules, samples, tracker):
         result[measure.__name__] = measure()
     result["alerts"] = alerts.simulate()
     build = ROOT / "build"

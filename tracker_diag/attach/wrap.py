@@ -49,6 +49,8 @@ class Settings(TypedDict, total=False):
     clip: tuple[float, float]
     ranks: "Ranks | None"
     algorithm: "Algorithm | None"
+    essential_tools: Sequence[str]
+    texts: bool
 
 
 class Options(Settings, total=False):
@@ -96,7 +98,8 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
-        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks` and `algorithm`, see `Monitor`.
+        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools` and
+            `texts`, see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of

@@ -17,7 +17,7 @@ from tracker_diag.backends.mlflow_tags import links, note_on, tags_of
 from tracker_diag.backends.mlflow_view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.records import SAMPLES, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.painter import Painter
 from tracker_diag.report.tables import TIMELINE, events_table
@@ -325,8 +325,9 @@ class MlflowBackend(Backend):
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
         parts: list[Task] = []
         for pair, shown in pictures.items():
-            given = {"key": f"{PREFIX}{pair}/tail", "step": step, "synchronous": True}
-            image = self._painter.tail(shown, f"{pair} pair, step {step}")
+            key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
+            given = {"key": key, "step": step, "synchronous": True}
+            image = self._painter.tail(shown, f"{_title(pair)}, step {step}")
             parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         return [*parts, self._show]
 
@@ -334,8 +335,9 @@ class MlflowBackend(Backend):
         """Write the view anew; it keeps the rules of other runs of the experiment."""
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
         image_step = self._last_image if self._last_image >= 0 else None
+        pairs = [pair for pair in self._pictures[1] if pair != SAMPLES]
         of_run = shown_of(self._client.get_run(self.run_id).data.metrics)
-        view = chart_view(list(self._pictures[1]), image_step, self._shown | of_run | keys_in(present))
+        view = chart_view(pairs, image_step, self._shown | of_run | keys_in(present))
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
 
     def _parts(self, write: Callable[[Any], object]) -> list[Task]:
@@ -378,6 +380,10 @@ class MlflowBackend(Backend):
         before, _, rest = present.partition(NOTE_START)
         _, _, after = rest.partition(NOTE_END)
         return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+
+
+def _title(pair: str) -> str:
+    return "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
 
 
 def _status(error: Exception) -> int:

@@ -130,6 +130,11 @@ class KeyMap:
         return derived(found) if self._has_members else found
 
     @once
+    def names(self) -> frozenset[str]:
+        """Canonical names that a key stands for."""
+        return frozenset(mapped.name for mapped in self.mapped.values())
+
+    @once
     def _has_members(self) -> bool:
         return any(":" in mapped.name for mapped in self.mapped.values())
 

@@ -30,10 +30,12 @@ class Metric:
 
 HEALTH = (
     Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
+    Metric("rejected_samples", "calls", "calls of `samples` refused after the first: see the log", "higher"),
     Metric("late_steps", "steps", "observations or metrics refused because their step went backwards", "higher"),
     Metric("after_close", "calls", "calls that came after the diagnostics had ended, and were left out", "higher"),
     Metric("nonfinite_tokens", "tokens", "model tokens with a NaN or infinite log-ratio, in all pairs", "higher"),
     Metric("nonfinite_metrics", "values", "NaN or infinite values among the metrics that you log", "higher"),
+    Metric("nonfinite_samples", "columns", "columns of rewards or advantages given with NaN or inf in them", "higher"),
     Metric("rank_errors", "errors", "parts of a rank that could not be sent; training went on", "higher"),
     Metric("lost_rank_steps", "steps", "steps of other ranks that were overwritten before they were read", "higher"),
     Metric("rank_time_ratio", "ratio", "slowest rank's own seconds over the median rank's, as they say", "higher"),
@@ -96,6 +98,7 @@ TRAINING = (
         matters=0.02,
     ),
     Metric("format_reward", "reward", "the part of the reward that is paid for format", "neither", matters=0.02),
+    Metric("scorer_error_share", "share", "samples whose scoring raised or timed out", "higher", matters=0.02),
     Metric("success_rate", "share", "training episodes that solved their task", "lower", matters=0.02),
     Metric("claimed_success", "share", "episodes whose text claims success", "neither", matters=0.02),
     Metric("verified_success", "share", "episodes whose final state was verified to be right", "lower", matters=0.02),
@@ -124,6 +127,8 @@ TRAINING = (
     # What the policy does.
     Metric("response_length", "tokens", "mean tokens of a response", "neither", "log"),
     Metric("response_length_max", "tokens", "longest response of a batch", "neither", "log"),
+    Metric("response_length_right", "tokens", "mean tokens of the responses that solved their task", "neither", "log"),
+    Metric("response_length_wrong", "tokens", "mean tokens of the responses that did not", "neither", "log"),
     Metric("length_limit", "tokens", "where a response is cut", "neither", "log"),
     Metric("truncated_share", "share", "responses or episodes that were cut at a limit", "higher", matters=0.02),
     Metric("terminated_share", "share", "episodes that reached a terminal state", "lower", matters=0.02),
@@ -135,6 +140,14 @@ TRAINING = (
     # Tools and the environment.
     Metric("tool_calls", "calls", "mean tool calls of an episode", "neither", "log", per="tool"),
     Metric("tool_failure_rate", "share", "tool calls that failed", "higher", matters=0.02, per="tool"),
+    Metric("tool_share", "share", "calls of one tool among all calls", "neither", matters=0.02, per="tool"),
+    Metric(
+        "repeated_call_share",
+        "share",
+        "tool calls that repeat an earlier one of their episode, name and arguments alike",
+        "higher",
+        matters=0.02,
+    ),
     Metric("tool_entropy", "nat", "entropy of the choice among tools", "lower", matters=0.02),
     Metric(
         "essential_tool_share",
@@ -142,6 +155,7 @@ TRAINING = (
         "least share of all calls among the tools declared essential",
         "lower",
         matters=0.02,
+        per="tool",
     ),
     Metric("malformed_call_rate", "share", "tool calls that could not be parsed", "higher", matters=0.02),
     Metric(
@@ -153,6 +167,8 @@ TRAINING = (
     ),
     Metric("tool_seconds", "s", "mean time in tools or the environment", "higher", "log", per="tool"),
     Metric("tool_timeouts", "share", "tool calls that ran out of time", "higher", matters=0.02, per="tool"),
+    Metric("tool_result_tokens", "tokens", "mean tokens of a tool's result", "neither", "log", per="tool"),
+    Metric("tool_truncated_share", "share", "tool results that were cut", "higher", matters=0.02, per="tool"),
     Metric("concurrency", "episodes", "episodes under way at once", "neither", "log"),
     Metric(
         "reward_after_tool_failure",
@@ -170,6 +186,14 @@ TRAINING = (
     ),
     # Advantages and groups.
     Metric("zero_std_share", "share", "groups of samples whose rewards are all the same", "higher", matters=0.02),
+    Metric("effective_groups", "groups", "groups of samples whose rewards are not all the same", "lower"),
+    Metric(
+        "advantage_top_share",
+        "share",
+        "absolute advantage of the top twentieth of the samples over that of all",
+        "higher",
+        matters=0.02,
+    ),
     Metric("advantage_std", "advantage", "standard deviation of the advantages", "neither", "log"),
     Metric("advantage_max", "advantage", "largest advantage of a batch", "higher", "log"),
     Metric(
@@ -266,6 +290,31 @@ TRAINING = (
     Metric("rank_time_ratio", "ratio", "slowest rank's own seconds a step, over the median rank's", "higher", "log"),
 )
 """Metrics that a trainer logs itself; read by the rules under these names, with any prefix."""
+
+SAMPLED: dict[str, str] = {
+    "reward": "reward", "reward_std": "reward", "reward_min": "reward", "reward_max": "reward", "reward_p50": "reward",
+    "reward_p99": "reward", "reward_skew": "reward", "reward_zero_share": "reward", "reward_max_share": "reward",
+    "reward_top_share": "reward", "reward_component": "components", "reward_component_std": "components",
+    "component_variance_share": "components", "dead_component_share": "components", "format_reward": "components",
+    "scorer_error_share": "scorer_error", "success_rate": "success or correct", "claimed_success": "text",
+    "verified_success": "success", "human_score": "human", "judge_score": "judge",
+    "verifier_score": "verifier or correct", "judge_style_correlation": "judge with length or text",
+    "response_length": "length", "response_length_max": "length", "truncated_share": "truncated",
+    "response_length_right": "length and success or correct", "response_length_wrong": "length and success or correct",
+    "turns": "turns", "repeat_ratio": "text or tokens", "refusal_rate": "text", "diversity": "calls, text or tokens",
+    "tool_calls": "calls", "tool_failure_rate": "calls", "tool_share": "calls", "repeated_call_share": "calls",
+    "tool_entropy": "calls", "essential_tool_share": "calls", "malformed_call_rate": "calls",
+    "void_turn_rate": "void_turns, or calls and text", "tool_seconds": "calls", "tool_timeouts": "calls",
+    "tool_result_tokens": "calls", "tool_truncated_share": "calls",
+    "reward_after_tool_failure": "calls and reward", "reward_after_tool_success": "calls and reward",
+    "zero_std_share": "group and reward", "effective_groups": "group and reward",
+    "group_reward_std": "group and reward", "advantage_std": "advantage", "advantage_max": "advantage",
+    "advantage_top_share": "advantage", "advantage_ess": "advantage",
+    "advantage_success_correlation": "advantage and success or correct",
+    "positive_logprob": "advantage and logprob", "version_span": "policy_version",
+    "unversioned_share": "policy_version",
+}  # fmt: skip
+"""What `samples` counts where the trainer does not log it, as `diag/samples/<name>`, and of what columns."""
 
 OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),

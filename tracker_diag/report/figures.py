@@ -1,4 +1,4 @@
-"""Pictures: the tail of |log-ratio| by slice with its baseline behind it, and the time line of what was found."""
+"""Pictures: the tail of |log-ratio| by slice with its baseline behind it, rewards, and what was found over time."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
-from tracker_diag.records import Histogram
+from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.report.curves import Panel, panels
 from tracker_diag.report.timeline import Role, grouped, is_log
 from tracker_diag.rules.findings import Finding
@@ -59,6 +59,25 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     if len(axes.lines) > 1:  # beside the line of p95
         axes.legend(fontsize=8, loc="lower left", framealpha=0.9)
     return figure
+
+
+def reward_figure(histogram: Histogram, title: str) -> Figure:
+    """The rewards of the sequences of a step: how many lie in each bin. Square, as `tail_figure`."""
+    figure = Figure(figsize=(4.0, 4.0), dpi=175)
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.155, 0.125, 0.815, 0.80))
+    axes.bar(histogram.edges[:-1], histogram.counts, np.diff(histogram.edges), align="edge", color=COLORS["text_only"])
+    axes.set(xlabel="reward", ylabel="sequences")
+    axes.tick_params(labelsize=9)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def figure_of(histograms: Sequence[Histogram], title: str) -> Figure:
+    """The picture of a pair's tail by slice, or of the rewards."""
+    first = histograms[0]
+    return reward_figure(first, title) if first.pair == SAMPLES else tail_figure(histograms, title)
 
 
 TONES = {"info": "#2f6fb0", "warn": "#b8460f", "error": "#b3202a"}

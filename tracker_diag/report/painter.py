@@ -35,7 +35,7 @@ class Painter:
         self._lock = threading.Lock()
 
     def tail(self, histograms: Sequence[Histogram], title: str) -> Pixels:
-        """The picture of `report.figures.tail_figure`, (H, W, 3) uint8 RGB."""
+        """The picture of `report.figures.figure_of`, (H, W, 3) uint8 RGB."""
         with self._lock:
             if not self._fails:
                 try:
@@ -109,9 +109,9 @@ def _plain(one: Histogram) -> dict[str, Any]:
 
 
 def _drawn(histograms: Sequence[Histogram], title: str) -> Pixels:
-    from tracker_diag.report.figures import pixels, tail_figure
+    from tracker_diag.report.figures import figure_of, pixels
 
-    return pixels(tail_figure(histograms, title))
+    return pixels(figure_of(histograms, title))
 
 
 def main() -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
-from tracker_diag.metrics.series import ANY, Pair, StatKey, any_of
+from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
@@ -15,6 +16,9 @@ from tracker_diag.rules.readers.base import Place, Reader, Series
 from tracker_diag.rules.readers.outcome import CollapseReader
 from tracker_diag.rules.signals import reader
 from tracker_diag.rules.watch import RuleState, Watch
+
+MOST_CELLS = 4 * NAMED_ROWS
+"""Slices met at run time that rules look at, the first ones; a trainer may name any number of tools."""
 
 STATE_VALUES: dict[RuleState, int] = {"unknown": -1, "healthy": 0, "pending": 1, "firing": 2}
 
@@ -59,7 +63,7 @@ class Engine:
     def _meet(self, slices: Iterable[str]) -> None:
         """Have the rules that ask for such look at each of `slices` that is new."""
         for slice in slices:
-            if slice not in self._cells and (name := any_of(slice)):
+            if slice not in self._cells and (name := any_of(slice)) and len(self._cells) < MOST_CELLS:
                 self._cells.add(slice)
                 for rule in self.rules:
                     if name in rule.slices:
@@ -73,7 +77,7 @@ class Engine:
         """
         again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
-        self._meet(key.slice for key in observed.series if isinstance(key, StatKey))
+        self._meet(filter(None, map(_cell, observed.series)))
         for series in self._series.values():
             series.read(observed, again=again)
         for one in self._readers.values():
@@ -180,8 +184,17 @@ class Engine:
 def _key(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
     """What tells readers apart: the signal, and where it depends on them pair and slice."""
     refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
-    place = f"{pair}/{slice}: " if any(ref.stat for ref in refs if ref) else ""
+    place = f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
     return place + signal.model_dump_json(exclude_none=True)
+
+
+def _cell(key: SeriesKey) -> str | None:
+    """The slice that a series is of, if it may be one that was met at run time."""
+    if isinstance(key, StatKey):
+        return key.slice
+    name, _, member = key.partition(":")
+    per = registry.training(name).per if member else ""
+    return f"{per}:{member}" if per in CELLS else None
 
 
 def _pairs(rule: Rule) -> tuple[Pair | None, ...]:

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.metrics.reasons import Reason
-from tracker_diag.metrics.series import Pair, any_of
+from tracker_diag.metrics.series import ALL, Pair, any_of
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.stats.attribution import Carrier
 
@@ -94,8 +94,11 @@ class Finding:
     def covers(self, rule: Rule, pair: Pair | None, slice: str) -> bool:
         """Whether what `rule` finds on this pair and slice is a part of what this finding names.
 
-        A rule that looks at several pairs is about one of them; what another pair does explains nothing.
+        A rule that looks at several pairs is about one of them; what another pair does explains nothing. Where a rule
+        without pairs finds one tool, that explains what it finds of all of them.
         """
+        if rule.id == self.rule.id:
+            return self.pair is None and any_of(self.slice) is not None and slice == ALL
         same_pair = self.pair == pair or self.pair not in rule.pairs
         covered = self.slice in (slice, "all") or any_of(self.slice) is not None  # its tokens are in every context
         return rule.id in self.rule.inhibits and covered and same_pair

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
-from tracker_diag.metrics.series import ANY, KNOWN, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import ALL, ANY, KNOWN, Pair, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import statistic
 
 
@@ -40,7 +40,8 @@ class Node(BaseModel):
 class SeriesRef(Node):
     """One series: a statistic of a slice, or a metric that the trainer logs.
 
-    Where `pair` or `slice` is left out, the rule's own is meant.
+    Where `pair` or `slice` is left out, the rule's own is meant. A metric that is logged for each tool is that of the
+    rule's tool, where its slices are `tool:*`; with `slice: all` that of all tools.
     """
 
     stat: str | None = None
@@ -56,16 +57,24 @@ class SeriesRef(Node):
             statistic(self.stat)
         elif self.metric is not None:
             registry.training(self.metric)
-            if self.slice or self.pair:
-                raise ValueError("slice and pair go with stat, not with metric")
+            if self.pair or self.slice not in (None, ALL):
+                raise ValueError("slice and pair go with stat; with metric, slice may be all")
         return self
 
     def key(self, pair: Pair | None, slice: SliceName) -> SeriesKey:
-        """Name of the series, with the rule's `pair` and `slice` where it leaves them out."""
+        """Name of the series, with the rule's `pair` and `slice` where it leaves them out; of a tool, its own."""
         of = self.pair or pair
         if self.stat is None or of is None:  # a rule without a pair reads metrics alone
-            return str(self.metric)
+            return str(self.metric) + (f":{slice.partition(':')[2]}" if self.of_cell(slice) else "")
         return StatKey(of, self.slice or slice, self.stat)
+
+    def of_cell(self, slice: SliceName) -> bool:
+        """Whether a metric is meant that may be logged of `slice` alone, as of one tool, and not that of all."""
+        return (
+            self.metric is not None
+            and self.slice is None
+            and registry.training(self.metric).per == slice.partition(":")[0]
+        )
 
     @property
     def definition(self) -> registry.Metric:

@@ -75,7 +75,7 @@ class Watch:
         self.finding: Finding | None = None
         self.past: list[Finding] = []
         self.given = False
-        """Whether the pair was ever observed, and gave a signal."""
+        """Whether the pair was ever observed, and gave a signal; of metrics, whether they are not those of one tool."""
         self._blindness: Reason | None = reason(Why.NO_STEP)
         """Why it cannot see, where its readers do not tell."""
         self._has_seen, self._missed = False, 0
@@ -102,7 +102,8 @@ class Watch:
         said = [one.holds for one in self._deciding]
         if said != self._said:  # at most steps nothing new is said
             self._said, self._verdict = said, self._judge()
-        self.given = self.given or self.pair is None or self.pair not in observed.absent
+        of_all = self.pair is None and any_of(self.slice) is None  # a metric need not be logged of each tool
+        self.given = self.given or of_all or (self.pair is not None and self.pair not in observed.absent)
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
             if self._verdict is None and any(series.new for one in self._deciding for series in one.looks_at):

@@ -1,0 +1,115 @@
+"""Aggregates: all that the rules read of the samples of a step, under the canonical names of the registry."""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+
+from tracker_diag.metrics.families import derived
+from tracker_diag.samples.rewards import (
+    advantage_aggregates,
+    component_aggregates,
+    correlation,
+    group_aggregates,
+    known,
+    reward_aggregates,
+    solved_of,
+)
+from tracker_diag.samples.samples import Samples
+from tracker_diag.samples.tools import tool_aggregates
+from tracker_diag.stats.arrays import Float64Array
+
+MEANS = {
+    "success_rate": "solved", "verified_success": "success", "judge_score": "judge", "human_score": "human",
+    "response_length": "length", "truncated_share": "truncated", "turns": "turns", "refusal_rate": "refuses",
+    "claimed_success": "claims", "repeat_ratio": "repeats", "unversioned_share": "unversioned",
+    "version_span": "version_span", "scorer_error_share": "scorer_error",
+}  # fmt: skip
+"""Canonical names that are the mean of a column."""
+
+
+def aggregates(
+    samples: Samples,
+    *,
+    lowest: float = np.inf,
+    highest: float = -np.inf,
+    tools: Mapping[str, str] | None = None,
+    essential: Collection[str] = (),
+) -> dict[str, float]:
+    """By canonical name, and `name:member` of one tool or component; what cannot be told is left out.
+
+    Args:
+        lowest, highest: rewards that were seen before, if any; those of `samples` count as well.
+        tools: tools with series of their own, and their names in those; all, by their own names, if left out.
+        essential: tools that were declared so.
+    """
+    rewards = known(samples["reward"])
+    if len(rewards):
+        lowest, highest = min(lowest, float(rewards.min())), max(highest, float(rewards.max()))
+    found = reward_aggregates(samples, lowest, highest)
+    found |= component_aggregates(samples.components)
+    found |= group_aggregates(samples["reward"], samples["group"])
+    found |= advantage_aggregates(samples)
+    columns = {**samples.columns, "solved": solved_of(samples)}
+    for name, column in MEANS.items():
+        if column in columns and len(some := known(columns[column])):
+            found[name] = float(some.mean())
+    found |= _checked(samples) | _lengths(samples) | _void(samples) | _style(samples)
+    if (diverse := diversity(samples["behaviour"], samples["group"])) is not None:
+        found["diversity"] = diverse
+    keys = {name: name for name in samples.calls.names} if tools is None else tools
+    return derived(found | tool_aggregates(samples, keys, essential))
+
+
+def diversity(behaviour: Float64Array, group: Float64Array) -> float | None:
+    """How many of the others in its group a sequence differs from: 0 if all do the same, 1 if none does as another.
+
+    Distinct behaviours less one over sequences less one, mean over groups; over the batch where there are no groups.
+    """
+    of = np.isfinite(behaviour)
+    groups = group[of] if np.isfinite(group[of]).all() else np.zeros(int(of.sum()))
+    if not of.any():
+        return None
+    _, place = np.unique(groups, return_inverse=True)
+    n = np.bincount(place)
+    pairs = np.unique(np.stack([place, np.unique(behaviour[of], return_inverse=True)[1]]), axis=1)
+    distinct = np.bincount(pairs[0], minlength=len(n))
+    many = n > 1
+    return float(((distinct[many] - 1) / (n[many] - 1)).mean()) if many.any() else None
+
+
+def _checked(samples: Samples) -> dict[str, float]:
+    """What a program's check gave: its score, else the share of right answers."""
+    for column in ("verifier", "correct"):
+        if len(some := known(samples[column])):
+            return {"verifier_score": float(some.mean())}
+    return {}
+
+
+def _lengths(samples: Samples) -> dict[str, float]:
+    """The longest response, and the mean length of right and of wrong answers."""
+    length, solved = samples["length"], solved_of(samples)
+    if not len(some := known(length)):
+        return {}
+    found = {"response_length_max": float(some.max())}
+    for name, of in (("response_length_right", solved > 0), ("response_length_wrong", solved <= 0)):
+        if len(some := known(length[of])):
+            found[name] = float(some.mean())
+    return found
+
+
+def _void(samples: Samples) -> dict[str, float]:
+    """Void turns over turns; where they were not counted, the episodes that neither called a tool nor said anything."""
+    void, turns = samples["void_turns"], samples["turns"]
+    if len(counted := known(void)):
+        total = known(turns[np.isfinite(void)]).sum()
+        return {"void_turn_rate": float(counted.sum() / total if total > 0 else np.mean(counted > 0))}
+    blank, calls = samples["blank"], samples["calls"]
+    both = np.isfinite(blank) & np.isfinite(calls)
+    return {"void_turn_rate": float(np.mean((blank > 0)[both] & (calls == 0)[both]))} if both.any() else {}
+
+
+def _style(samples: Samples) -> dict[str, float]:
+    """The strongest correlation of the judge's score with length and marks."""
+    found = [correlation(samples["judge"], samples[column]) for column in ("length", "marks")]
+    known_ones = [abs(one) for one in found if one is not None]
+    return {"judge_style_correlation": max(known_ones)} if known_ones else {}

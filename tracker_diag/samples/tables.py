@@ -1,0 +1,84 @@
+"""The table to read: the sequences with the highest and the lowest reward, and some that were drawn at random."""
+
+import re
+
+import numpy as np
+
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import SAMPLES, Cell, Histogram, Table
+from tracker_diag.samples.samples import Samples
+
+EACH = 4
+"""Sequences of each kind."""
+
+LONGEST = 2000
+"""Characters of a text that are shown: its first and its last half of them."""
+
+BINS = 32
+
+NAME = f"{PREFIX}samples"
+SHOWN = (
+    "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated", "turns", "calls",
+    "refuses", "claims", "repeats",
+)  # fmt: skip
+"""Columns of the table beside the parts of the reward, where they are known."""
+
+
+def samples_table(samples: Samples, step: int) -> Table:
+    """Up to twelve sequences, none twice; without rewards the random ones alone.
+
+    Which ones are random follows from the step, so that a resumed run shows the same.
+    """
+    reward = samples["reward"]
+    scored = np.flatnonzero(np.isfinite(reward))
+    order = scored[np.argsort(reward[scored], kind="stable")]
+    lowest = order[: min(EACH, len(order) // 2)]
+    highest = order[::-1][: min(EACH, len(order) - len(lowest))]
+    rest = np.setdiff1d(np.arange(samples.n), [*highest, *lowest])
+    chosen = np.sort(np.random.default_rng(step).permutation(rest)[:EACH])
+    kinds = [*(("highest", int(i)) for i in highest), *(("lowest", int(i)) for i in lowest)]
+    kinds += [("random", int(i)) for i in chosen]
+    parts = [name for name in SHOWN if name in samples.columns]
+    components = samples.components
+    with_env = any(env is not None for env, _ in samples.shown)
+    with_text = any(text is not None for _, text in samples.shown)
+    columns = ("step", "kind", "sequence", *parts, *components, *["env"] * with_env, *["text"] * with_text)
+    rows: list[tuple[Cell, ...]] = []
+    for kind, i in kinds:
+        env, text = samples.shown[i]
+        cells: list[Cell] = [step, kind, i, *(_number(samples[name][i]) for name in parts)]
+        cells += [_number(values[i]) for values in components.values()]
+        rows.append((*cells, *[env] * with_env, *[_text(text)] * with_text))
+    return Table(NAME, columns, tuple(rows))
+
+
+def reward_histogram(samples: Samples) -> Histogram | None:
+    """The rewards of the step in up to 32 bins; None where there are none. Edges are those of this step."""
+    rewards = samples["reward"]
+    rewards = rewards[np.isfinite(rewards)]
+    if not len(rewards):
+        return None
+    lowest, highest = float(rewards.min()), float(rewards.max())
+    wide = (lowest, highest) if highest > lowest and np.isfinite(highest - lowest) else None
+    if wide is None:
+        half = max(0.5, abs(lowest) * 1e-6)
+        wide = (lowest - half, lowest + half)
+    counts, edges = np.histogram(rewards, bins=BINS, range=wide)
+    return Histogram(f"{NAME}/reward/hist", SAMPLES, "reward", counts, edges, np.zeros_like(counts))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _text(said: object) -> str | None:
+    """As it is shown: cut in the midst, and without control characters."""
+    if isinstance(said, tuple):
+        decode, ids = said
+        said = decode(ids)
+    if said is None:
+        return None
+    text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} […] {text[-LONGEST // 2 :]}"
+    return re.sub(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)
