@@ -44,6 +44,8 @@ from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
+from tracker_diag.worst.decode import Decode
+from tracker_diag.worst.keep import WorstSequences
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -66,6 +68,8 @@ class Monitor:
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
         algorithm: what is trained with, for the limits that depend on it; what `config` tells by default.
+        decode: makes text of token ids, as `tokenizer.decode` does, for what the tracker and the report show of the
+            worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Monitor:
         ranks: Ranks | None = None,
         config: Mapping[str, object] | None = None,
         algorithm: Algorithm | None = None,
+        decode: Decode | None = None,
         source: str = "live",
     ) -> None:
         self._state = Health()
@@ -98,6 +103,7 @@ class Monitor:
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks)
         self._silence = Silence()
+        self._worst = WorstSequences(self._state, decode, on_disk=source == "live")
         self._rebaseline: list[str] = []
         self._curves = Curves()
         self._open: Step | None = None
@@ -203,10 +209,11 @@ class Monitor:
                 if self._intake.asked or self.observed:  # but no `log` came any more
                     self.log({})
                 self._record_baselines(self._progress.last or 0)
+                self._worst.close()
             self._summary = self._result()
         tables: tuple[Table, ...] = ()
         with self.guard("internal_errors"):
-            tables = (self.slices_table(),)
+            tables = (self.slices_table(), *self._worst.tables())
         self._out.close(self._summary, tables)
         self._intake.close()
         with self.guard("internal_errors"):
@@ -302,8 +309,8 @@ class Monitor:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
         caveats = readout.caveats(self._windows, self.health, now, self._windows.burn_in + self._windows.baseline)
-        curves = self._curves.beside(found)
-        return replace(found, caveats=caveats, tails=readout.tails(self._windows), curves=curves)
+        tails, curves, worst = readout.tails(self._windows), self._curves.beside(found), self._worst.shown()
+        return replace(found, caveats=caveats, tails=tails, curves=curves, worst=worst)
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -358,6 +365,7 @@ class Monitor:
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
         records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
+        records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
         self._out.step(step.step, own, step.unsent(records), changed, told)
         settled = self._progress.steps >= SETTLED or self._windows.settled
         if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:

@@ -9,6 +9,7 @@ from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
 from tracker_diag.report.tables import best_level, brief
+from tracker_diag.report.tokens import WORST, groups
 from tracker_diag.rules.triage import Summary
 
 
@@ -36,7 +37,8 @@ def render_html(
     text: str = environment.get_template("report.html.j2").render(
         summary=summary,
         first=summary.first_break,
-        tables=[brief(table) for table in tables],
+        tables=[brief(table) for table in tables if table.name != WORST],
+        worst=groups(summary.worst),
         figures=figures,
         swimlanes=lanes,
         sight=sighted(summary),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from tracker_diag.metrics.reasons import Reason
+from tracker_diag.records import WorstSequence
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
@@ -39,6 +40,8 @@ class Summary:
     """Rules that found nothing of their own beside one that names all of it: that one's id."""
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """What is drawn beside the findings, values by step: the outcomes first, then what the first break rests on."""
+    worst: tuple[WorstSequence, ...] = ()
+    """The sequences behind the tails, where tensors told them; without token ids."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
