@@ -30,6 +30,9 @@ CAP = 2.0**HIGHEST
 BROKEN = 1e6
 """What NaN and infinity are ranked as."""
 
+LARGEST_ID = 2.0**53
+"""What a larger token id is kept as; no vocabulary has any."""
+
 KNOWN, MODEL, TOOL, IN_SLICE = 1, 2, 4, 8
 """Bits of a token's kind: inside its sequence, sampled by the policy, a tool's or the environment's, of the slice."""
 
@@ -70,7 +73,7 @@ class Found:
             new, old, kind, ids = row[len(HEAD) :].reshape(FIELDS, WIDTH)
             kinds = kind.astype(np.int64)
             known = kinds & KNOWN > 0
-            ids = ids[known].astype(np.int64)
+            ids = np.clip(ids[known], -1, LARGEST_ID).astype(np.int64)
             yield make(
                 **dict(zip(HEAD[1:-1], map(int, whole), strict=False)),
                 tool=tool,

@@ -33,7 +33,7 @@ KINDS = {
     **dict.fromkeys(LOGPROB_COLUMNS, "floating"),
     **dict.fromkeys(("tool", "env"), "string"),
     "prompt": "string or integer",
-    **dict.fromkeys(("turn", "policy_lag"), "integer"),
+    **dict.fromkeys(("turn", "policy_lag", "token_id"), "integer"),
     "advantage": "floating",
     "control": "boolean",
 }
@@ -144,6 +144,8 @@ def _observation(file: Path, rows: Any) -> dict[str, Any]:
             # Null is none: no tool yet, no turn of a prompt.
             values = column(name, {"integer": -1, "floating": 0.0, "boolean": False}.get(KINDS[name], ""))
             found[argument] = values.astype(np.float32) if KINDS[name] == "floating" else values
+    if "token_id" in rows.column_names:
+        found["token_ids"] = column("token_id", -1)
     if "after_tool" in rows.column_names:
         found["after_tool"] = column("after_tool").astype(bool)
     elif "tool" in found:
