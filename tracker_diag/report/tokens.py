@@ -106,11 +106,12 @@ def worst_table(sequences: Sequence[WorstSequence]) -> Table:
 
 
 def _in_line(one: WorstSequence) -> str:
-    """The excerpt in one line: as text with «the largest» and [what the tool said]; else a bar a token."""
+    """The excerpt in one line, «the largest» marked: as text with [what the tool said], else as a bar a token."""
     strong, at = strengths(one), one.position - one.first
     if one.texts is None:
         shown = range(max(0, at - IN_STRIP), min(len(strong), at + IN_STRIP + 1))
         bars = ["□" if one.tool_output[i] else BARS[strong[i]] if one.sampled[i] else " " for i in shown]
+        bars[at - shown.start] = f"«{bars[at - shown.start]}»"
         return "".join(bars).strip()
     left = ""
     for before, part in zip((None, *excerpt(one)), excerpt(one), strict=False):

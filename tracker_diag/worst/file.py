@@ -23,6 +23,8 @@ OF_TOKENS = ("sampled", "tool_output", "in_slice")
 
 LARGEST = 8 << 20
 """Bytes that the file may have."""
+HEADERS, OF_FACTS = 8192, 1024
+"""Bytes of an empty file, and of what is known of each sequence, at most."""
 
 
 def unused() -> Path:
@@ -42,8 +44,8 @@ def save(path: Path, sequences: Sequence[WorstSequence]) -> None:
     Raises:
         OSError: the disk is full, say; what stood there before stays.
     """
-    bytes_each = 8 + 2 * 4 + len(OF_TOKENS)
-    total = np.cumsum([one.in_slice.size * bytes_each + 1024 for one in sequences])
+    of_token = 8 + 2 * 4 + len(OF_TOKENS)
+    total = HEADERS + np.cumsum([one.in_slice.size * of_token + OF_FACTS for one in sequences])
     kept = sequences[: int(np.searchsorted(total, LARGEST, side="right"))]
     new = path.with_suffix(".new")
     try:
