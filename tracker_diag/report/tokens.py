@@ -32,7 +32,9 @@ OF_TOKEN = 24
 """Characters of a token in the page."""
 
 MOST_PLACES, OPEN = 6, 3
-"""Slices in the page, and sequences of each that are not folded."""
+"""In the page: slices, and sequences of each that are not folded."""
+ROOM = {"worst": 8, "first": 2, "last": 2}
+"""In the page: sequences of each step of a slice."""
 MEANS = {
     "policy": ("less likely since the update", "more likely"),
     "mismatch": ("less likely for the trainer than for the sampler", "more likely"),
@@ -52,8 +54,8 @@ def strengths(one: WorstSequence) -> IntArray:
 def excerpt(one: WorstSequence) -> list[range]:
     """The parts of the window whose text is shown: around the largest, and the end of what the tool said before."""
     at = one.position - one.first
-    inside = np.flatnonzero(one.sampled | one.tool_output)
-    low, high = (int(inside[0]), int(inside[-1]) + 1) if len(inside) else (at, at + 1)
+    inside = np.flatnonzero(one.sampled | one.tool_output)  # the largest is, so there is one
+    low, high = min(at, int(inside[0])), max(at, int(inside[-1])) + 1
     around = range(max(low, at - BEFORE), min(high, at + AFTER + 1))
     said = np.flatnonzero(one.tool_output[:at])
     if not len(said) or said[-1] >= around.start + OF_TOOL // 2:
@@ -150,6 +152,7 @@ class Strip:
     """One sequence as the page shows it. Lengths and places are in hundredths of the strip's width."""
 
     sequence: WorstSequence
+    tool: str
     up: str
     down: str
     broken: str
@@ -184,17 +187,18 @@ class Group:
 
 
 def groups(sequences: Sequence[WorstSequence]) -> list[Group]:
-    """The page's section, by slice; slices beyond the sixth stand in the table alone."""
+    """The page's section, by slice; what there is no room for stands in the table alone."""
     by_place: dict[tuple[str, str, int], list[WorstSequence]] = {}
     for one in sequences:
         by_place.setdefault((one.pair, one.slice, one.onset), []).append(one)
     found: list[Group] = []
-    for (pair, slice, onset), of in list(by_place.items())[:MOST_PLACES]:
+    for (pair, slice, onset), kept in list(by_place.items())[:MOST_PLACES]:
+        of = [one for moment, most in ROOM.items() for one in [one for one in kept if one.moment == moment][:most]]
         limit = of[0].limit
         top = max(_height(np.array([_largest(one) for one in of]), limit).max(), 2.0)
         strips = tuple(_strip(one, float(top)) for one in of)
         edges = tuple(limit * times for times in STRENGTHS)
-        found.append(Group(pair, slice, onset, edges, 50 / top, *MEANS[pair], strips[:OPEN], strips[OPEN:]))
+        found.append(Group(pair, visible(slice), onset, edges, 50 / top, *MEANS[pair], strips[:OPEN], strips[OPEN:]))
     return found
 
 
@@ -224,7 +228,8 @@ def _strip(one: WorstSequence, top: float) -> Strip:
     tools = tuple((100 * (a - low) / n, 100 * (b - a) / n) for a, b in _stretches(one.tool_output))
     at = 100 * (one.position - one.first - low + 0.5) / n
     first = one.first + low
-    return Strip(one, up, down, broken, n, tools, at, first, first + n - 1, tuple(_runs(one)) if one.texts else ())
+    runs = tuple(_runs(one)) if one.texts else ()
+    return Strip(one, visible(one.tool), up, down, broken, n, tools, at, first, first + n - 1, runs)
 
 
 def _stretches(flags: BoolArray) -> list[tuple[int, int]]:
@@ -249,4 +254,4 @@ def _runs(one: WorstSequence) -> Iterator[Run]:
                 text = visible(texts[i])
                 short = text if len(text) <= OF_TOKEN else f"{text[: OF_TOKEN - 1]}…"
                 cells.append(Cell(short, style, said, one.first + i == one.position))
-            yield Run(tuple(cells), (one.tool or "tool") if tool else None)
+            yield Run(tuple(cells), (visible(one.tool) or "tool") if tool else None)
