@@ -103,7 +103,7 @@ class Monitor:
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks)
         self._silence = Silence()
-        self._worst = WorstSequences(self._state, decode, on_disk=source == "live")
+        self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._rebaseline: list[str] = []
         self._curves = Curves()
         self._open: Step | None = None

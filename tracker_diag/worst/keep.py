@@ -77,11 +77,12 @@ class WorstSequences:
 
     Args:
         decode: makes text of token ids; None for no text.
-        on_disk: whether sequences with token ids are kept in a file.
+        live: whether the run is underway: then sequences with token ids are kept in a file, and it is told if a decoder
+            was given and no ids came.
     """
 
-    def __init__(self, health: Health, decode: Decode | None, *, on_disk: bool) -> None:
-        self._health, self._on_disk = health, on_disk
+    def __init__(self, health: Health, decode: Decode | None, *, live: bool) -> None:
+        self._health, self._live = health, live
         self._decoder = None if decode is None else Decoder(decode)
         self._episodes: list[_Episode] = []
         self._open: dict[Place, _Episode] = {}
@@ -151,7 +152,7 @@ class WorstSequences:
                 self._episodes.remove(over)
 
     def _say(self, intake: Intake) -> None:
-        if self._episodes and self._decoder and not intake.worst.given_ids and not self._told:
+        if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._told:
             self._told = True
             do = "give token_ids=... to observe, shaped as the log-probabilities are"
             self._health.tell([f"decode was given, but no token ids came, so no text can be shown: {do}"])
@@ -197,7 +198,7 @@ class WorstSequences:
         """Have the file written; a disk that takes nothing is counted, told once, and asked again later."""
         self._written = time.monotonic()
         kept = [one for one in self.sequences if one.token_ids is not None]
-        if not (self._on_disk and kept) or (self._writing and not last):
+        if not (self._live and kept) or (self._writing and not last):
             return
         self._writer = self._writer or Writer("tracker_diag-worst")
         self._failed(self._writer)
