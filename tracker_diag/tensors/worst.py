@@ -107,11 +107,18 @@ class WorstTokens:
     def observe(self, batch: TokenBatch, labels: Mapping[Dimension, Array], names: Names) -> None:
         """Look at the sequences of a batch. On a device nothing waits for it."""
         number, self._batches = self._batches, self._batches + 1
+        sizes = {pair: _sizes(batch, pair) for pair in {place.pair for place in self._limits} & {*batch.pairs}}
         for place, limit in self._limits.items():
-            member = _member(place, batch, labels, names) if place.pair in batch.pairs else None
+            member = _member(place, batch, labels, names) if place.pair in sizes else None
             if member is not None:
                 self.given_ids = batch.token_ids is not None
-                rows = _rows(batch, place.pair, member, limit, (labels.get("tool"), number))
+                mass = batch.by_sequence(namespace(member).clip(sizes[place.pair] * member - limit, 0.0, None))
+                chosen = _top(mass, MOST)
+                start, end = _ends(batch, chosen)
+                at = _largest_token(batch, sizes[place.pair], member, (chosen, start, end))
+                of_tool = labels["tool"][at] if "tool" in labels else 0 * at + NO_TOOL
+                head = {"mass": mass[chosen], "batch": 0 * at + number, "sequence": chosen, "tool": of_tool}
+                rows = _rows(batch, place.pair, member, head | {"start": start, "end": end, "at": at})
                 self._asked.setdefault(place, limit)
                 self._rows[place] = _largest(self._rows[place], rows) if place in self._rows else rows
 
@@ -159,25 +166,30 @@ def _member(place: Place, batch: TokenBatch, labels: Mapping[Dimension, Array], 
     return None if row is None or dimension is None else labels[dimension] == row
 
 
-def _rows(batch: TokenBatch, pair: Pair, member: Array, limit: float, about: tuple[Array | None, int]) -> Array:
-    """(≤ MOST, len(HEAD) + FIELDS × WIDTH) float64, where the batch is; of a sequence without a tail mass is 0.
+def _sizes(batch: TokenBatch, pair: Pair) -> Array:
+    """(N,) |log-ratio|, of what is not finite `BROKEN`."""
+    size = abs(batch.log_ratio(pair))
+    xp = namespace(size)
+    return xp.where(size <= CAP, size, xp.where(xp.isfinite(size), CAP, BROKEN))
+
+
+def _ends(batch: TokenBatch, chosen: Array) -> tuple[Array, Array]:
+    """(n,) where each of the `chosen` sequences begins and ends among all tokens."""
+    if batch.ids is None:
+        width = batch.width or 1
+        return chosen * width, chosen * width + width
+    xp = namespace(chosen)
+    return xp.searchsorted(batch.ids, chosen, side="left"), xp.searchsorted(batch.ids, chosen, side="right")
+
+
+def _rows(batch: TokenBatch, pair: Pair, member: Array, head: Mapping[str, Array]) -> Array:
+    """(n, len(HEAD) + FIELDS × WIDTH) float64, where the batch is.
 
     Args:
         member: (N,) True on the tokens of the slice.
-        about: (N,) the row of each token's tool, if known, and the number of the batch.
+        head: (n,) of each sequence what `HEAD` names, and where it starts, ends, and has its largest.
     """
-    xp, (tool, number) = namespace(member), about
-    size = xp.abs(batch.log_ratio(pair))
-    size = xp.where(xp.isfinite(size), xp.clip(size, None, CAP), BROKEN) * member
-    mass = batch.by_sequence(xp.clip(size - limit, 0.0, None))
-    chosen = _top(mass, MOST)
-    if batch.ids is None:
-        start = chosen * (batch.width or 1)
-        end = start + (batch.width or 1)
-    else:
-        start, end = (xp.searchsorted(batch.ids, chosen, side=side) for side in ("left", "right"))
-    at = _largest_token(batch, size, chosen, start, end)
-
+    xp, at, start, end = namespace(member), head["at"], head["start"], head["end"]
     begin = xp.minimum(xp.maximum(at - BEFORE, start), xp.maximum(end - WIDTH, start))
     index = begin[:, None] + _arange(begin, WIDTH)
     known = index < end[:, None]
@@ -186,22 +198,24 @@ def _rows(batch: TokenBatch, pair: Pair, member: Array, limit: float, about: tup
         KNOWN + MODEL * batch.model_mask[index] + TOOL * batch.tool_output[index] + IN_SLICE * member[index]
     )
     ids = 0 * kind - 1 if batch.token_ids is None else xp.where(known, _float64(batch.token_ids[index]), -1.0)
-    numbers = chosen if batch.given_ids is None else batch.given_ids[at]
-    of_tool = 0 * at + NO_TOOL if tool is None else tool[at]
-    head = [mass[chosen], 0 * at + number, numbers, end - start, begin - start, at - start, of_tool]
+    given = {} if batch.given_ids is None else {"sequence": batch.given_ids[at]}
+    whole = {**head, **given, "length": end - start, "first": begin - start, "position": at - start}
     new, old = (batch.logprobs[name][index] for name in PAIRS[pair])
-    parts = [xp.stack([_float64(one) for one in head], 1), *(_float64(one) for one in (new, old, kind, ids))]
+    parts = [xp.stack([_float64(whole[name]) for name in HEAD], 1), *(_float64(one) for one in (new, old, kind, ids))]
     return xp.concatenate(parts, 1)
 
 
-def _largest_token(batch: TokenBatch, size: Array, chosen: Array, start: Array, end: Array) -> Array:
-    """(n,) place among all tokens of the largest `size` (N,) of each of the `chosen` sequences."""
-    if namespace(size) is np:
-        return np.array([s + size[s:e].argmax() for s, e in zip(start, end, strict=True)], np.int64)
+def _largest_token(batch: TokenBatch, size: Array, member: Array, of: tuple[Array, Array, Array]) -> Array:
+    """(n,) place among all tokens of the largest `size` (N,) of the slice in each sequence: number, start and end."""
+    (chosen, start, end), xp = of, namespace(size)
+    if xp is np:
+        ends = zip(start, end, strict=True)
+        return np.array([s + (size[s:e] * member[s:e]).argmax() for s, e in ends], np.int64)
     if batch.width is not None:
-        return start + size.reshape(-1, batch.width)[chosen].argmax(1)
-    xp = namespace(size)  # where a sequence ends is known to the device alone: each is looked for among all tokens
-    return xp.stack([xp.where(batch.ids == one, size, -1.0).argmax() for one in chosen])
+        rows = size.reshape(-1, batch.width)[chosen] * member.reshape(-1, batch.width)[chosen]
+        return start + rows.argmax(1)
+    # Where a sequence ends is known to the device alone: each is looked for among all tokens.
+    return xp.stack([xp.where((batch.ids == one) & member, size, -1.0).argmax() for one in chosen])
 
 
 def _largest(one: Array, two: Array) -> Array:
