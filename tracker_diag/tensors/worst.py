@@ -112,7 +112,7 @@ class WorstTokens:
             member = _member(place, batch, labels, names) if place.pair in sizes else None
             if member is not None:
                 self.given_ids = batch.token_ids is not None
-                mass = batch.by_sequence(namespace(member).clip(sizes[place.pair] * member - limit, 0.0, None))
+                mass = batch.by_sequence(_beyond(sizes[place.pair] * member, limit))
                 chosen = _top(mass, MOST)
                 start, end = _ends(batch, chosen)
                 at = _largest_token(batch, sizes[place.pair], member, (chosen, start, end))
@@ -170,7 +170,14 @@ def _sizes(batch: TokenBatch, pair: Pair) -> Array:
     """(N,) |log-ratio|, of what is not finite `BROKEN`."""
     size = abs(batch.log_ratio(pair))
     xp = namespace(size)
-    return xp.where(size <= CAP, size, xp.where(xp.isfinite(size), CAP, BROKEN))
+    finite = xp.isfinite(size)
+    return xp.where(finite, xp.clip(size, None, CAP, out=size), BROKEN)
+
+
+def _beyond(size: Array, limit: float) -> Array:
+    """How far each of `size` is beyond `limit`, in place: fresh arrays cost more in page faults than in arithmetic."""
+    size -= limit
+    return namespace(size).clip(size, 0.0, None, out=size)
 
 
 def _ends(batch: TokenBatch, chosen: Array) -> tuple[Array, Array]:
