@@ -56,7 +56,9 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     assert "**Broke first: Weight tail grows after tool calls, on post_tool" in tags[NOTE_TAG]
 
     artifacts = {artifact.path for artifact in client.list_artifacts(run_id, "diag")}
-    assert artifacts == {"diag/events.json", "diag/findings.json", "diag/report.html", "diag/slices.json"}
+    assert artifacts == {
+        "diag/events.json", "diag/findings.json", "diag/report.html", "diag/slices.json", "diag/worst_sequences.json",
+    }  # fmt: skip
     findings = json.loads(mlflow.artifacts.load_text(f"runs:/{run_id}/diag/findings.json"))
     assert findings["first_break"]["rule"] == "POL001"
     table = mlflow.load_table("diag/slices.json", run_ids=[run_id])

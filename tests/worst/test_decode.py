@@ -115,3 +115,24 @@ def test_a_decoder_that_hangs_is_waited_for_no_longer_than_said(monkeypatch):
         release.set()
     decoder.wait(60)
     assert decoder.texts(asked) == [("w1",), ("w13",), ("w2",)]
+
+
+def test_at_the_end_it_waits_for_all_and_its_thread_ends():
+    decoder, asked = Decoder(of_words), wanted([1], [2])
+    decoder.texts(asked)
+    decoder.close(60)
+    assert decoder.texts(asked) == [("w1",), ("w2",)]
+    decoder._thread._thread.join(60)
+    assert not decoder._thread._thread.is_alive()
+    Decoder(of_words).close(0)  # one that was never asked
+
+
+def test_where_no_thread_can_be_started_there_is_no_text(monkeypatch):
+    def none_starts(name):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("tracker_diag.worst.decode.Writer", none_starts)
+    decoder = Decoder(of_words)
+    assert decoder.texts(wanted([1])) == [None]
+    assert not decoder.busy
+    assert [str(error) for error in decoder.errors()] == ["can't create new thread at interpreter shutdown"]

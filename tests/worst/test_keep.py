@@ -2,14 +2,19 @@
 
 import json
 import math
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
+import torch
 
 from tracker_diag import Monitor
 from tracker_diag.records import Table
 from tracker_diag.report.tokens import WORST
+from tracker_diag.tensors.ranks import Merged
+from tracker_diag.tensors.slices import Names
 from tracker_diag.testing import CapturingBackend, example_batch
 from tracker_diag.worst import keep
 
@@ -171,6 +176,26 @@ def test_a_disk_that_takes_nothing_is_counted_told_once_and_training_goes_on(jou
     assert max(seen.records) == 109
 
 
+def test_a_run_that_nobody_closes_keeps_its_sequences_all_the_same(journals, tmp_path):
+    """In `atexit`, when no thread can be started any more."""
+    code = """
+import runpy, sys
+from tracker_diag import Monitor
+batch = runpy.run_path(sys.argv[1])["batch"]
+monitor = Monitor(decode=str)
+for step in range(110):
+    monitor.observe(**batch(step))
+    monitor.log({}, step)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code, __file__], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert "Traceback" not in run.stderr
+    (path,) = kept_on_disk(journals)
+    with np.load(path) as found:
+        assert (found["sequence"][0], found["step"][0]) == (5, 109)
+
+
 def test_a_quiet_run_looks_at_nothing_and_shows_nothing(journals, monkeypatch):
     looked = []
     monkeypatch.setattr("tracker_diag.tensors.worst._rows", lambda *given: looked.append(given))
@@ -224,6 +249,62 @@ def test_a_resumed_run_keeps_on_from_the_next_step(journals):
     worst = [one for one in seen.summary.worst if one.moment == "worst"]
     assert (worst[0].sequence, worst[0].position, worst[0].onset) == (5, 17, first.summary().first_break.onset)
     assert {one.step for one in seen.summary.worst} <= set(range(101, 110))
+
+
+def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whole():
+    class Twice:
+        """Two ranks that observe the same."""
+
+        names = Names()
+
+        def merge(self, step, observed, names, seconds=None):
+            self.names = names
+            return Merged({pair: one + one for pair, one in observed.items()})
+
+        def errors(self):
+            return ()
+
+        def close(self):
+            pass
+
+    (alone, _), (both, monitor) = (run((batch(s) for s in range(110)), ranks=ranks) for ranks in (None, Twice()))
+    mine, ours = ([one for one in of.summary.worst if one.moment == "worst"] for of in (alone, both))
+    assert [one.sequence for one in ours] == [one.sequence for one in mine]
+    assert [one.share for one in ours] == pytest.approx([one.share / 2 for one in mine], rel=0.01)
+    assert monitor.failures == []
+
+
+@pytest.mark.parametrize("form", ["torch", "bfloat16", "packed", "ragged", "micro-batches"])
+def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
+    def given(step):
+        one = batch(step)
+        if form == "packed":
+            return {name: np.asarray(value).reshape(-1) for name, value in one.items() if name != "tool"} | {
+                "sequence_ids": np.repeat(np.arange(64) + 1000, 24),
+                "tool": one["tool"],
+            }
+        if form == "ragged":
+            return {name: value if name == "tool" else list(map(list, value)) for name, value in one.items()}
+        kinds = {"f": torch.bfloat16 if form == "bfloat16" else torch.float64}
+        return {
+            name: value if name == "tool" else torch.from_numpy(value).to(kinds.get(value.dtype.kind))
+            for name, value in one.items()
+        }
+
+    if form == "micro-batches":
+        seen = CapturingBackend()
+        monitor = Monitor([seen])
+        for step in range(110):
+            for part in (slice(32, 64), slice(0, 32)):
+                monitor.observe(**{name: value[part] for name, value in batch(step).items()})
+            monitor.log({"reward": 0.5}, step)
+        monitor.close()
+    else:
+        seen, monitor = run(map(given, range(110)))
+    worst = seen.summary.worst[0]
+    assert (worst.sequence, worst.batch) == (1005 if form == "packed" else 5, int(form == "micro-batches"))
+    assert (worst.slice, worst.tool, worst.position, worst.length) == ("post_tool", "search", 17, 24)
+    assert monitor.failures == []
 
 
 def test_a_finished_table_is_not_written_beside_journals(journals):

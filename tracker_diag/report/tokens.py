@@ -195,8 +195,8 @@ def groups(sequences: Sequence[WorstSequence]) -> list[Group]:
     for (pair, slice, onset), kept in list(by_place.items())[:MOST_PLACES]:
         of = [one for moment, most in ROOM.items() for one in [one for one in kept if one.moment == moment][:most]]
         limit = of[0].limit
-        top = max(_height(np.array([_largest(one) for one in of]), limit).max(), 2.0)
-        strips = tuple(_strip(one, float(top)) for one in of)
+        top = max(2.0, *(float(_height(_largest(one), one.limit)) for one in of))
+        strips = tuple(_strip(one, top) for one in of)
         edges = tuple(limit * times for times in STRENGTHS)
         found.append(Group(pair, visible(slice), onset, edges, 50 / top, *MEANS[pair], strips[:OPEN], strips[OPEN:]))
     return found
@@ -207,7 +207,7 @@ def _largest(one: WorstSequence) -> float:
     return float(sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
-def _height(sizes: Float64Array, limit: float) -> Float64Array:
+def _height(sizes: Float64Array | float, limit: float) -> Float64Array:
     """1 for what is at the limit, 2 for three times as much, and so on."""
     return np.asarray(np.log2(1 + sizes / limit))
 

@@ -107,7 +107,8 @@ class WorstTokens:
     def observe(self, batch: TokenBatch, labels: Mapping[Dimension, Array], names: Names) -> None:
         """Look at the sequences of a batch. On a device nothing waits for it."""
         number, self._batches = self._batches, self._batches + 1
-        sizes = {pair: _sizes(batch, pair) for pair in {place.pair for place in self._limits} & {*batch.pairs}}
+        asked = {place.pair for place in self._limits}
+        sizes = {pair: _sizes(batch, pair) for pair in batch.pairs if pair in asked}
         for place, limit in self._limits.items():
             member = _member(place, batch, labels, names) if place.pair in sizes else None
             if member is not None:

@@ -37,14 +37,18 @@ def pieces(ids: Sequence[int], decode: Decode) -> list[str]:
     texts = [""] * len(ids)
     begin = done = 0
     for i in range(len(ids)):
-        before: object = decode(list(ids[begin:done])) if done > begin else ""
-        whole: object = decode(list(ids[begin : i + 1]))
-        if not isinstance(before, str) or not isinstance(whole, str):
-            raise TypeError(f"decode: {type(whole).__name__} returned, expected a str")
+        before = _text(decode(list(ids[begin:done]))) if done > begin else ""
+        whole = _text(decode(list(ids[begin : i + 1])))
         if not whole.endswith(UNFINISHED) or i + 1 == len(ids) or i + 1 - done == MOST_PARTS:
             texts[i] = whole[len(before) :][:LONGEST]
             begin, done = done, i + 1
     return texts
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"decode: {type(given).__name__} returned, expected a str")
+    return given
 
 
 class Decoder:
@@ -67,8 +71,12 @@ class Decoder:
         for key, (ids, parts) in zip(keys, wanted, strict=True):
             if key not in self._asked:
                 self._asked.add(key)
-                self._thread = self._thread or Writer("tracker_diag-decode")
-                self._thread.put(partial(self._work, key, ids, parts))
+                try:
+                    self._thread = self._thread or Writer("tracker_diag-decode")
+                    self._thread.put(partial(self._work, key, ids, parts))
+                except RuntimeError as error:  # no thread starts in `atexit` from Python 3.12 on
+                    self._failures.append(error)
+                    self._known[key] = None
         self._asked &= {*keys}
         for key in [*self._known]:
             if key not in self._asked:
@@ -80,6 +88,12 @@ class Decoder:
         """Whether text is still to come."""
         hangs = self._begun is not None and time.monotonic() > self._begun + HUNG
         return not hangs and not self._asked <= self._known.keys()
+
+    def close(self, seconds: float) -> None:
+        """Wait until all text is there, `seconds` at most, and let the thread end."""
+        self.wait(seconds)
+        if self._thread:
+            self._thread.close(0.0)
 
     def wait(self, seconds: float) -> None:
         """Until all text is there, or `seconds` have passed, which is a failure."""

@@ -165,7 +165,9 @@ class WorstSequences:
 
     def shown(self) -> tuple[WorstSequence, ...]:
         """What may leave this machine: no token ids; text where a decoder was given, as far as it is there."""
-        return self._shown(self.sequences)
+        with self._health.guard("internal_errors"):
+            return self._shown(self.sequences)
+        return ()
 
     def _shown(self, kept: tuple[WorstSequence, ...]) -> tuple[WorstSequence, ...]:
         if self._decoder and not self._health.elsewhere():
@@ -188,8 +190,8 @@ class WorstSequences:
         """Write the file, and wait for decoder and disk, a few seconds each at most."""
         if self.shown():
             self._save(last=True)
-            if self._decoder:
-                self._decoder.wait(CLOSE_WITHIN)
+        if self._decoder:
+            self._decoder.close(CLOSE_WITHIN)
         if self._writer:
             self._writer.close(CLOSE_WITHIN)
             self._failed(self._writer)
@@ -199,6 +201,10 @@ class WorstSequences:
         self._written = time.monotonic()
         kept = [one for one in self.sequences if one.token_ids is not None]
         if not (self._live and kept) or (self._writing and not last):
+            return
+        if last and self._writer is None:  # no thread starts in `atexit` from Python 3.12 on
+            with self._health.guard("spool_errors"):
+                self._write(kept)
             return
         self._writer = self._writer or Writer("tracker_diag-worst")
         self._failed(self._writer)
