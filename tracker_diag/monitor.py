@@ -27,7 +27,7 @@ from tracker_diag.metrics.aliases import key_map
 from tracker_diag.metrics.series import Pair, SeriesKey, StatKey
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import plain, say, show
-from tracker_diag.report.curves import Curves
+from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -105,7 +105,7 @@ class Monitor:
         self._silence = Silence()
         self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._rebaseline: list[str] = []
-        self._curves = Curves()
+        self._history = History()
         self._open: Step | None = None
         self._progress = Progress()
         self._source = source
@@ -241,7 +241,7 @@ class Monitor:
                 "rows": self._settings.expected_steps,
                 "engine": self._engine.state_dict(),
                 "alerts": self._alerts.state_dict(),
-                "curves": self._curves.state_dict(),
+                "history": self._history.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
                 "intake": self._intake.state_dict(),
                 "strict": self._state.strict,
@@ -269,7 +269,7 @@ class Monitor:
             self._open = Step.of_state(state["open"]) if state["open"] else None
             self._engine.load_state_dict(state["engine"], self._observed(self._open) if self._open else None)
             self._alerts.load_state_dict(state["alerts"])
-            self._curves.load_state_dict(state["curves"])
+            self._history.load_state_dict(state["history"])
             self.health.clear()
             self.health.update(state["health"])
             self.failures[:] = state["failures"]
@@ -309,8 +309,8 @@ class Monitor:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
         caveats = readout.caveats(self._windows, self.health, now, self._windows.burn_in + self._windows.baseline)
-        tails, curves, worst = readout.tails(self._windows), self._curves.beside(found), self._worst.shown()
-        return replace(found, caveats=caveats, tails=tails, curves=curves, worst=worst)
+        tails, worst = readout.tails(self._windows), self._worst.shown()
+        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -360,9 +360,9 @@ class Monitor:
             step.pairs.update(observed)
             self._say(self._silence.judged(observed))
             step.add(*self._read(own, statistics, observed), checked=bool(own or observed))
-            self._curves.add(step.step, step.series)
             changed = self._engine.evaluate(self._observed(step))
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed)]
+            self._history.add(step.step, step.series, records)
         records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
         records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))

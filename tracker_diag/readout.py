@@ -133,7 +133,7 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
 def seen(step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, engine: Engine) -> RenderableType:
     """What is seen of the run, and what would open the eyes of more rules; `told_by` as in `first_look`."""
     why = absent(windows)
-    tokens = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
+    tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair)) for pair, n in tokens.items()]
     return first_look(step, pairs, told_by, {rule.id: rule.name for rule in engine.rules}, engine.blind())
 

@@ -7,7 +7,8 @@
         self.trainer.diag.observe(logprobs=new, old_logprobs=old, model_mask=mask)
         self.log("reward", reward)
 
-Findings go to the runs of the Trainer's MLflow and W&B loggers, or, where it has none, to those that are underway.
+Findings go to the runs of the Trainer's MLflow and W&B loggers and beside the event files of its TensorBoardLogger, or,
+where it has none of these, to the runs that are underway.
 """
 
 from typing import TYPE_CHECKING, Any

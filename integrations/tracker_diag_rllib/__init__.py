@@ -7,8 +7,8 @@ or, for Ray Tune, which builds the algorithm in another process,
 
     config.callbacks(DiagnosticsCallback)
 
-Findings go to the W&B or MLflow run that is underway in the algorithm's process; under Tune that is mostly none,
-and they are told in that process's log alone.
+Findings go to the run of W&B, MLflow or Trackio that is underway in the algorithm's process; under Tune that is mostly
+none, and they are told in that process's log, and where TRACKER_DIAG_NOTIFY says.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -2,8 +2,9 @@
 
     model.learn(100_000, callback=DiagnosticsCallback())
 
-Findings go to the W&B or MLflow run that is underway when training starts. Here a token is an action of the
-environment, and each is a sequence of its own, as each is a sample of its own in PPO's loss.
+Findings go to the run of W&B, MLflow or Trackio that is underway when training starts, and beside the event files of
+`tensorboard_log`. Here a token is an action of the environment, and each is a sequence of its own, as each is a sample
+of its own in PPO's loss.
 """
 
 from typing import TYPE_CHECKING

@@ -55,8 +55,8 @@ __getattr__ = on_demand("tracker_diag_skyrl.callback", "DiagnosticsCallback", "s
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """Watch one call of `trainer.train()`; call this before it.
 
-    The diagnostics go to the run of W&B or MLflow that `trainer.tracker` has started, beside its own rows. They are
-    closed before that run is ended.
+    The diagnostics go to the run of W&B, MLflow or Trackio that `trainer.tracker` has started, beside its rows. They
+    are closed before that run is ended.
 
     Args:
         trainer: a `RayPPOTrainer` or `FullyAsyncRayPPOTrainer`.

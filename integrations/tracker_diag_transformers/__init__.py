@@ -5,8 +5,9 @@
     accelerator.init_trackers("project", config)
     monitor = attach(accelerator)   # after init_trackers
 
-Findings go to the W&B or MLflow run that the framework logs to. Reinforcement learning with TRL has an integration of
-its own, `tracker_diag_trl`, which sees the tensors too.
+Findings go to the run of W&B, MLflow or Trackio that the framework logs to, and beside the event files of its
+TensorBoard callback. Reinforcement learning with TRL has an integration of its own, `tracker_diag_trl`, which sees the
+tensors too.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -4,9 +4,9 @@
     attach(trainer)
     trainer.train()
 
-Findings go to the W&B or MLflow run that the trainer logs to. Of trainers without ratios of tokens, such as DPO or
-SFT, the rules see what they log. The state of the diagnostics is in the trainer's checkpoints: training that is resumed
-from `output_dir` goes on with its baselines.
+Findings go to the run of W&B, MLflow or Trackio that the trainer logs to, and beside the event files of its TensorBoard
+callback. Of trainers without ratios of tokens, such as DPO or SFT, the rules see what they log. The state of the
+diagnostics is in the trainer's checkpoints: training that is resumed from `output_dir` goes on with its baselines.
 """
 
 from typing import TYPE_CHECKING, Any

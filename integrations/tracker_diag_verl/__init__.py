@@ -62,7 +62,7 @@ _log = logging.getLogger("tracker_diag")
 def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str, Any] | None = None) -> Monitor:
     """Watch the training that logs to `tracking`, a `verl.utils.tracking.Tracking`; its monitor is `tracking.diag`.
 
-    The diagnostics go to the runs of W&B and MLflow that `tracking` has started, beside its own rows. They are
+    The diagnostics go to the runs of W&B, MLflow and Trackio that `tracking` has started, beside its own rows. They are
     closed when `tracking` is finished, before the trackers' runs are.
 
     Args:

@@ -156,7 +156,7 @@ def test_mlflow(way, mlflow_store, make_batch, by_hand):
     assert repr(user) == repr({step: metrics(step) for step in range(STEPS)})
     if way is not None:
         text = found.tags["mlflow.note.content"]
-        assert f"fired at step {BAD}" in text
+        assert f"Detected at step {BAD}: " in text
         check(rows, [BAD], by_hand)
 
 

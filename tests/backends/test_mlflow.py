@@ -53,12 +53,20 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     assert tags["diag.alert.rules"] == "POL001"
     assert tags["diag.first_break"].startswith("POL001 on post_tool at step ")
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert "**Broke first: Weight tail grows after tool calls, on post_tool" in tags[NOTE_TAG]
+    assert "**Weight tail grows after tool calls, on post_tool, from step " in tags[NOTE_TAG]
 
     artifacts = {artifact.path for artifact in client.list_artifacts(run_id, "diag")}
     assert artifacts == {
-        "diag/events.json", "diag/findings.json", "diag/report.html", "diag/slices.json", "diag/worst_sequences.json",
-    }  # fmt: skip
+        f"diag/{name}"
+        for name in (
+            "events.json",
+            "findings.json",
+            "report.html",
+            "slices.json",
+            "timeline.png",
+            "worst_sequences.json",
+        )
+    }
     findings = json.loads(mlflow.artifacts.load_text(f"runs:/{run_id}/diag/findings.json"))
     assert findings["first_break"]["rule"] == "POL001"
     table = mlflow.load_table("diag/slices.json", run_ids=[run_id])
@@ -201,6 +209,7 @@ def test_one_failure_near_the_end_costs_nothing_else(rng, make_batch, mlflow, mo
         "diag/findings.json",
         "diag/report.html",
         "diag/slices.json",
+        "diag/timeline.png",
     }
     assert client.get_run(active.info.run_id).data.tags["diag.alert.state"] == "error"
 
@@ -257,13 +266,13 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     slices = mlflow.load_table("diag/slices.json", run_ids=[run_id])
     assert len(slices) == len(slices[["pair", "slice"]].drop_duplicates())
     images = [artifact.path for artifact in client.list_artifacts(run_id, "images")]
-    assert len(images) == 3 * 2 * 2  # steps, pairs, sizes
+    assert len(images) == (3 * 2 + 1) * 2  # steps, pairs, and the time line; sizes
     assert {path for path in files if path.startswith("images")} == set(images)  # tried again under the same name
 
     tags = client.get_run(run_id).data.tags
     assert tags["diag.first_break"] == "NUM004 on all at step 1"
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert tags[NOTE_TAG].count("Broke first") == 1
+    assert tags[NOTE_TAG].count("**NaN or infinity, from step 1**") == 1
     tables = [table["path"] for table in json.loads(tags[TABLES_TAG])]
     assert sorted(tables) == ["diag/events.json", "diag/slices.json", "mine.json"]
     assert {artifact.path for artifact in client.list_artifacts(run_id, "diag")} == {
@@ -271,6 +280,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
         "diag/findings.json",
         "diag/report.html",
         "diag/slices.json",
+        "diag/timeline.png",
     }
 
 
@@ -334,7 +344,7 @@ print(run.info.run_id)
     done = subprocess.run([sys.executable, script, mlflow_store], capture_output=True, text=True, check=True)
     run_id = done.stdout.split()[-1]
     client = mlflow.MlflowClient()
-    assert len(client.list_artifacts(run_id, "diag")) == 4
+    assert len(client.list_artifacts(run_id, "diag")) == 5
     assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 2"
     assert client.get_run(run_id).info.status == "FINISHED"
     assert "cannot schedule" not in done.stderr

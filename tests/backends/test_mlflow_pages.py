@@ -40,22 +40,32 @@ def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_m
     experiment = active.info.experiment_id
 
     page.goto(address + view_path(experiment))
-    for title in ("Tails: p95 of |log-ratio| by slice", "Distribution of |log-ratio|, step by step"):
-        page.get_by_text(title).wait_for(timeout=60_000)
+    for title in ("Reward, evaluation, KL", "What was found", "p95 of |log-ratio| by slice"):
+        page.get_by_text(title).first.wait_for(timeout=60_000)
     for pair in ("policy", "reference"):
         for name in ("text_only", "post_tool"):
             page.get_by_text(f"watched (diag/{pair}/{name}/p95)").wait_for(timeout=60_000)
+    page.get_by_text("Distribution of |log-ratio|, step by step").scroll_into_view_if_needed(timeout=60_000)
     images = page.locator("img[src*='artifact'], img[src^='blob:']")
-    images.first.wait_for(timeout=60_000)
-    assert images.count() >= 2
+    images.nth(2).wait_for(timeout=60_000)
     assert page.get_by_text("No image logged at this step").count() == 0
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
-    page.get_by_text("Broke first: ").first.wait_for(timeout=60_000)
+    note = page.get_by_text("Weight tail grows after tool calls, on post_tool, from step").first
+    note.wait_for(timeout=60_000)
+    page.get_by_text("Do first: Read ten of the tool results").wait_for(timeout=60_000)
     page.get_by_text("diag.alert.state").first.wait_for(timeout=60_000)
-
-    page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}/artifacts/diag/report.html")
-    report = page.frame_locator("iframe")
+    picture = page.locator("img[src*='timeline.png']")
+    picture.wait_for(timeout=60_000)
+    assert picture.evaluate("one => one.naturalWidth") == 760
+    with page.expect_popup() as charts:
+        page.get_by_role("link", name="Charts", exact=True).click()
+    charts.value.get_by_text("What was found").first.wait_for(timeout=60_000)
+    charts.value.close()
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="Report", exact=True).click()
+    report = opened.value.frame_locator("iframe")
     report.get_by_text("Incident 1: Weight tail grows after tool calls").wait_for(timeout=60_000)
     report.get_by_text("Weight tail grows after tool calls: first on post_tool").wait_for(timeout=60_000)
     report.get_by_text("POL001 post_tool").first.wait_for(timeout=60_000)
+    assert report.get_by_role("img", name="policy p95, from").count() == 1

@@ -12,10 +12,11 @@ import typer
 from typer.testing import CliRunner
 
 from tracker_diag import wrap
-from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rules_in
-from tracker_diag.backends.panels import NAME
+from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, keys_in
+from tracker_diag.backends.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
 from tracker_diag.backends.wandb_view import workspace
 from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.rules.new import write_new
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
@@ -122,7 +123,7 @@ def charts(tag):
 def line_charts(tag):
     """Keys of each line chart, by section."""
     state = charts(tag)
-    named = {section["uuid"]: section["name"].partition(":")[0] for section in state["compareRunSections"]}
+    named = {section["uuid"]: section["name"] for section in state["compareRunSections"]}
     lines = {}
     for chart in state["compareRunCharts"]:
         if chart["type"] == "LINE":
@@ -172,11 +173,13 @@ def test_the_view_of_mlflow_has_all_sections_and_only_pairs_that_are_there(rng, 
     mlflow_run(rng, make_batch)
     tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
     state, lines = charts(tag), line_charts(tag)
-    assert list(lines) == SECTIONS
-    assert ["diag/reference/text_only/p95", "diag/reference/post_tool/p95"] in lines["Tails"]
-    assert {key.split("/")[1] for keys in lines["Shape"] for key in keys} == {"policy", "reference"}
-    assert lines["Rules"] == [["diag/rule/NUM004"]]
-    assert {chart["step"] for chart in state["compareRunCharts"] if chart["type"] == "IMAGE"} == {2}
+    assert [*lines] == [OUTCOME, *(plot.title for plot in PLOTS), RULES]
+    assert lines[OUTCOME] == [["reward"]]
+    of_p95 = lines["p95 of |log-ratio| by slice"]
+    assert of_p95 == [[f"diag/{pair}/{name}/p95" for name in CONTEXT] for pair in ("policy", "reference")]
+    assert lines[RULES] == [["diag/rule/NUM004"]]
+    images = [(*chart["imageKeys"], chart["step"]) for chart in state["compareRunCharts"] if chart["type"] == "IMAGE"]
+    assert images == [("diag/timeline", 0), ("diag/policy/tail", 2), ("diag/reference/tail", 2)]
     assert len(tag) < 20_000  # MLflow takes no more
 
 
@@ -188,7 +191,7 @@ def test_the_view_of_mlflow_shows_own_rules_and_keeps_those_of_other_runs(rng, m
     mlflow_run(rng, make_batch, reward=0.05, rules=tmp_path / "own")
     mlflow_run(rng, make_batch)
     tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
-    assert line_charts(tag)["Rules"] == [["diag/rule/ACM001"], ["diag/rule/NUM004"]]
+    assert line_charts(tag)[RULES] == [["diag/rule/ACM001"], ["diag/rule/NUM004"]]
     assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
 
 
@@ -200,24 +203,40 @@ def test_a_run_without_tensors_has_a_view_of_its_rules(mlflow_store):
         watched = wrap(mlflow)
         watched.log_metrics({"reward": math.nan}, step=0)
         watched.diag.close()
-    assert line_charts(mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG])["Rules"] == [["diag/rule/NUM004"]]
+    assert line_charts(mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG])[RULES] == [["diag/rule/NUM004"]]
 
 
 @pytest.mark.parametrize(
     "view", ["", "{}", "[]", "x", '{"state": 1}', '{"state": "deflate;AAAA"}', '{"state": "e30="}']
 )
 def test_a_view_that_is_none_of_ours_shows_no_rules(view):
-    assert rules_in(view) == set()
+    assert keys_in(view) == set()
 
 
 def test_rules_are_shown_by_family():
     keys = {"diag/rule/POL001", "diag/rule/ACM002", "diag/rule/POL010", "diag/rule/AC001"}
     view = chart_view(["policy"], None, keys)
-    assert line_charts(view)["Rules"] == [
+    assert line_charts(view)[RULES] == [
         ["diag/rule/AC001"], ["diag/rule/ACM002"], ["diag/rule/POL001", "diag/rule/POL010"],
     ]  # fmt: skip
-    assert rules_in(view) == keys
-    assert "Rules" not in line_charts(chart_view(["policy"], None, ()))
+    assert keys_in(view) == keys
+
+
+def test_outcomes_come_first_by_what_they_are_whatever_the_trainers_call_them():
+    keys = ["train/kl", "train/reward", "train/loss", "diag/policy/all/p95", "eval/reward"]
+    assert outcome_keys(keys) == ["train/reward", "eval/reward", "train/kl"]
+    of_verl = outcome_keys(["actor/kl_loss", "critic/rewards/mean", "actor/ppo_kl"])
+    assert "critic/rewards/mean" in of_verl
+    shown = {*outcome_keys(keys), "critic/rewards/mean", "diag/rule/POL001"}
+    view = chart_view(["policy"], None, shown)
+    assert keys_in(view) == shown
+    (first, *_), *_ = line_charts(view)[OUTCOME]
+    assert first in ("train/reward", "critic/rewards/mean")
+    assert in_order(["train/kl", "train/reward"]) == ["train/reward", "train/kl"]
+
+
+def test_rules_stand_in_no_view_that_has_none():
+    assert RULES not in line_charts(chart_view(["policy"], None, ()))
 
 
 @pytest.mark.slow

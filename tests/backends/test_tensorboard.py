@@ -78,6 +78,9 @@ def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, ma
     assert tails["post_tool"] > 3 * tails["text_only"]
     assert began <= values[0].wall_time <= values[-1].wall_time <= time.time()
     assert max(value.value for value in found.Scalars("diag/rule/POL001")) == 2
+    (picture,) = found.Images("diag/timeline")
+    assert (picture.step, picture.width) == (139, 760)
+    assert picture.encoded_image_string.startswith(b"\x89PNG")
 
     last = found.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
     assert last.num == sum(last.bucket) == 8 * 32 * 12

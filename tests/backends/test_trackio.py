@@ -57,6 +57,8 @@ def test_scalars_histograms_tables_and_alerts_stand_in_the_store(rng, make_batch
     events = [row for _, key, row in tables if key == "diag/events"][-1]
     assert "what is seen at step 0" in events[0]["event"]
     assert events[1:] == [{"step": 120, "event": "new baseline: a new tool"}]
+    (picture,) = [row["diag/timeline"] for _, row in rows if "diag/timeline" in row]
+    assert picture["_type"] == "trackio.image"
     (slices,) = [row for _, key, row in tables if key == "diag/slices"]
     assert {row["slice"] for row in slices} >= {"all", "text_only", "post_tool"}
 

@@ -9,6 +9,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
+from tracker_diag.stats.attribution import Carrier
 
 
 @pytest.fixture
@@ -20,17 +21,16 @@ def summary():
 
 def test_everything_is_escaped_and_nothing_is_loaded(summary):
     table = Table("diag/<b>", ("a", "b"), (("<i>", 0.123456), (None, 12345)))
-    page = render_html(summary, [table], {"policy <pair>": "data:image/png;base64,AA=="})
+    page = render_html(summary, [table])
     assert "<script>" not in page
     assert "<i>" not in page
-    assert "policy &lt;pair&gt;" in page
     assert "0.123" in page
     assert "12,345" in page
     assert "http" not in page.replace("http-equiv", "")
 
 
 def test_it_says_what_broke_and_who_was_blind(summary):
-    page = render_html(summary, [], {})
+    page = render_html(summary)
     assert "NaN or infinity, from step 0" in page
     assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
     assert f"2 of {len(catalog())} active, " in page
@@ -45,7 +45,7 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
         Finding(rules[id], None, slice, "firing", onset, fired, None, f"{id} says this", ())
         for id, slice, onset, fired in parts
     )
-    page = render_html(Summary("x", 50, 0, 49, found, {}, ()), [], {})
+    page = render_html(Summary("x", 50, 0, 49, found, {}, ()))
     top, below = page.split("</h2>", 1)
     assert "Damage</span>, since step 30: OUT001 says this." in top
     assert "With it: Effective sample size collapses." in top
@@ -63,6 +63,24 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
 
 def test_a_quiet_run_is_said_to_be_quiet():
     engine = Engine(catalog())
-    page = render_html(Summary.of(engine, "x", 0, None, None), [], {})
+    page = render_html(Summary.of(engine, "x", 0, None, None))
     assert "No rule fired at warn or above" in page
     assert f"0 rules could see and found nothing; {len(catalog())} could not see" in page
+
+
+def test_cells_that_carry_it_are_bars_of_shares():
+    rule = next(rule for rule in catalog() if rule.id == "POL001")
+    carriers = (Carrier("tool:<b>", 0.71, 0.18, 0.5), Carrier("turn:1", 0.9, 0.4, 0.5))
+    one = Finding(rule, "policy", "post_tool", "firing", 5, 9, None, "what", (), carried_by=carriers)
+    page = render_html(Summary("x", 50, 0, 49, (one,), {}, ()))
+    assert "tool:&lt;b&gt; <small>71 % of the growth, 18 % of the tokens" in page
+    assert page.count("Which cells carry it") == 1
+    assert '<i style="width:71.0%' in page
+
+
+def test_slices_stand_in_the_order_of_their_growth():
+    columns = ("pair", "slice", "p95", "p95 baseline")
+    rows = (("policy", "calm", 0.1, 0.1), ("policy", "new", 5.0, None), ("policy", "ill", 0.4, 0.1))
+    page = render_html(Summary("x", 0, None, None, (), {}, ()), [Table("diag/slices", columns, rows)])
+    places = [page.index(f"<td>{name}</td>") for name in ("ill", "calm", "new")]
+    assert places == sorted(places)

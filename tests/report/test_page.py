@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from tracker_diag import Monitor
+from tracker_diag.report.html import render_html
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.page import run_page
 from tracker_diag.runs.sources.run import FinishedRun
@@ -63,6 +65,27 @@ def test_it_can_be_read_without_seeing_it(long_run, page, tmp_path):
     fold.locator("summary").focus()
     page.keyboard.press("Enter")
     assert fold.evaluate("one => one.open")
+
+
+def test_the_tails_of_a_live_run_follow_the_slider_by_keyboard(rng, make_batch, page, tmp_path):
+    monitor = Monitor()
+    for step in range(12):
+        monitor.observe(**make_batch(rng, post=0.02 * (step + 1), pairs=("policy",)))
+        monitor.log({"reward": 0.5}, step=10 * step)
+    file = tmp_path / "page.html"
+    file.write_text(render_html(monitor.close()), encoding="utf-8")
+    page.goto(file.as_uri())
+    slider = page.get_by_role("slider", name="Step")
+    drawn = page.locator(".tails path.now.post_tool")
+    last = drawn.get_attribute("d")
+    assert page.locator(".tails output").inner_text() == "110"
+    slider.focus()
+    page.keyboard.press("Home")
+    assert page.locator(".tails output").inner_text() == "0"
+    assert slider.get_attribute("aria-valuetext") == "step 0"
+    assert drawn.get_attribute("d") != last
+    page.keyboard.press("End")
+    assert drawn.get_attribute("d") == last
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

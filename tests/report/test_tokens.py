@@ -48,7 +48,7 @@ def spelled(one, word="w{}"):
 
 
 def page(*sequences):
-    return render_html(Summary("x", 120, 0, 119, (), {}, (), worst=sequences), [worst_table(sequences)], {})
+    return render_html(Summary("x", 120, 0, 119, (), {}, (), worst=sequences), [worst_table(sequences)])
 
 
 def test_a_token_is_as_strong_as_it_is_far_beyond_the_limit():

@@ -38,7 +38,7 @@ def report(request, tmp_path):
     moments = ["worst"] * 8 + ["first"] * 2
     worst = tuple(sequence(rng, i, moment, request.param) for i, moment in enumerate(moments))
     file = tmp_path / "page.html"
-    file.write_text(render_html(Summary("x", 120, 0, 119, (), {}, (), worst=worst), [], {}), encoding="utf-8")
+    file.write_text(render_html(Summary("x", 120, 0, 119, (), {}, (), worst=worst), []), encoding="utf-8")
     return file
 
 

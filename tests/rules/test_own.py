@@ -75,12 +75,12 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     console.print(verdict(summary))
     assert "broke first  Reward is low" in (text := console.export_text())
     assert "do first" not in text
-    page = render_html(summary, [findings_table(summary.findings)], {})
+    page = render_html(summary, [findings_table(summary.findings)])
     assert "<strong>Reward is low</strong>" in page
     assert "What to do" not in page
     assert "false alarm" not in page
-    note = mlflow_tags.note_on(summary)
-    assert note.startswith("**Broke first: Reward is low, on all, from step 3** (ACM001, fired at step 3)")
+    note = mlflow_tags.note_on(summary, *mlflow_tags.links("0", "run"))
+    assert note.startswith("**Reward is low, from step 3** (ACM001). Detected at step 3: ")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []
     assert findings_table([finding]).rows[0][-1] == ""

@@ -13,14 +13,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
-from tracker_diag.backends.mlflow_tags import note_on, tags_of
-from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, rule_keys, rules_in
+from tracker_diag.backends.mlflow_tags import links, note_on, tags_of
+from tracker_diag.backends.mlflow_view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.painter import Painter
-from tracker_diag.report.tables import events_table
+from tracker_diag.report.tables import TIMELINE, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -82,8 +82,8 @@ class MlflowBackend(Backend):
         self._since_image, self._last_image = 0, -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
         self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
-        self._rules: set[str] = set()
-        """Series of rules' states that have come; the view shows them."""
+        self._shown: set[str] = set()
+        """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
         self._metrics: list[Any] = []
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
@@ -182,9 +182,9 @@ class MlflowBackend(Backend):
                 self._last_image = step
                 self._tasks.append(partial(self._draw, step, pictures))
             self._since_image += 1
-        rules = rule_keys(record.name for record in records)
-        if not rules <= self._rules:
-            self._rules |= rules
+        rules = {record.name for record in records if record.name.startswith(RULE)}
+        if not rules <= self._shown:
+            self._shown |= rules
             self._tasks.append(self._show)
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
@@ -192,7 +192,8 @@ class MlflowBackend(Backend):
 
     def alert(self, step: int, notice: Notice) -> None:
         if notice.level != "info":
-            note = f"**{notice.level.upper()} at step {step}: {notice.title}**\n\n{notice.text}"
+            charts, _, _ = links(self._experiment, self.run_id)
+            note = f"**{notice.level.upper()} at step {step}: {notice.title}** {charts}\n\n{notice.text}"
             self._tags[NOTE_TAG] = note
 
     def event(self, step: int, event: str) -> None:
@@ -282,10 +283,11 @@ class MlflowBackend(Backend):
         self._painter.close()  # from here on nobody waits for what is drawn in this process
         found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
-        self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary)}
+        self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary, *links(self._experiment, self.run_id))}
         self._tasks += [
             partial(self._put, "findings.json", found.encode(), "diag"),
-            partial(self._report, summary, tables, pictures),
+            partial(self._report, summary, tables),
+            partial(self._timeline, summary),
             *(partial(self._write_table, table) for table in tables),
         ]
         if pictures and step != self._last_image:
@@ -293,12 +295,21 @@ class MlflowBackend(Backend):
             self._tasks.append(partial(self._draw, step, pictures))
         self.flush(last=True)
 
-    def _report(self, summary: Summary, tables: Sequence[Table], pictures: dict[str, list[Histogram]]) -> list[Task]:
-        from tracker_diag.report.figures import data_uri, tail_figure
+    def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
         from tracker_diag.report.html import render_html
 
-        figures = {pair: data_uri(tail_figure(shown, f"{pair} pair")) for pair, shown in pictures.items()}
-        return [partial(self._put, "report.html", render_html(summary, tables, figures).encode(), "diag")]
+        return [partial(self._put, "report.html", render_html(summary, tables).encode(), "diag")]
+
+    def _timeline(self, summary: Summary) -> list[Task]:
+        from tracker_diag.report.figures import pixels, png, timeline_figure
+
+        figure = timeline_figure(summary)
+        if figure is None:
+            return []
+        self._shown.add(TIMELINE)
+        given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
+        parts = self._parts(lambda client: client.log_image(self.run_id, pixels(figure), **given))
+        return [partial(self._put, "timeline.png", png(figure), "diag"), *parts, self._show]
 
     def _write_table(self, table: Table) -> list[Task]:
         if table.name == WORST:  # MLflow's own call would add to what stands there, and each of these is the whole
@@ -329,7 +340,8 @@ class MlflowBackend(Backend):
         """Write the view anew; it keeps the rules of other runs of the experiment."""
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
         image_step = self._last_image if self._last_image >= 0 else None
-        view = chart_view(list(self._pictures[1]), image_step, self._rules | rules_in(present))
+        of_run = shown_of(self._client.get_run(self.run_id).data.metrics)
+        view = chart_view(list(self._pictures[1]), image_step, self._shown | of_run | keys_in(present))
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
 
     def _parts(self, write: Callable[[Any], object]) -> list[Task]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Collection
 
-from tracker_diag.report.tables import describe
+from tracker_diag.backends.mlflow_view import view_path
+from tracker_diag.report.evidence import speaks_for
 from tracker_diag.rules.alerts import alerts
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
@@ -22,21 +23,43 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     }
 
 
-def note_on(summary: Summary) -> str:
-    """The verdict in Markdown, for the run's description."""
+def links(experiment: str, run_id: str) -> tuple[str, str, str]:
+    """In Markdown: to the charts, to the report, and the picture of what was found, all of the server of the page."""
+    return (
+        f"[Charts]({view_path(experiment).removeprefix('/')})",
+        f"[Report](#/experiments/{experiment}/runs/{run_id}/artifacts/diag/report.html)",
+        f"![Time line](get-artifact?path=diag/timeline.png&run_uuid={run_id})",
+    )
+
+
+def note_on(summary: Summary, charts: str, report: str, picture: str) -> str:
+    """The verdict in Markdown, for the run's description; MLflow folds all but its first lines.
+
+    Args:
+        charts, report: links.
+        picture: of the time line.
+    """
     first = summary.first_break
+    links = f"{charts} · {report}"
     if first is None:
+        seen, blind = len(summary.healthy), len(summary.blind)
         return (
-            f"**No rule fired at warn or above** in {summary.steps} steps. Blind: {', '.join(summary.blind) or 'none'}."
+            f"**No rule fired at warn or above** in {summary.steps} steps: {seen} rules could see, {blind} could not. "
+            f"{links}"
         )
     (incident,) = (one for one in summary.incidents if one.cause is first)
-    hangs_on = "".join(f"- {finding}\n" for finding in incident.findings[1:])
-    with_it = f"With it:\n\n{hangs_on}\n" if hangs_on else ""
-    evidence = "\n".join(f"- {describe(reading)}" for reading in first.evidence)
-    remedy = "\n".join(f"1. {text}" for text in first.rule.remedy)
-    what_to_do = f"What to do:\n\n{remedy}\n\n" if remedy else ""
-    return (
-        f"**Broke first: {first.rule.title}, on {first.slice}, from step {first.onset}** "
-        f"({first.rule.id}, fired at step {first.fired})\n\n{first.summary}.\n\n{evidence}\n\n"
-        f"{with_it}{what_to_do}The whole report: Artifacts, diag/report.html."
-    )
+    place = "" if first.slice == "all" else f", on {first.slice}"
+    parts = [
+        f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id}). Detected at step {first.fired}: "
+        f"{first.summary}. {links}"
+    ]
+    parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
+    parts += [f"**Damage** since step {one.onset}: {one.summary}." for one in incident.damage]
+    parts.append(picture)
+    if symptoms := incident.symptoms:
+        parts.append("With it:\n\n" + "\n".join(f"- {finding}" for finding in symptoms))
+    if said := speaks_for(first):
+        parts.append("Why we think so:\n\n" + "\n".join(f"- {line}" for line in said))
+    if first.rule.remedy[1:]:
+        parts.append("Then:\n\n" + "\n".join(f"1. {text}" for text in first.rule.remedy[1:]))
+    return "\n\n".join(parts)

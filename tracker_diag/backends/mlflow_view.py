@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tracker_diag.backends.panels import NAME, PLOTS, RULES
+from tracker_diag.backends.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
+from tracker_diag.report.tables import TIMELINE
 
 VIEW_KEY = "tracker-diag"
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW_KEY}"
@@ -26,7 +27,11 @@ RUNS = 50
 RULE = f"{PREFIX}rule/"
 """What the series of a rule's state begins with."""
 
+_FOUND = "What was found"
 _PICTURES = "Distribution of |log-ratio|, step by step"
+
+MOST_OUTCOMES = 8
+"""Charts of rewards, evaluations and KL, where the runs of an experiment name them in their own ways."""
 
 
 def view_path(experiment_id: str) -> str:
@@ -47,10 +52,12 @@ def save_view(client: Any, experiment: str) -> tuple[str, bool]:
         runs = client.search_runs([found.experiment_id], order_by=["attributes.start_time DESC"], max_results=RUNS)
         keys = {key for run in runs for key in run.data.metrics}
         logged = {key.removeprefix(PREFIX).partition("/")[0] for key in keys}
-        steps = [step for run in runs if (step := _image_step(client, run.info.run_id)) is not None]
+        images = [name for run in runs for name in _images(client, run.info.run_id)]
+        steps = [int(match[1]) for name in images if (match := re.search(r"[~#]tail[+%]step[+%](\d+)[+%]", name))]
         present = found.tags.get(VIEW_TAG, "{}")
-        rules = rule_keys(keys) | rules_in(present)
-        view = chart_view([pair for pair in PAIRS if pair in logged], steps[0] if steps else None, rules)
+        shown = shown_of(keys) | keys_in(present)
+        shown |= {TIMELINE} if any(re.search(r"[~#]timeline[+%]", name) for name in images) else set()
+        view = chart_view([pair for pair in PAIRS if pair in logged], steps[0] if steps else None, shown)
         if _shown(view) == _shown(present):
             return found.experiment_id, False
         client.set_experiment_tag(found.experiment_id, VIEW_TAG, view)
@@ -59,10 +66,10 @@ def save_view(client: Any, experiment: str) -> tuple[str, bool]:
     return found.experiment_id, True
 
 
-def _image_step(client: Any, run_id: str) -> int | None:
-    """The last step that a run has our pictures of."""
-    named = [re.search(r"[~#]tail[+%]step[+%](\d+)[+%]", file.path) for file in client.list_artifacts(run_id, "images")]
-    return max((int(match[1]) for match in named if match), default=None)
+def _images(client: Any, run_id: str) -> list[str]:
+    """Paths of our pictures in a run, the latest steps first."""
+    paths = [file.path for file in client.list_artifacts(run_id, "images")]
+    return sorted(paths, key=lambda path: [-int(number) for number in re.findall(r"step[+%](\d+)", path)])
 
 
 def _shown(view: str) -> tuple[object, object]:
@@ -71,33 +78,42 @@ def _shown(view: str) -> tuple[object, object]:
     return parts.get("name"), parts.get("state")
 
 
-def rule_keys(keys: Iterable[str]) -> set[str]:
-    """Those of `keys` that are the state of a rule."""
-    return {key for key in keys if key.startswith(RULE)}
+def shown_of(keys: Iterable[str]) -> set[str]:
+    """Those of a run's `keys` that have charts beside the tails: the states of rules, and the trainer's outcomes."""
+    keys = list(keys)
+    return {key for key in keys if key.startswith(RULE)} | {*outcome_keys(keys)}
 
 
-def rules_in(view: str) -> set[str]:
-    """The rules whose state a view shows; none if it is no view of ours."""
+def keys_in(view: str) -> set[str]:
+    """The same of a view that is there, with the picture of what was found; none if it is no view of ours."""
     with suppress(ValueError, LookupError, TypeError, zlib.error):
         packed = str(json.loads(view)["state"]).removeprefix("deflate;")
         charts = json.loads(zlib.decompress(base64.b64decode(packed)))["compareRunCharts"]
-        return rule_keys(key for chart in charts for key in chart.get("selectedMetricKeys", ()))
+        keys = {key for chart in charts for key in (*chart.get("selectedMetricKeys", ()), *chart.get("imageKeys", ()))}
+        return {key for key in keys if key.startswith(RULE) or not key.startswith(PREFIX) or key == TIMELINE}
     return set()
 
 
-def chart_view(pairs: Sequence[str], image_step: int | None, rules: Collection[str]) -> str:
+def chart_view(pairs: Sequence[str], image_step: int | None, shown: Collection[str]) -> str:
     """Value of the experiment tag `VIEW_TAG`.
 
     Args:
         pairs: what there are charts of; all, if none is known yet.
         image_step: where the pictures open, if there are any.
-        rules: series of rules' states; each family of rules is a chart.
+        shown: what else there are charts of: outcomes, each its own; rules, a chart a family; the picture `TIMELINE`.
     """
     charts: list[dict[str, object]] = []
     sections: list[dict[str, object]] = []
+    outcomes = in_order(key for key in shown if not key.startswith(PREFIX))[:MOST_OUTCOMES]
+    section = _section(OUTCOME, sections) if outcomes else ""
+    for key in outcomes:
+        charts.append(_chart("LINE", section, len(charts), key) | _line([key], "linear"))
+    if TIMELINE in shown:
+        section = _section(_FOUND, sections)
+        charts.append(_chart("IMAGE", section, len(charts), TIMELINE) | {"imageKeys": [TIMELINE], "step": 0})
     for plot in PLOTS:
         # A chart's own title is not shown, so each plot is a section of its own, with a chart for each pair.
-        section = _section(f"{plot.section}: {plot.title}", sections)
+        section = _section(plot.title, sections)
         for pair in pairs or PAIRS:
             if keys := plot.keys(pair):
                 charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.of.scale))
@@ -107,7 +123,7 @@ def chart_view(pairs: Sequence[str], image_step: int | None, rules: Collection[s
                 key = f"{PREFIX}{pair}/tail"
                 charts.append(_chart("IMAGE", section, len(charts), key) | {"imageKeys": [key], "step": image_step})
     families: dict[str, list[str]] = {}
-    for key in sorted(rules):
+    for key in sorted(key for key in shown if key.startswith(RULE)):
         families.setdefault(key.rstrip("0123456789"), []).append(key)
     section = _section(RULES, sections) if families else ""
     for keys in families.values():
@@ -147,7 +163,7 @@ def _section(title: str, sections: list[dict[str, object]]) -> str:
             "deleted": False,
             "isGenerated": False,
             "columns": 2,  # wide enough for a legend that tells the slices apart
-            "cardHeight": 480 if title == _PICTURES else 380,
+            "cardHeight": {_FOUND: 480, _PICTURES: 480}.get(title, 380),
         }
     )
     return uuid

@@ -1,15 +1,23 @@
 """What the panels of a tracker show, and in what order, whichever tracker it is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import get_args
 
+from tracker_diag.metrics.aliases import key_map
+from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.metrics.statistics import STATISTICS, Section, Statistic
 
-VERSION = 1
+VERSION = 2
 """Of what the panels show; a view of an older one is brought up to date."""
 
 NAME = f"Agent RL diagnostics, version {VERSION}"
+
+OUTCOME = "Reward, evaluation, KL"
+
+OUTCOMES = ("reward", "eval_score", "kl")
+"""Canonical names of what a reader looks at first."""
 
 RULES = "Rules: 0 healthy, 1 pending, 2 firing"
 
@@ -33,3 +41,18 @@ PLOTS = tuple(
     for one in STATISTICS.values()
     if one.chart and one.chart.section == section
 )
+
+
+def outcome_keys(keys: Iterable[str]) -> list[str]:
+    """Those of the trainer's own keys that stand for an outcome, the best known one for each."""
+    mapped = key_map(key for key in keys if not key.startswith(PREFIX)).mapped
+    found = {name: [key for key, one in mapped.items() if one.name == name] for name in OUTCOMES}
+    return [min(known, key=lambda key: mapped[key].rank) for known in found.values() if known]
+
+
+def in_order(keys: Iterable[str]) -> list[str]:
+    """Keys of outcomes, of whatever trainers, in the order of `OUTCOMES`."""
+    keys = sorted(keys)
+    mapped = key_map(keys).mapped
+    places = {name: place for place, name in enumerate(OUTCOMES)}
+    return sorted(keys, key=lambda key: places.get(mapped[key].name, len(places)) if key in mapped else len(places))

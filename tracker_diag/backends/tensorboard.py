@@ -25,7 +25,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
 from tracker_diag.records import Cell, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.tables import brief, events_table, findings_table
+from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 
@@ -113,7 +113,10 @@ class TensorBoardBackend(Backend):
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         everything = [*tables, findings_table(summary.findings)]
         self._put([_summary(table) for table in everything if table.rows])
-        self.flush(last=True)
+        try:
+            self._put([*_timeline(summary)])
+        finally:  # it may lack matplotlib
+            self.flush(last=True)
 
     def _put(self, values: Sequence[Any]) -> None:
         self._main.put(self._step, self._at, values)
@@ -183,6 +186,18 @@ def _summary(record: Record) -> Any:
         return histogram(record)
     content = findings_text(record) if record.name == f"{PREFIX}findings" else markdown(brief(record))
     return _string(record.name, content.encode(), "text")
+
+
+def _timeline(summary: Summary) -> Generator[Any]:
+    """The picture of what was found, if there is anything to point at."""
+    require("matplotlib", "tensorboard")
+    from tracker_diag.report.figures import png, timeline_figure
+
+    figure = timeline_figure(summary)
+    if figure is not None:
+        image = _pb("summary").Summary.Image(colorspace=3, encoded_image_string=png(figure))
+        image.width, image.height = map(int, figure.canvas.get_width_height())
+        yield _pb("summary").Summary.Value(tag=TIMELINE, image=image)
 
 
 def scalar(tag: str, value: float) -> Any:

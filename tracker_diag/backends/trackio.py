@@ -16,7 +16,7 @@ from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.backends.delivery.kept import Kept
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Histogram, Record, Table
-from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.report.tables import TIMELINE, events_table, findings_table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -129,6 +129,12 @@ class TrackioBackend(Backend):
         self._tables |= {table.name: table for table in everything if table.rows}
         self._put_tables()
         self._kept.close()
+        require("matplotlib", "trackio")
+        from tracker_diag.report.figures import pixels, timeline_figure
+
+        figure = timeline_figure(summary)
+        if figure is not None:
+            self._put({TIMELINE: self._trackio.Image(pixels(figure))})
 
     def errors(self) -> Sequence[Exception]:
         found, self._failed = self._failed, []

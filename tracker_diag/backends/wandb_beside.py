@@ -10,7 +10,7 @@ from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Histogram, Record, Table
-from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.report.tables import TIMELINE, events_table, findings_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -102,6 +102,13 @@ class Beside(Backend):
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
         self.flush(last=True)
+        require("matplotlib", "wandb")
+        from tracker_diag.report.figures import pixels, timeline_figure
+
+        figure = timeline_figure(summary)
+        if figure is not None:
+            picture = self._wandb.Image(pixels(figure))
+            (self._run or self._begin()).summary[TIMELINE] = picture
 
     def _begin(self) -> Any:
         """The run beside yours: a number of its own for each process, as W&B counts rows from 0 in each."""

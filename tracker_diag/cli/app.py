@@ -116,7 +116,7 @@ def replay(
     if html:
         from tracker_diag.report.html import render_html
 
-        html.write_text(render_html(summary, [], {}), encoding="utf-8")
+        html.write_text(render_html(summary, []), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(summary.to_json(), indent=1))
     else:

@@ -1,16 +1,23 @@
-"""Pictures of a distribution: the tail of |log-ratio| by slice, with its baseline behind it."""
+"""Pictures: the tail of |log-ratio| by slice with its baseline behind it, and the time line of what was found."""
 
-import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, StrMethodFormatter
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 from tracker_diag.records import Histogram
+from tracker_diag.report.curves import Panel, panels
+from tracker_diag.report.timeline import Role, grouped, is_log
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
 COLORS = {"text_only": "#2f6fb0", "post_tool": "#d9541e"}
@@ -54,6 +61,101 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     return figure
 
 
+TONES = {"info": "#2f6fb0", "warn": "#b8460f", "error": "#b3202a"}
+"""Of a finding, by its severity."""
+
+MOST_LANES, MOST_PANELS = 8, 6
+"""Findings and curves that a picture has room for."""
+
+LEFT_OF_AXES = -0.458
+"""Where names begin, in widths of the axes."""
+
+
+def timeline_figure(summary: Summary) -> Figure | None:
+    """What was found from onset to end, and the curves that it rests on, over one axis of steps.
+
+    None where nothing was found at warn or above: there is nothing to point at.
+    """
+    first, last, cause = summary.first_step, summary.last_step, summary.first_break
+    if first is None or last is None or cause is None:
+        return None
+    lanes = grouped([one for one in summary.incidents if one.severity != "info"])[:MOST_LANES]
+    drawn = panels(summary)[:MOST_PANELS]
+    heights = [0.36 * len(lanes) + 0.1, *[0.72] * len(drawn)]
+    tall = 1.15 + sum(heights) * 1.1
+    figure = Figure(figsize=(7.6, tall), dpi=100)
+    FigureCanvasAgg(figure)
+    edges = {"left": 0.32, "right": 0.985, "top": 1 - 0.68 / tall, "bottom": 0.45 / tall, "hspace": 0.16}
+    grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **edges)
+    axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
+    _draw_lanes(axes[0], lanes, last)
+    for panel, one in zip(drawn, axes[1:], strict=True):
+        _draw_panel(one, panel, first, last)
+    marks = {cause.onset, *(findings[0].onset for role, findings in lanes if role == "damage")}
+    for one in axes:
+        one.set_xlim(first, max(last, first + 1))
+        one.spines[:].set_visible(False)
+        one.set_xticks([])
+        for mark in marks:
+            one.axvline(mark, color="0.25", lw=0.9, ls=(0, (3, 2)))
+    axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes[-1].set_xlabel("step", fontsize=9)
+    place = "" if cause.slice == "all" else f", on {cause.slice}"
+    title = _cut(f"{cause.rule.title}{place}, from step {cause.onset}", 64)
+    figure.text(0.012, 1 - 0.21 / tall, title, fontsize=12, weight="bold", va="center", parse_math=False)
+    said = _cut(cause.summary, 108)
+    figure.text(0.012, 1 - 0.47 / tall, said, fontsize=8.5, color="0.3", va="center", parse_math=False)
+    return figure
+
+
+def _draw_lanes(axes: Axes, lanes: Sequence[tuple[Role, Sequence[Finding]]], last: int) -> None:
+    for row, (role, findings) in enumerate(lanes):
+        color = TONES[max((one.severity for one in findings), key=SEVERITIES.index)]
+        for one in findings:
+            end = last if one.resolved is None else one.resolved
+            told = end if one.fired is None else one.fired
+            axes.broken_barh([(one.onset, told - one.onset)], (row - 0.32, 0.64), color=color, alpha=0.35, lw=0)
+            axes.broken_barh([(told, max(end - told, 0))], (row - 0.32, 0.64), color=color, lw=0)
+        rule, slice = findings[0].rule, findings[0].slice
+        x = LEFT_OF_AXES + 0.02 * (role in ("symptom", "damage"))
+        where = f"{rule.id}{'' if slice == 'all' else f' {slice}'}{', damage' if role == 'damage' else ''}"
+        place = axes.get_yaxis_transform()
+        axes.text(x, row - 0.18, _cut(rule.title, 38), fontsize=8.5, va="center", transform=place, parse_math=False)
+        axes.text(x, row + 0.22, where, fontsize=7.5, color=color, va="center", transform=place, parse_math=False)
+    axes.set_ylim(len(lanes) - 0.45, -0.55)
+    axes.set_yticks([])
+
+
+def _draw_panel(axes: Axes, panel: Panel, first: int, last: int) -> None:
+    values = [value for line in panel.lines.values() for value in line.values()]
+    if is_log(values):
+        axes.set_yscale("log")
+    for slice, line in panel.lines.items():
+        axes.plot([*line], [*line.values()], color=COLORS.get(slice, "0.2"), lw=1.4, label=slice or None)
+    if panel.baseline is not None:
+        axes.plot([first, last], [panel.baseline] * 2, color="0.5", lw=0.9, ls=":")
+    axes.set_facecolor("0.965")
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    ends = f"{min(values):.3g} to {max(values):.3g}{', log scale' * is_log(values)}" if values else ""
+    place = axes.transAxes
+    axes.text(LEFT_OF_AXES, 0.66, _cut(panel.name, 38), fontsize=9, va="center", transform=place, parse_math=False)
+    axes.text(LEFT_OF_AXES, 0.30, ends, fontsize=8, va="center", color="0.35", transform=place)
+    if len(panel.lines) > 1:
+        axes.legend(fontsize=7.5, loc="upper left", ncols=2, framealpha=0.6, borderpad=0.2)
+
+
+def _cut(text: str, most: int) -> str:
+    """`text` in one line of `most` characters, with boxes for those that the font has not: matplotlib warns of them."""
+    text = "".join(one if ord(one) in _glyphs() else "\N{WHITE SQUARE}" for one in " ".join(text.split()))
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+@cache
+def _glyphs() -> Mapping[int, int]:
+    return get_font(findfont(FontProperties())).get_charmap()
+
+
 def pixels(figure: Figure) -> npt.NDArray[np.uint8]:
     """(H, W, 3) uint8 RGB of the drawn figure."""
     canvas = FigureCanvasAgg(figure)
@@ -61,11 +163,11 @@ def pixels(figure: Figure) -> npt.NDArray[np.uint8]:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def data_uri(figure: Figure) -> str:
-    """The figure as a PNG in a data: URI, for a page that loads nothing."""
+def png(figure: Figure) -> bytes:
+    """The figure as a file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()
 
 
 def _share_beyond(counts: IntArray) -> Float64Array:

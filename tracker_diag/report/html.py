@@ -1,28 +1,27 @@
 """One self-contained HTML page: the verdict, the time line, each incident with its evidence, the slices, who sees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tracker_diag.errors import require
 from tracker_diag.records import Table
 from tracker_diag.report.curves import panels
+from tracker_diag.report.distributions import steppers, ticks
 from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
-from tracker_diag.report.tables import best_level, brief
+from tracker_diag.report.tables import best_level, brief, by_growth
 from tracker_diag.report.tokens import WORST, groups
 from tracker_diag.rules.triage import Summary
 
 
 def render_html(
     summary: Summary,
-    tables: Sequence[Table],
-    figures: Mapping[str, str],
+    tables: Sequence[Table] = (),
     note: str = "",
 ) -> str:
     """The page. All texts are escaped; it loads nothing from anywhere.
 
     Args:
-        figures: title → data: URI of a picture.
         note: what else is to be said, in small print at the end.
     """
     jinja2 = require("jinja2", "mlflow")
@@ -37,9 +36,10 @@ def render_html(
     text: str = environment.get_template("report.html.j2").render(
         summary=summary,
         first=summary.first_break,
-        tables=[brief(table) for table in tables if table.name != WORST],
+        tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
         worst=groups(summary.worst),
-        figures=figures,
+        steppers=steppers(summary.distributions),
+        ticks=ticks(),
         swimlanes=lanes,
         sight=sighted(summary),
         opens=remedies(summary.blind),

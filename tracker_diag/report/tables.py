@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.statistics import STATISTICS
-from tracker_diag.records import Table
+from tracker_diag.records import Cell, Table
 from tracker_diag.rules.findings import Finding, Reading
 
 
@@ -57,8 +57,25 @@ def events_table(events: Sequence[tuple[int, str]]) -> Table:
     return Table(PREFIX + "events", ("step", "event"), tuple(events))
 
 
+TIMELINE = f"{PREFIX}timeline"
+"""Name of the picture of what was found."""
+
 BASELINE = "p95 baseline"
 """Column of the slices' table: p95 in the reference period."""
+
+
+def by_growth(table: Table) -> Table:
+    """The slices' table with what has grown most against its baseline on top; any other as it is."""
+    if BASELINE not in table.columns:
+        return table
+    now, then = table.columns.index("p95"), table.columns.index(BASELINE)
+
+    def growth(row: tuple[Cell, ...]) -> float:
+        value, baseline = row[now], row[then]
+        known = isinstance(value, float | int) and isinstance(baseline, float | int) and baseline > 0
+        return value / baseline if known else 0.0  # type: ignore[operator]  # both are numbers
+
+    return Table(table.name, table.columns, tuple(sorted(table.rows, key=growth, reverse=True)))
 
 
 def brief(table: Table) -> Table:

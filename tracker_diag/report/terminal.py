@@ -79,7 +79,7 @@ def _broke_first(summary: Summary, color: str, cost: str) -> Table:
         f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
         + (f"; {cost} since" if cost else ""),
     )
-    rows.add_row("evidence", _cut(first.summary, 200))
+    rows.add_row("evidence", _cut(f"at step {first.fired}: {first.summary}", 200))
     if first.rule.remedy:
         rows.add_row("do first", _cut(first.rule.remedy[0], 130))
     damage = next((one.damage for one in summary.incidents if one.cause is first), ())

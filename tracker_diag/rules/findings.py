@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from html import escape
 from typing import Any, Literal, TypeAlias
 
 from tracker_diag.metrics.reasons import Reason
@@ -78,6 +79,14 @@ class Finding:
         return f"{self.rule.id} {self.rule.title} ({place}): {self.severity}, {self.state} {when}. {self.summary}."
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the same, with what to do."""
+        place = "" if self.slice == "all" else f" on {self.slice}"
+        when = f"onset at step {self.onset}" + ("" if self.fired is None else f", detected at step {self.fired}")
+        head = f"<b>{escape(self.rule.title + place)}</b> ({self.rule.id}, {self.severity}, {self.state}): {when}"
+        todo = "".join(f"<li>{escape(text)}</li>" for text in self.rule.remedy)
+        return f"<div>{head}<br>{escape(self.summary)}.<ol>{todo}</ol></div>"
 
     def moved(self, **changes: object) -> "Finding":
         return replace(self, **changes)  # type: ignore[arg-type]  # the names are this class's own fields

@@ -1,11 +1,12 @@
 """Triage: which link broke first, and what the whole run adds up to."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from tracker_diag.metrics.reasons import Reason
-from tracker_diag.records import WorstSequence
+from tracker_diag.records import Histogram, WorstSequence
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
@@ -42,6 +43,8 @@ class Summary:
     """What is drawn beside the findings, values by step: the outcomes first, then what the first break rests on."""
     worst: tuple[WorstSequence, ...] = ()
     """The sequences behind the tails, where tensors told them; without token ids."""
+    distributions: Sequence[tuple[int, tuple[Histogram, ...]]] = ()
+    """|log-ratio| of both slices at some steps of the run, and at the last one."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
@@ -70,6 +73,12 @@ class Summary:
         return f"{self.source}, {self.steps} steps. {head} {counts}"
 
     __repr__ = __str__
+
+    shown_by: ClassVar[Callable[["Summary"], str | None] | None] = None
+    """Makes what a notebook shows of it; set when the package is imported, as rules know no report."""
+
+    def _repr_html_(self) -> str | None:
+        return None if Summary.shown_by is None else Summary.shown_by(self)
 
     @cached_property
     def incidents(self) -> tuple[Incident, ...]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import UnknownName
+from tracker_diag.errors import UnknownName, require
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.reasons import Reason, not_observed
 from tracker_diag.metrics.registry import PREFIX
@@ -24,6 +24,7 @@ from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.live import NONFINITE, LiveFinding, is_ours, statistics, told
+from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
@@ -63,6 +64,30 @@ class Diagnosis:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str | None:
+        return Summary.shown_by(self.summary) if Summary.shown_by else None
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame`: a row for each step, a column for each series under its canonical name.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return require("pandas", "trackio").DataFrame(self.series).rename_axis("step").sort_index()
+
+    def plot(self) -> Any:
+        """The time line as a `matplotlib` figure, whose first axes hold the findings and the others a curve each.
+
+        None where nothing was found at warn or above.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        require("matplotlib", "mlflow")
+        from tracker_diag.report.figures import timeline_figure
+
+        return timeline_figure(self.summary)
+
     def at_least(self, severity: Severity) -> "Diagnosis":
         """The same with the findings of `severity` and above alone."""
         kept = tuple(
@@ -99,7 +124,7 @@ class Diagnosis:
 
 
 def diagnose(
-    run: FinishedRun,
+    run: FinishedRun | str,
     *,
     rules: Own = (),
     catalog: bool = True,
@@ -109,14 +134,16 @@ def diagnose(
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
 
-    `rules` and `catalog` are as in `Monitor`.
+    `run` is what `read_run` gives, or what it is read from. `rules` and `catalog` are as in `Monitor`.
 
     Raises:
         RuleError: a rule that cannot be used.
+        SourceError: `run` cannot be read.
         UnknownName: there are no aliases for `framework`.
     """
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
         raise UnknownName("framework", framework, frameworks())
+    run = read_run(run) if isinstance(run, str) else run
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
     algorithm = algorithm or algorithm_of(run.config)

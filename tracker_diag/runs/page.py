@@ -42,4 +42,4 @@ def about_keys(found: Diagnosis) -> str:
 
 def run_page(found: Diagnosis) -> str:
     """One self-contained page: the verdict, the time line with its curves, the incidents, who could not see."""
-    return render_html(found.summary, [], {}, about_keys(found))
+    return render_html(found.summary, note=about_keys(found))

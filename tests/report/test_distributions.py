@@ -1,0 +1,99 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag.readout import HISTOGRAM_EDGES
+from tracker_diag.records import Histogram
+from tracker_diag.report.distributions import HEIGHT, RAREST, STEPS, WIDTH, Distributions, path, steppers, ticks
+
+EDGES = np.array([0.0, 0.01, 0.1, 1.0])
+
+
+def histogram(counts, baseline=(0, 0, 0), slice="post_tool", pair="policy"):
+    return Histogram(f"diag/{pair}/{slice}/hist", pair, slice, np.array(counts), EDGES, np.array(baseline))
+
+
+def places(drawn):
+    return [tuple(map(float, part.split())) for part in drawn.removeprefix("M").split("L")]
+
+
+def same(one, two):
+    return [(step, [(h.slice, h.counts.tolist(), h.baseline.tolist()) for h in of]) for step, of in one] == [
+        (step, [(h.slice, h.counts.tolist(), h.baseline.tolist()) for h in of]) for step, of in two
+    ]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6 * STEPS))
+def test_some_steps_evenly_and_the_last_one_are_kept(gaps):
+    kept, steps = Distributions(), np.cumsum(gaps).tolist()
+    for step in steps:
+        kept.add(step, [histogram([step, 0, 0])])
+    shown = [step for step, _ in kept.snapshots()]
+    assert len(shown) <= STEPS + 1
+    assert shown[-1] == steps[-1]
+    every = steps.index(shown[1]) - steps.index(shown[0]) if len(shown) > 2 else 1
+    assert shown[:-1] == steps[::every][: len(shown) - 1]
+    assert every & (every - 1) == 0
+
+
+def test_of_several_calls_for_one_step_the_last_counts_and_a_step_without_tensors_is_none():
+    kept = Distributions()
+    kept.add(0, [histogram([1, 0, 0])])
+    kept.add(1, [])
+    kept.add(2, [histogram([2, 0, 0])])
+    kept.add(2, [histogram([3, 0, 0])])
+    assert same(kept.snapshots(), [(0, [histogram([1, 0, 0])]), (2, [histogram([3, 0, 0])])])
+
+
+@pytest.mark.parametrize("cut", [0, 1, STEPS, STEPS + 1, 3 * STEPS])
+def test_saved_and_restored_it_goes_on_as_if_unbroken(cut):
+    unbroken, before, after = Distributions(), Distributions(), Distributions()
+    for step in range(4 * STEPS):
+        unbroken.add(step, [histogram([step, 1, 0])])
+        if step < cut:
+            before.add(step, [histogram([step, 1, 0])])
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    for step in range(cut, 4 * STEPS):
+        after.add(step, [histogram([step, 1, 0])])
+    assert same(after.snapshots(), unbroken.snapshots())
+
+
+def test_a_path_is_the_share_beyond_each_edge_on_two_log_axes():
+    first, second, last = places(path(np.array([50, 45, 5]), EDGES))
+    assert first == pytest.approx((WIDTH * np.log(100) / np.log(3e5), HEIGHT * np.log(0.5) / np.log(RAREST)), abs=0.6)
+    assert second[1] == pytest.approx(HEIGHT * np.log(0.05) / np.log(RAREST), abs=0.6)
+    assert last[1] == HEIGHT  # nothing is beyond the last edge
+    assert path(np.zeros(3, int), EDGES) == ""
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=len(HISTOGRAM_EDGES) - 1, max_size=len(HISTOGRAM_EDGES) - 1))
+def test_every_distribution_falls_from_the_upper_left_and_stays_in_the_drawing(counts):
+    drawn = path(np.array(counts), HISTOGRAM_EDGES)
+    if drawn:
+        x, y = zip(*places(drawn), strict=True)
+        assert [*x] == sorted(x)
+        assert [*y] == sorted(y)
+        assert x[0] >= 0
+        assert 0 <= y[0] <= y[-1] <= HEIGHT
+
+
+def test_each_pair_has_its_steps_with_a_path_for_each_slice_and_the_reference_period_once_it_is_there():
+    text = histogram([9, 1, 0], slice="text_only")
+    later = histogram([1, 9, 0], (5, 5, 0))
+    other = histogram([1, 0, 0], pair="mismatch")
+    of_policy, of_mismatch = steppers([(3, (text,)), (5, (text, later)), (9, (other, text))])
+    assert (of_policy.pair, of_policy.steps) == ("policy", [3, 5, 9])
+    assert of_policy.now["text_only"] == [path(text.counts, EDGES)] * 3
+    assert of_policy.now["post_tool"] == ["", path(later.counts, EDGES), ""]
+    assert of_policy.then == {"post_tool": path(later.baseline, EDGES)}
+    assert (of_mismatch.pair, of_mismatch.steps) == ("mismatch", [9])
+    assert steppers([]) == []
+
+
+def test_ticks_lie_within_the_axis_in_order():
+    at = [place for place, _ in ticks()]
+    assert at == sorted(at)
+    assert all(0 <= place <= 100 for place in at)

@@ -1,0 +1,56 @@
+import html
+import math
+import subprocess
+import sys
+
+import pytest
+
+import tracker_diag as td
+
+ROWS = {step: {"reward": min(step, 60) / 60 if step < 70 else 0.1, "<kl>": 0.1} for step in range(120)}
+
+
+@pytest.fixture
+def found(tmp_path):
+    lines = (f'{{"step": {step}, "reward": {row["reward"]}}}' for step, row in ROWS.items())
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    return td.diagnose(str(tmp_path / "metrics.jsonl"))
+
+
+def test_a_summary_is_its_page_in_a_frame(found):
+    shown = found._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    page = html.unescape(shown)
+    assert "Reward has lost what it had gained" in page
+    assert shown.count("<") == 2  # the frame's own, and its end
+    assert found.summary._repr_html_() == shown
+
+
+def test_a_finding_says_what_it_is_and_what_to_do_and_is_escaped():
+    monitor = td.Monitor()
+    monitor.log({"<script>loss": math.nan}, step=0)
+    (finding,) = monitor.close().findings
+    shown = finding._repr_html_()
+    assert "NaN or infinity</b> (NUM004, error, firing): onset at step 0, detected at step 0" in shown
+    assert shown.count("<li>") == len(finding.rule.remedy)
+    assert "<script>" not in shown
+    assert "&lt;script&gt;loss" in shown
+
+
+def test_series_are_a_data_frame_and_the_time_line_a_figure(found):
+    frame = found.to_pandas()
+    assert frame.index.name == "step"
+    assert frame["reward"].tolist() == [row["reward"] for row in ROWS.values()]
+    _, reward = found.plot().axes
+    assert len(reward.lines[0].get_xdata()) == len(ROWS)
+
+
+def test_where_nothing_broke_there_is_nothing_to_plot(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "reward": 1.0}')
+    assert td.diagnose(str(tmp_path / "metrics.jsonl")).plot() is None
+
+
+def test_without_jinja2_a_notebook_shows_the_text():
+    code = "import sys, tracker_diag; sys.modules['jinja2'] = None; print(tracker_diag.Monitor().close()._repr_html_())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"
