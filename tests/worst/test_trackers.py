@@ -41,9 +41,9 @@ def train(run, log):
     assert run.diag.failures == []
 
 
-def written(*folders):
-    """All bytes of all files in `folders`, but for the file that ids are kept in."""
-    files = [file for folder in folders for file in Path(folder).rglob("*") if file.is_file()]
+def written(*places):
+    """All bytes of all files in `places`, but for the file that ids are kept in."""
+    files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
     return b"".join(file.read_bytes() for file in files if not file.name.startswith("worst-"))
 
 
@@ -99,7 +99,7 @@ def tracker(request, tmp_path):
         train(run, lambda metrics, step: run.log(metrics, step=step))
         trackio.finish()
         found = [row["diag/worst_sequences"] for _, row in runs.rows() if "diag/worst_sequences" in row]
-        return found[-1]["_value"], None, [Path(trackio.utils.TRACKIO_DIR)]
+        return found[-1]["_value"], None, list(Path(trackio.utils.TRACKIO_DIR).rglob(f"*{runs.project}*"))
 
     return of_trackio
 
