@@ -29,6 +29,7 @@ def test_public_names_are_pinned():
         "TokenBatch",
         "UnknownName",
         "catalog",
+        "compare",
         "diagnose",
         "load_rules",
         "read_run",

@@ -22,6 +22,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog, load_rules
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.replay import replay
 from tracker_diag.runs.sources.open import read_run
@@ -49,6 +50,7 @@ __all__ = [
     "TokenBatch",
     "UnknownName",
     "catalog",
+    "compare",
     "diagnose",
     "load_rules",
     "read_run",

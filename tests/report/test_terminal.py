@@ -46,7 +46,8 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
     for part in (
         "verdict after 8 steps", "broke first NaN or infinity",
         "since step 7, detected at step 7; rule NUM004; 3 steps, 2 h since",
-        "evidence at step 7: loss is NaN or infinite (1 series at this step)", "do first Save the state now", "detected) 0 7",
+        "evidence at step 7: loss is NaN or infinite (1 series at this step)",
+        "do first Save the state now", "detected) 0 7",
         "NUM004 non-finite-metric", "active, ", "--blind says what",
     ):  # fmt: skip
         assert part in text

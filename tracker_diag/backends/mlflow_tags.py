@@ -49,10 +49,8 @@ def note_on(summary: Summary, charts: str, report: str, picture: str) -> str:
         )
     (incident,) = (one for one in summary.incidents if one.cause is first)
     place = "" if first.slice == "all" else f", on {first.slice}"
-    parts = [
-        f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id}). Detected at step {first.fired}: "
-        f"{first.summary}. {links}"
-    ]
+    what = f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id})."
+    parts = [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
     parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
     parts += [f"**Damage** since step {one.onset}: {one.summary}." for one in incident.damage]
     parts.append(picture)

@@ -39,8 +39,9 @@ KINDS: Mapping[Severity, str] = {"info": "success", "warn": "warning", "error": 
 class Notifier(Backend):
     """Tells people: each notice once to each URL, in order, however long a receiver is away.
 
-    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON; a URL of any other scheme
-    is one of apprise's, such as `slack://` or `mailto://`. What is told are findings at warn and above, and their end.
+    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, with the "id" of a notice
+    that has one; a URL of any other scheme is one of apprise's, such as `slack://` or `mailto://`. What is told are
+    findings at warn and above, and their end.
 
     Args:
         urls: where to; those in the environment variable TRACKER_DIAG_NOTIFY by default.
@@ -148,7 +149,8 @@ class _Webhook:
 
     def tell(self, notice: Notice, run: str | None) -> None:
         body = {"title": notice.title, "text": notice.text, "level": notice.level, "step": notice.step}
-        problem, later = self._post(json.dumps(body | ({"run": run} if run else {})).encode())
+        body |= {name: known for name, known in (("run", run), ("id", notice.id)) if known}
+        problem, later = self._post(json.dumps(body).encode())
         if problem:  # raised here, so that no error hangs on it that knows the URL
             raise (OSError if later else Refused)(f"{self}: {problem}")
 

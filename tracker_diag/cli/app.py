@@ -1,8 +1,7 @@
-"""The command line: `tracker-diag demo | replay | diagnose | rules | panels | flush | integrations`."""
+"""The command line: `tracker-diag demo`, `diagnose`, `compare`, `watch`, `replay`, `rules`, `panels`, `flush` and more."""
 
 import json
 import os
-from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, TypeAlias, cast, get_args
@@ -11,10 +10,13 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 
+from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
+from tracker_diag.cli.severity import FailOn
+from tracker_diag.cli.watch import watch
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.terminal import blindness, headline, verdict
@@ -39,17 +41,12 @@ Blind: TypeAlias = Annotated[
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Say it in one line.")]
 
 
-class FailOn(str, Enum):
-    """Severities that `--fail-on` takes."""
-
-    warn = "warn"
-    error = "error"
-
-
 rules_app.command("export-wandb")(export_wandb)
 app.add_typer(rules_app, name="rules")
 app.add_typer(panels_app, name="panels")
 app.command()(integrations)
+app.command()(compare)
+app.command()(watch)
 
 
 def _version(asked: bool) -> None:

@@ -1,8 +1,8 @@
 """One self-contained HTML page: the verdict, the time line, each incident with its evidence, the slices, who sees."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from tracker_diag.errors import require
 from tracker_diag.records import Table
 from tracker_diag.report.curves import panels
 from tracker_diag.report.distributions import steppers, ticks
@@ -10,6 +10,7 @@ from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
 from tracker_diag.report.tables import best_level, brief, by_growth
+from tracker_diag.report.templates import rendered
 from tracker_diag.report.tokens import WORST, groups
 from tracker_diag.rules.triage import Summary
 
@@ -24,16 +25,18 @@ def render_html(
     Args:
         note: what else is to be said, in small print at the end.
     """
-    jinja2 = require("jinja2", "mlflow")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"best_level": best_level, "cell": _cell}
-    environment.filters |= {"speaks_for": speaks_for, "speaks_against": speaks_against}
     loud = [one for one in summary.incidents if one.severity != "info"]
     first, last = summary.first_step, summary.last_step
     lanes = None if first is None or last is None else swimlanes(loud, first, last, panels(summary))
-    text: str = environment.get_template("report.html.j2").render(
+    filters: dict[str, Callable[..., Any]] = {
+        "best_level": best_level,
+        "cell": _cell,
+        "speaks_for": speaks_for,
+        "speaks_against": speaks_against,
+    }
+    return rendered(
+        "report.html.j2",
+        filters,
         summary=summary,
         first=summary.first_break,
         tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
@@ -45,7 +48,6 @@ def render_html(
         opens=remedies(summary.blind),
         note=note,
     )
-    return text.encode(errors="replace").decode()  # halves of a character, which no file takes
 
 
 def _cell(value: str | float | None) -> str:

@@ -38,6 +38,8 @@ class Notice:
     title: str
     """Under 64 characters, as W&B asks."""
     text: str
+    id: str = ""
+    """What tells it from every other one, where it may be sent twice; a receiver can tell by it."""
 
 
 class HasFindings(Protocol):

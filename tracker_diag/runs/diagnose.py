@@ -1,6 +1,5 @@
 """Diagnose: a finished run's metrics through the very same rules, and what each finding has cost since its onset."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,11 +8,9 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import UnknownName, require
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.reasons import Reason, not_observed
-from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import Pair
-from tracker_diag.records import Scalar
 from tracker_diag.report.curves import chosen
-from tracker_diag.rules.alerts import Alerts, Notice
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
@@ -21,9 +18,9 @@ from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.model import Severity
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.live import NONFINITE, LiveFinding, is_ours, statistics, told
+from tracker_diag.runs.judge import Judge
+from tracker_diag.runs.live import LiveFinding, is_ours, statistics, told
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
 
@@ -149,38 +146,30 @@ def diagnose(
     algorithm = algorithm or algorithm_of(run.config)
     settings = GrowthSettings.for_run(len(rows))
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
-    alerts, notices = Alerts(), list[Notice]()
+    judge, notices = Judge(engine, run.config, run.quantum), list[Notice]()
     series: dict[str, dict[int, float]] = {}
-    tokens, absent = 0.0, _absent(rows)
+    absent = absent_in(rows)
     for step, row in rows.items():
-        now = dict(statistics(row)) | {
-            name: Scalar(name, value, quantum=run.quantum) for name, value in keys.values(row).items()
-        }
-        now = {name: one for name, one in now.items() if math.isfinite(one.value)}
+        now = judge.read(row, keys)
         for name, one in now.items():
             series.setdefault(name, {})[step] = one.value
-        bad = [key for key, value in row.items() if not math.isfinite(value) and not is_ours(key)]
-        if row.get(NONFINITE, tokens) > tokens:
-            tokens = row[NONFINITE]
-            bad.append(NONFINITE.removeprefix(PREFIX))
-        changed = engine.evaluate(Observed(step, now, tuple(bad), absent, config=run.config))
-        notices += alerts.notices(step, changed, engine)
+        notices += judge.take(step, row, now, absent)
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = Summary.of(engine, run.source, len(steps), first, last)
     summary = replace(summary, curves={name: series[name] for name in chosen(summary, series)})
-    seconds = run.seconds or _seconds(rows, series.get("step_seconds", {}))
+    seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)), tuple(notices))
 
 
-def _absent(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:
+def absent_in(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:
     """The pairs that a run with statistics of slices has none of; nothing is known of a run without any."""
     there: set[Pair] = {key.pair for row in rows.values() for key, _ in statistics(row)}
     return not_observed(there) if there else {}
 
 
-def _seconds(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:
+def elapsed(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:
     """Wall time since the first of `rows`: from the time of a step as logged, else from the sum at the end."""
     ends = [row[key] for row in rows.values() for key in RUNTIME if key in row]
     mean = ends[-1] / max(rows) if ends and max(rows) > 0 else None

@@ -145,6 +145,13 @@ def answer(query, variables=None, **_):
     operation = re.search(r"(?:query|mutation) (\w+)", query)[1]
     if operation in {"Viewer", "GetDefaultEntity"}:
         return {"viewer": {"id": "x", "entity": "e", "username": "u", "flags": "{}", "teams": {"edges": []}}}
+    if operation == "Runs":
+        others = {"y": {"config": '{"diag_of": {"value": "x"}}'}, "z": {"state": "running"}}
+        summary = json.dumps({"_step": 4, "_timestamp": 1004.5})
+        nodes = [RUN | {"summaryMetrics": summary}, *(RUN | {"name": name} | more for name, more in others.items())]
+        page = {"endCursor": None, "hasNextPage": False}
+        runs = {"edges": [{"node": node, "cursor": node["name"]} for node in nodes], "pageInfo": page}
+        return {"project": {"internalId": "1", "runCount": 3, "readOnly": True, "runs": runs}}
     if variables.get("name", variables.get("run", variables.get("runName"))) != "r":
         return {"project": {"run": None}}
     run = {
@@ -180,12 +187,20 @@ def server():
         thread.join()
 
 
-def read_online(name, address, tmp_path):
+SHOW = {
+    "read_wandb_api": "(found.rows, found.config, found.seconds, found.notes)",
+    "list_wandb": "[(one.source, one.name, one.over, one.updated, bool(one.mark)) for one in found]",
+}
+SHOW["list_wandb_project"] = SHOW["list_wandb"]
+
+
+def read_online(name, address, tmp_path, how="read_wandb_api"):
     """In a process of its own: W&B keeps one service with one login for each."""
     code = (
-        "from tracker_diag.errors import SourceError\nfrom tracker_diag.runs.sources.wandb_api import read_wandb_api\n"
-        f"try:\n    run = read_wandb_api({name!r}, 'it')\n    print((run.rows, run.config, run.seconds, run.notes))\n"
-        "except SourceError as error:\n    print(error)\n"
+        f"from tracker_diag.errors import SourceError\nfrom tracker_diag.runs.sources.run import Gone\n"
+        f"from tracker_diag.runs.sources.wandb_api import {how}\n"
+        f"try:\n    found = {how}({name!r}, 'it')\n    print({SHOW[how]})\n"
+        "except SourceError as error:\n    print('gone: ' * isinstance(error, Gone) + str(error))\n"
     )
     environment = os.environ | {
         "WANDB_BASE_URL": address, "WANDB_API_KEY": "a" * 40, "WANDB_SILENT": "true", "HOME": str(tmp_path),
@@ -208,8 +223,19 @@ def test_an_online_run(server, tmp_path):
 
 
 @pytest.mark.slow
+def test_how_online_runs_stand(server, tmp_path):
+    one = read_online("e/p/r", server, tmp_path, "list_wandb")
+    assert one == "[('wandb:e/p/r', 'nice', 'finished', 1767225600.0, True)]"
+    assert read_online("e/p", server, tmp_path, "list_wandb_project") == (
+        "[('wandb:e/p/r', 'nice', 'finished', 1004.5, True), ('wandb:e/p/z', 'nice', '', 1767225600.0, False)]"
+    )
+    assert read_online("e/p/none", server, tmp_path, "list_wandb").startswith("gone: it: Could not find run")
+    assert read_online("e/p/r", server, tmp_path, "list_wandb_project") == "it: expected wandb:<entity>/<project>"
+
+
+@pytest.mark.slow
 def test_online_runs_that_cannot_be_read(server, tmp_path, free_port):
-    assert read_online("e/p/none", server, tmp_path) == "it: Could not find run <Run e/p/none (not found)>"
+    assert read_online("e/p/none", server, tmp_path) == "gone: it: Could not find run <Run e/p/none (not found)>"
     assert read_online("p/r", server, tmp_path) == "it: expected wandb:<entity>/<project>/<run>"
     closed = f"http://127.0.0.1:{free_port}"
     assert read_online("e/p/r", closed, tmp_path) == f"it: no answer from {closed} within 10 s"

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,13 +16,17 @@ from urllib.parse import unquote, urlsplit
 from tracker_diag.errors import SourceError, require, without_password
 from tracker_diag.runs.sources.keys import plain
 from tracker_diag.runs.sources.rows import Rows
-from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
+from tracker_diag.runs.sources.run import FinishedRun, Gone, Listed, Progress, one_line
 
 LARGEST = sys.float_info.max
 """What MLflow stores for infinity."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """A server that does not answer within seconds is told; MLflow would wait for minutes."""
 FINDINGS, FINDINGS_TAG = "diag/findings.json", "diag.alert.state"
+UNDERWAY = {"RUNNING", "SCHEDULED"}
+MISSING = "RESOURCE_DOES_NOT_EXIST"
+PAGE = 1000
+"""Runs of an experiment that are asked for at once."""
 SYSTEM = "system/"
 """MLflow samples these by the clock and counts the samples: their steps are not the run's."""
 
@@ -33,25 +38,89 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
         MissingExtra: mlflow is not installed.
         SourceError: "source: what is wrong".
     """
+    run_id, _, uri = name.partition("@")
+    if not run_id:
+        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
+    with _asking(uri, source) as client:
+        return _history(client, client.get_run(run_id), source, progress)
+
+
+def list_mlflow(name: str, source: str) -> list[Listed]:
+    """How the run `<run id>[@tracking uri]` stands, as a list of one.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        Gone: the run was deleted.
+        SourceError: "source: what is wrong".
+    """
+    run_id, _, uri = name.partition("@")
+    if not run_id:
+        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
+    with _asking(uri, source) as client:
+        run = client.get_run(run_id)
+        if run.info.lifecycle_stage == "deleted":
+            raise Gone(f"{source}: the run was deleted")
+        return [_listed(run, uri)]
+
+
+def list_mlflow_project(name: str, source: str) -> list[Listed]:
+    """All runs of the experiment `<name or id>[@tracking uri]` that are not deleted.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        SourceError: "source: what is wrong"; also where there is no such experiment.
+    """
+    wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
+    if not wanted:
+        raise SourceError(f"{source}: expected mlflow:<experiment name or id>[@tracking uri]")
+    with _asking(uri, source) as client:
+        experiment = client.get_experiment_by_name(wanted)
+        experiment = experiment or (client.get_experiment(wanted) if wanted.isdecimal() else None)
+        if experiment is None or experiment.lifecycle_stage == "deleted":
+            raise SourceError(f"{source}: no experiment {wanted!r}")
+        found: list[Listed] = []
+        token = None
+        while True:
+            page = client.search_runs([experiment.experiment_id], max_results=PAGE, page_token=token)
+            found += [_listed(run, uri) for run in page]
+            token = page.token
+            if not token:
+                return found
+
+
+def _listed(run: Any, uri: str) -> Listed:
+    last = [(metric.key, metric.step, metric.timestamp, str(metric.value)) for metric in run.data._metric_objs]  # noqa: SLF001  # `metrics` has values alone
+    info, tags = run.info, run.data.tags
+    times = [at for _, _, at, _ in last] or [info.start_time or 0]
+    over = "" if info.status in UNDERWAY else info.status.lower()
+    return Listed(
+        f"mlflow:{info.run_id}{f'@{uri}' if uri else ''}",
+        info.run_name or info.run_id,
+        sha256(repr((sorted(last), info.status)).encode()).hexdigest() if last else "",
+        over,
+        max(*times, info.end_time or 0 if over else 0) / 1000,
+        state=tags.get(FINDINGS_TAG, ""),
+        first_break=tags.get("diag.first_break", ""),
+    )
+
+
+@contextmanager
+def _asking(uri: str, source: str) -> Generator[Any]:
+    """A client of the store at `uri`, or of the one that MLflow would use; what it raises inside is a SourceError."""
     require("mlflow", "mlflow")
     import mlflow
 
-    run_id, _, uri = name.partition("@")
     uri = uri or mlflow.get_tracking_uri()
-    if not run_id:
-        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
     with _patient(_local(uri, source)):
         try:
-            client = mlflow.MlflowClient(tracking_uri=uri)
-            run = client.get_run(run_id)
-            return _history(client, run, source, progress)
+            yield mlflow.MlflowClient(tracking_uri=uri)
         except SourceError:
             raise
         except Exception as error:  # each kind of store raises what its library has
             said = without_password(one_line(error))
             if "failed with exception" in said and (cause := re.search(r"Caused by (\w+)", str(error))):
                 said = f"no answer from {without_password(uri)} ({cause[1]})"
-            raise SourceError(f"{source}: {said}") from error
+            raise (Gone if getattr(error, "error_code", "") == MISSING else SourceError)(f"{source}: {said}") from error
 
 
 def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tracker_diag.errors import SourceError
+
 Progress: TypeAlias = Callable[[float], None]
 """Called now and then with the share that has been read, from 0 to 1."""
 
@@ -26,6 +28,32 @@ class FinishedRun:
     """By how much two values differ at least, if they differ: 0.001 where the source rounds to three decimals."""
     findings: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """What the diagnostics found while the run was underway, as `Finding.to_json` writes it, if they left it there."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """How a run stands, as its tracker or its file system says without reading it."""
+
+    source: str
+    """What `read_run` takes."""
+    name: str
+    """What people call it."""
+    mark: str
+    """Another one as soon as anything more was logged."""
+    over: str | None = None
+    """How it ended, `finished` or `failed` for example; empty while it goes on, None where nobody says."""
+    updated: float | None = None
+    """When something was last logged, in seconds since 1970."""
+    cut: bool = False
+    """Whether the last line has no end yet: more of it may come."""
+    state: str = ""
+    """What the diagnostics that watch it from inside say: ok, info, warn or error; empty where they say nothing."""
+    first_break: str = ""
+    """What they say broke first."""
+
+
+class Gone(SourceError):
+    """The run that was asked for is not there, or not any more."""
 
 
 def one_line(error: object) -> str:

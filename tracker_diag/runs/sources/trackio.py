@@ -5,12 +5,13 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
 from tracker_diag.runs.sources.keys import clock_of, flat, step_of
 from tracker_diag.runs.sources.rows import Rows
-from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
+from tracker_diag.runs.sources.run import FinishedRun, Gone, Listed, Progress, one_line
 
 
 def read_trackio(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -43,6 +44,54 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
     except sqlite3.Error as error:
         raise SourceError(f"{source}: no store of Trackio in {folder}: {one_line(error)}") from error
     raise SourceError(f"{source}: {missing}")
+
+
+def list_trackio(name: str, source: str) -> list[Listed]:
+    """How the run `<project>/<run>` stands, as a list of one. Trackio does not say whether a run has ended.
+
+    Raises:
+        Gone: there is no such run.
+        SourceError: "source: what is wrong".
+    """
+    for at in (at for at, character in enumerate(name) if character == "/"):
+        project, run = name[:at], name[at + 1 :]
+        if _file(_folder(), project).is_file():
+            found = [one for one in list_trackio_project(project, source) if run in {one.name, _part(one.source)}]
+            if found:
+                return [replace(found[-1], source=source)]
+    raise Gone(f"{source}: no such run in Trackio's folder {_folder()}, expected trackio:<project>/<run>")
+
+
+def list_trackio_project(name: str, source: str) -> list[Listed]:
+    """All runs of the project `name`, the one that was begun first on top.
+
+    Raises:
+        SourceError: "source: what is wrong"; also where there is no such project.
+    """
+    file = _file(_folder(), name)
+    if not name or not file.is_file():
+        raise SourceError(f"{source}: no project {name!r} in Trackio's folder {_folder()}")
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as store:
+            own = (
+                "run_id" if "run_id" in {row[1] for row in store.execute("PRAGMA table_info(metrics)")} else "run_name"
+            )
+            query = f"SELECT {own}, run_name, MAX(id), MAX(timestamp) FROM metrics GROUP BY 1 ORDER BY MIN(id)"  # noqa: S608
+            found = {str(run): (str(shown), str(last), at) for run, shown, last, at in store.execute(query)}
+            if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'configs'").fetchone():
+                query = f"SELECT {own}, run_name, created_at FROM configs ORDER BY id"  # noqa: S608
+                for run, shown, at in store.execute(query):
+                    found.setdefault(str(run), (str(shown), "", at))
+    except sqlite3.Error as error:
+        raise SourceError(f"{source}: no store of Trackio in {_folder()}: {one_line(error)}") from error
+    return [
+        Listed(f"trackio:{name}/{run}", shown, mark, updated=clock_of({"timestamp": at}))
+        for run, (shown, mark, at) in found.items()
+    ]
+
+
+def _part(source: str) -> str:
+    return source.rpartition("/")[2]
 
 
 def _run(store: sqlite3.Connection, run: str, source: str, progress: Progress | None) -> FinishedRun | None:

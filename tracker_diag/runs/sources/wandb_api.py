@@ -1,17 +1,23 @@
 """W&B online runs, through the public API."""
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 from tracker_diag.backends.wandb_beside import MORE, OF
 from tracker_diag.errors import SourceError, require
-from tracker_diag.runs.sources.keys import flat
+from tracker_diag.runs.sources.keys import clock_of, flat, integer
 from tracker_diag.runs.sources.rows import Rows
-from tracker_diag.runs.sources.run import FinishedRun, Progress, one_line
-from tracker_diag.runs.sources.wandb_rows import Axis
+from tracker_diag.runs.sources.run import FinishedRun, Gone, Listed, Progress, one_line
+from tracker_diag.runs.sources.wandb_rows import STEP, Axis
 
 TIMEOUT = 10
 """Seconds that each request to the server may take."""
+PAGE = 200
+"""Runs of a project that are asked for at once."""
+UNDERWAY = {"running", "pending", "preempting"}
 
 
 def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -21,14 +27,59 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
         MissingExtra: wandb is not installed.
         SourceError: "source: what is wrong".
     """
+    with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
+        return _history(api.run(name), api, source, progress)
+
+
+def list_wandb(name: str, source: str) -> list[Listed]:
+    """How the run `<entity>/<project>/<run>` stands, as a list of one.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        Gone: there is no such run.
+        SourceError: "source: what is wrong".
+    """
+    with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
+        run = api.run(name)
+        return [_listed(run, int(run.lastHistoryStep))]
+
+
+def list_wandb_project(name: str, source: str) -> list[Listed]:
+    """All runs of `<entity>/<project>`, the newest first; those that the diagnostics keep beside a run are left out.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        SourceError: "source: what is wrong".
+    """
+    with _asking(name, 2, source, "wandb:<entity>/<project>") as api:
+        # Newer clients would ask for the summary of each run by itself.
+        whole = {"lazy": False} if "lazy" in signature(api.runs).parameters else {}
+        runs = (run for run in api.runs(name, per_page=PAGE, order="-created_at", **whole) if OF not in run.config)
+        return [_listed(run, integer(run.summary.get(STEP))) for run in runs]
+
+
+def _listed(run: Any, last: int | None) -> Listed:
+    """How `run` stands, whose last row is number `last`; None or below 0 if it has none."""
+    logged = run.summary.get("_timestamp")
+    return Listed(
+        f"wandb:{run.entity}/{run.project}/{run.id}",
+        run.name or run.id,
+        f"{last} {run.state} {logged}" if last is not None and last >= 0 else "",
+        "" if run.state in UNDERWAY else run.state,
+        float(logged) if isinstance(logged, int | float) else clock_of({"timestamp": run.created_at}),
+    )
+
+
+@contextmanager
+def _asking(name: str, parts: int, source: str, expected: str) -> Generator[Any]:
+    """W&B's public API, for what is called `name`; what it raises inside is a SourceError."""
     require("wandb", "wandb")
     import wandb
 
-    if len([part for part in name.split("/") if part]) != 3:
-        raise SourceError(f"{source}: expected wandb:<entity>/<project>/<run>")
+    if len([part for part in name.split("/") if part]) != parts:
+        raise SourceError(f"{source}: expected {expected}")
     try:
-        api = wandb.Api(timeout=TIMEOUT)
-        return _history(api.run(name), api, source, progress)
+        yield wandb.Api(timeout=TIMEOUT)
     except SourceError:
         raise
     except Exception as error:  # the client raises its own errors, those of its service and of pydantic
@@ -36,7 +87,7 @@ def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> 
         if "did not respond in time" in said:  # the client speaks of its own service, which waits for the server
             address = re.search(r"https?://\S+[^\s:.,]", said)
             said = f"no answer from {address[0] if address else 'the server'} within {TIMEOUT} s"
-        raise SourceError(f"{source}: {said}") from error
+        raise (Gone if said.startswith("Could not find run") else SourceError)(f"{source}: {said}") from error
 
 
 def _history(run: Any, api: Any, source: str, progress: Progress | None) -> FinishedRun:

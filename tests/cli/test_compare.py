@@ -1,0 +1,94 @@
+"""`tracker-diag compare` as it is typed."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli.app import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80"})
+
+
+@pytest.fixture
+def written(tmp_path, rng):
+    """Write a run of 100 steps with `wide` times the tail from step 50 on; gives its path."""
+
+    def write(name, wide=1.0, steps=range(100), config=None, scale=1):
+        lines = [json.dumps({"step": steps[0] * scale, "config": config})] if config else []
+        for at, step in enumerate(steps):
+            tail = 0.02 * math.exp(0.05 * rng.normal()) * (wide if at >= 50 else 1.0)
+            row = {"step": step * scale, "reward": 0.5 + 0.02 * rng.normal(), "diag/policy/post_tool/p95": tail}
+            lines.append(json.dumps(row))
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_two_files_are_compared(written):
+    result = run("compare", written("calm"), written("wide", 4.0))
+    assert result.exit_code == 0
+    assert "tracker_diag: 1 of 2 series parted" in result.stdout
+    assert "policy/post_tool/p95 from step 50" in result.stdout
+    assert len(result.stdout.splitlines()) <= 25
+
+
+def test_seeds_stand_with_commas_or_are_known_by_their_settings(written):
+    files = [written(f"{name}{seed}", wide, config={"arm": name, "seed": seed})
+             for name, wide in (("calm", 1.0), ("wide", 4.0)) for seed in (0, 1)]  # fmt: skip
+    told = run("compare", f"{files[0]},{files[1]}", f"{files[2]},{files[3]}", "--json")
+    known = run("compare", *files, "--json")
+    assert json.loads(told.stdout) == json.loads(known.stdout)
+    (one,) = json.loads(told.stdout)["others"]
+    assert one["sources"] == [str(file) for file in files[2:]]
+    assert one["spread"] == "between seeds"
+    assert [setting["name"] for setting in one["settings"]] == ["arm"]
+
+
+def test_a_file_whose_name_has_a_comma_is_one_file(written):
+    result = run("compare", written("a,b"), written("c", 4.0), "-q")
+    assert result.stdout == "B: 1 of 2 series parted, first policy/post_tool/p95 from step 50\n"
+
+
+def test_the_page_is_written_beside_what_is_printed(written, tmp_path):
+    page = tmp_path / "page.html"
+    result = run("compare", written("calm"), written("wide", 4.0), "--html", page)
+    assert result.exit_code == 0
+    assert "policy/post_tool/p95" in page.read_text()
+    refused = run("compare", written("calm"), written("wide"), "--html", tmp_path)
+    assert refused.exit_code == 2
+    assert refused.stderr == f"tracker-diag: --html: {tmp_path}: {os.strerror(21)}\n"
+
+
+def test_bad_input_ends_with_two_and_one_line(written, tmp_path):
+    one = written("one")
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(f'{{"step": {step}, "zzz": 1}}\n' for step in range(30)))
+    for arguments, says in (
+        ((one,), "one run given, expected two or more: compare A B"),
+        ((one, one), f"{one}: given twice, expected different runs"),
+        ((one, tmp_path / "none.jsonl"), "no such file or folder"),
+        ((one, other), f"{other}: no series in common with {one}"),
+        ((one, f"{one},"), "given twice"),
+        ((one, ","), "expected two or more"),
+    ):
+        result = run("compare", *arguments)
+        assert result.exit_code == 2
+        assert says in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+
+
+def test_other_units_of_steps_are_said(written):
+    result = run("compare", written("few", steps=range(1, 101)), written("many", 4.0, steps=range(100, 200), scale=512))
+    assert result.exit_code == 0
+    assert "aligned by    share of the run: their steps are not of one unit" in result.stdout
+    assert np.isclose(json.loads(run("compare", written("few"), written("many", 4.0, steps=range(100, 200), scale=512),
+                                     "--json").stdout)["others"][0]["parted"][0]["onset"], 0.5, atol=0.06)  # fmt: skip

@@ -1,0 +1,121 @@
+"""`tracker-diag watch` from the command line; how it survives kills and servers is in tests/runs/test_watch.py."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli.app import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["watch", *map(str, arguments)])
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A metrics file with a NaN at step 7, written a minute ago."""
+    path = tmp_path / "metrics.jsonl"
+    rows = ({"step": step, "reward": 0.5, "kl": float("nan") if step == 7 else 0.01} for step in range(20))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(path, (time.time() - 60,) * 2)
+    return path
+
+
+def test_one_look_tells_the_alerts_and_shows_the_table_and_the_next_one_tells_nothing_again(file, caplog):
+    first = run(file, "--once")
+    assert first.exit_code == 0
+    assert "1 run: 1 error" in first.stdout
+    assert "metrics.jsonl running" in " ".join(first.stdout.split())
+    assert [record.getMessage().splitlines()[0] for record in caplog.records] == [
+        "metrics.jsonl: NUM004 all: NaN or infinity"
+    ]
+    assert f"See: tracker-diag diagnose {file}" in caplog.records[0].getMessage()
+    caplog.clear()
+    assert "1 run: 1 error" in run(file, "--once").stdout
+    assert caplog.records == []
+
+
+def test_the_state_lies_with_the_journals_or_where_it_is_told_to(file, journals, tmp_path, monkeypatch, caplog):
+    run(file, "--once")
+    assert len(caplog.records) == 1
+    (made,) = journals.iterdir()
+    assert made.name.startswith("watch-")
+    monkeypatch.chdir(file.parent)
+    assert run("metrics.jsonl", "--once").exit_code == 0, "the same file, by another name"
+    assert list(journals.iterdir()) == [made]
+    assert len(caplog.records) == 1, "and told by the first"
+    run(file, "--once", "--state", tmp_path / "mine")
+    assert (tmp_path / "mine" / "watch.json").exists()
+
+
+@pytest.mark.parametrize(("given", "code"), [("warn", 1), ("error", 1), (None, 0)])
+def test_fail_on(given, code, file):
+    options = ["--fail-on", given] if given else []
+    assert run(file, "--once", *options).exit_code == code
+    assert run(file, "--once", *options).exit_code == code, "also where it was told before"
+
+
+def test_rules_are_chosen_as_in_diagnose(file):
+    assert "1 ok" in run(file, "--once", "--rules", "POL").stdout
+
+
+def test_a_folder_is_a_project_and_a_page_is_written(file, tmp_path):
+    page = tmp_path / "fleet.html"
+    result = run(file.parent, "--project", "--once", "--html", page)
+    assert result.exit_code == 0
+    assert "NUM004: NaN or infinity" in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_ends_nothing(file, tmp_path, caplog):
+    page = tmp_path / "fleet.html"
+    (tmp_path / ".fleet.html.new").mkdir()  # in the way
+    assert run(file, "--once", "--html", page).exit_code == 0
+    assert f"the page {page} cannot be written" in caplog.text
+    assert "NUM004" in caplog.text
+
+
+def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
+    taken = tmp_path / "taken"
+    run(file, "--once", "--state", taken)
+    for arguments, message in (
+        (["nowhere.jsonl", "--once"], "nowhere.jsonl: no such file or folder"),
+        (["nowhere", "--project", "--once"], "nowhere: no such folder"),
+        ([file, "--fail-on", "warn"], "--fail-on: expected with --once alone"),
+        ([file.parent, "--project", "--once", "--state", taken], "the state of another watch"),
+        ([file, "--once", "--state", file], "--state names another folder"),
+        ([file, "--once", "--rules", "nowhere/"], "nowhere:1: no such folder"),
+        ([file, "--once", "--html", tmp_path / "no" / "page.html"], "page.html given, expected a file in a folder"),
+        ([file, "--once", "--html", tmp_path], "given, expected a file in a folder that is there"),
+    ):
+        result = run(*arguments)
+        assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+        assert message in result.output
+    monkeypatch.setenv("TRACKER_DIAG_NOTIFY", "nonsense")
+    assert "the URL is not shown" in run(file, "--once").output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("terminal", [True, False])
+def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
+    command = [sys.executable, "-c", "from tracker_diag.cli.app import app; app()"]
+    command += ["watch", str(file), "--every", "0.1", "--html", str(tmp_path / "page.html")]
+    environment = os.environ | ({"TTY_COMPATIBLE": "1", "TERM": "xterm"} if terminal else {"TTY_COMPATIBLE": "0"})
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as watch:
+        end = time.monotonic() + 60
+        while not (tmp_path / "page.html").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        watch.send_signal(signal.SIGINT)
+        out, said = watch.communicate(timeout=60)
+    assert watch.returncode == 0
+    assert "NUM004 all: NaN or infinity" in said
+    last = out.rpartition("tracker_diag: ")[2]
+    assert "1 run: 1 error" in last
+    assert "NUM004" in last
+    assert "the watch has ended" in (tmp_path / "page.html").read_text()
+    assert terminal or out.splitlines()[0].endswith("12 steps since"), out

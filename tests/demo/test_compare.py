@@ -1,0 +1,47 @@
+"""The demo's arms held against each other: the tool that gets wider is found, and two seeds of one arm are alike."""
+
+import pytest
+
+from tracker_diag.backends.jsonl import JsonlBackend
+from tracker_diag.demo.grpo import ARMS, train
+from tracker_diag.monitor import Monitor
+from tracker_diag.runs.compare import compare
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.open import read_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory):
+    """Two seeds of the calm arm and of the one whose tool widens from step 80 on, 300 steps each."""
+
+    def trained(arm, seed):
+        folder = tmp_path_factory.mktemp(f"{arm}-{seed}")
+        with Monitor([JsonlBackend(folder)]) as monitor:
+            for step in train(ARMS[arm], seed, 300):
+                monitor.observe(**step.tensors)
+                monitor.log(step.metrics, step.step)
+        return diagnose(read_run(str(folder / "metrics.jsonl")))
+
+    return {arm: [trained(arm, seed) for seed in (0, 1)] for arm in ("healthy", "widen")}
+
+
+@pytest.mark.parametrize("seeds", [(0,), (1,), (0, 1)])
+def test_the_widening_tool_parts_after_tool_calls_first(arms, seeds):
+    (one,) = compare([arms["healthy"][seed] for seed in seeds], [arms["widen"][seed] for seed in seeds]).others
+    first = one.parted[0]
+    assert first.series.split("/")[1] == "post_tool"
+    assert 80 <= first.onset <= 150
+    assert first.by > 3
+    found = {series.series: series for series in one.parted}
+    assert found["policy/post_tool/p95"].other > 0.03
+    assert not any("text_only" in series for series in found)
+    assert ("B", "POL001", "post_tool") in {(one.arm, one.rule, one.slice) for one in one.incidents}
+
+
+def test_two_seeds_of_one_arm_are_alike(arms):
+    for runs in arms.values():
+        (one,) = compare(*runs).others
+        assert one.parted == ()
+        assert len(one.alike) > 25

@@ -1,0 +1,121 @@
+"""The fleet as a table and as a page: what stands where, at each width, whatever runs are called."""
+
+from datetime import datetime, timezone
+from io import StringIO
+
+import pytest
+from rich.cells import cell_len
+
+from tracker_diag.report.console import Terminal
+from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, render_fleet
+
+AT = datetime(2026, 11, 23, 20, 13, 5, tzinfo=timezone.utc)
+ODD = ("<script>alert(1)</script>", "[red]x[/] & \x1b[31mred", "x" * 300, "🤖 مكافأة", "two\nlines\tand a tab", "")
+BROKEN = FleetRow(
+    "run-7", "error", "running", 1204, "POL001", "POL001 on post_tool: Importance weights grow a tail after tool calls",
+    1000, "19:02", "204 steps, 68 min", "0.91", "0.4",
+)  # fmt: skip
+ROWS = (
+    FleetRow("fine", "ok", "running", 500, best="0.5", last="0.5"),
+    FleetRow("ended", "warn", "finished", 500, "OUT001", "OUT001: It has fallen", 400, cost="9 steps", goes_on=False),
+    FleetRow("new", "unknown", "no row yet", note="no metrics in 1 lines"),
+    BROKEN,
+    FleetRow("worse", "warn", "silent since 14:02", 500, "OUT001", "OUT001: x", 400, "", "100 steps"),
+)  # fmt: skip
+FLEET = Fleet("mlflow:agents", AT, ROWS)
+
+
+def shown(fleet, width, most=None):
+    screen = Terminal(width=width, file=StringIO(), color_system=None)
+    screen.print(FleetTable(fleet, most))
+    return [line.rstrip() for line in screen.file.getvalue().splitlines()]
+
+
+def test_the_worst_is_on_top_and_what_goes_on_before_what_has_ended():
+    assert [row.run for row in FLEET.sorted] == ["run-7", "worse", "ended", "new", "fine"]
+    assert FLEET.counts == "5 runs: 1 error, 2 warn, 1 unknown, 1 ok"
+    assert Fleet("x", AT, ()).counts == "0 runs"
+
+
+def test_a_wide_terminal_shows_all_of_it():
+    head, names, first, *_, last = shown(FLEET, 170)
+    assert head == "tracker_diag: 5 runs: 1 error, 2 warn, 1 unknown, 1 ok, at 20:13:05"
+    columns = ["state", "run", "activity", "step", "broke first", "since", "at", "cost", "best", "last"]
+    assert [name for name in columns if name in names] == columns
+    for text in ("error", "run-7", "running", "1,204", "POL001 on post_tool: Importance weights grow a tail", "1,000",
+                 "19:02", "204 steps, 68 min", "0.91", "0.4"):  # fmt: skip
+        assert text in first
+    assert last == "new: no metrics in 1 lines"
+
+
+def test_80_columns_hold_what_matters():
+    _, names, first, *_ = shown(FLEET, 80)
+    assert names.split() == ["state", "run", "activity", "step", "broke", "first", "since", "cost", "reward"]
+    for text in ("error", "run-7", "1,204", "POL001", "1,000", "68 min", "0.91→0.4"):
+        assert text in first
+    assert "silent 14:02" in shown(FLEET, 80)[3]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 111, 112, 149, 150, 250])
+def test_no_line_is_longer_than_the_terminal_and_no_name_breaks_one(width):
+    rows = [*ROWS, *(FleetRow(name, "ok", "running", 5, note=name) for name in ODD)]
+    lines = shown(Fleet("x", AT, tuple(rows)), width)
+    assert all(cell_len(line) <= width for line in lines)
+    assert "\x1b" not in "".join(lines)
+    if width >= 80:
+        table = [line for line in lines if line.startswith(("error", "warn", "unknown", "ok "))]
+        assert len(table) == len(rows)
+
+
+def test_many_runs_end_with_how_many_more():
+    fleet = Fleet("x", AT, (BROKEN, *(FleetRow(str(i), "ok", "running", 5) for i in range(199))))
+    lines = shown(fleet, 80, 10)
+    assert len(lines) == 13
+    assert lines[-1] == "and 190 more"
+    assert "run-7" in lines[2]
+
+
+def test_the_note_on_the_tracker_stands_on_top():
+    assert shown(Fleet("x", AT, ROWS, "not to be seen\nsince 20:13"), 100)[1] == "not to be seen since 20:13"
+
+
+def test_a_page_reads_itself_again_until_the_watch_has_ended():
+    assert '<meta http-equiv="refresh" content="15">' in render_fleet(FLEET, 15.0)
+    assert '<meta http-equiv="refresh" content="1">' in render_fleet(FLEET, 0.1)
+    ended = render_fleet(FLEET)
+    assert "http-equiv" not in ended
+    assert "the watch has ended" in ended
+
+
+def test_the_page_escapes_what_it_is_given():
+    rows = tuple(FleetRow(name, "warn", name, 5, name, name, 3, name, name, name, name, note=name) for name in ODD)
+    page = render_fleet(Fleet("<b>", AT, (*rows, FleetRow("\ud800", "ok", "")), "<i>"))
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "<i>" not in page
+    page.encode()
+
+
+@pytest.mark.slow
+def test_the_page_fits_every_screen_loads_nothing_and_tells_by_more_than_colour(page, tmp_path):
+    odd = [FleetRow(name, "warn", "running", 5, "X", f"X: {name}", 3, "19:02", "2 steps", note=name) for name in ODD]
+    rows = (*ROWS, *odd)
+    file = tmp_path / "fleet.html"
+    file.write_text(render_fleet(Fleet("mlflow:agents", AT, rows * 18, "a note")), encoding="utf-8")
+    asked, dialogs = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in (1440, 1000, 800, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            page.goto(file.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.locator("tbody tr").count() == 198
+            first = page.locator("tbody tr").first
+            assert first.inner_text().startswith("error")
+            assert "POL001" in first.inner_text()
+    assert page.locator("thead th[scope=col]").count() == 9
+    assert page.locator("html[lang]").count() == page.locator("main").count() == page.locator("h1").count() == 1
+    assert not dialogs
+    assert [url for url in asked if not url.startswith("file:")] == []

@@ -1,0 +1,66 @@
+"""Which runs are seeds of one arm, and which settings differ; scores that do not compare come first."""
+
+import pytest
+
+from tracker_diag.runs.arms import arms, differing, of_evaluation
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.run import FinishedRun
+
+
+def a_run(config, name="a run"):
+    return diagnose(FinishedRun(name, {step: {"reward": 0.5} for step in range(3)}, config, {}, ()))
+
+
+def test_runs_whose_settings_agree_but_for_the_seed_are_one_arm():
+    rest = {"lr": 1e-4, "output_dir": "x"}
+    a0, a1 = a_run(rest | {"seed": 0}), a_run(rest | {"seed": 1, "output_dir": "y", "run_name": "again"})
+    b0 = a_run(rest | {"lr": 3e-4, "train.data_seed": 7})
+    assert arms([a0, b0, a1]) == [(a0, a1), (b0,)]
+
+
+def test_runs_that_do_not_tell_their_settings_stand_alone_and_so_do_two_of_one_arm():
+    silent = [a_run({}), a_run({}), a_run({"lr": 1})]
+    assert arms(silent) == [(run,) for run in silent]
+    two = [a_run({"lr": 1, "seed": 0}), a_run({"lr": 1, "seed": 1})]
+    assert arms(two) == [(run,) for run in two]
+
+
+def test_settings_that_differ_are_told_with_those_of_the_evaluation_first():
+    before = [a_run({"lr": 1e-4, "beta": 0.1, "eval.temperature": 0.0, "seed": 0, "model_name": "m"})]
+    after = [a_run({"lr": "0.0001", "beta": 0.2, "eval.temperature": 1.0, "seed": 1, "model_name": "m", "new": True})]
+    found = differing(before, after)
+    assert [(one.name, one.reference, one.other, one.evaluation) for one in found] == [
+        ("eval.temperature", ("0",), ("1",), True),
+        ("beta", ("0.1",), ("0.2",), False),
+        ("new", (), ("True",), False),
+    ]
+
+
+def test_a_number_is_the_same_in_every_spelling():
+    assert not differing([a_run({"a": 1, "b": "1e-5", "c": 2.0})], [a_run({"a": 1.0, "b": 0.00001, "c": "2"})])
+
+
+def test_nothing_is_said_of_settings_that_one_side_does_not_tell():
+    assert not differing([a_run({})], [a_run({"lr": 1})])
+
+
+def test_a_model_or_a_data_set_is_a_setting_and_a_folder_is_none():
+    before, after = (
+        a_run({"model_name_or_path": name, "dataset_name": name, "output_dir": name, "run_name": name})
+        for name in ("one", "two")
+    )
+    assert [one.name for one in differing([before], [after])] == ["dataset_name", "model_name_or_path"]
+
+
+@pytest.mark.parametrize("name", ["wandb.api_key", "hf_token", "db_password", "client_secret"])
+def test_secrets_are_neither_shown_nor_compared(name):
+    (one, *_) = differing([a_run({"lr": 1, name: "sk-1"})], [a_run({"lr": 2, name: "sk-2"})])
+    assert one.name == "lr"
+    (only,) = differing([a_run({"lr": 1})], [a_run({"lr": 1, name: "sk-2"})])
+    assert (only.reference, only.other) == ((), ("***",))
+
+
+def test_a_limit_of_tokens_is_no_secret_and_one_of_the_evaluation():
+    (one,) = differing([a_run({"eval.max_new_tokens": 1})], [a_run({"eval.max_new_tokens": 2})])
+    assert (one.reference, one.other, one.evaluation) == (("1",), ("2",), True)
+    assert not of_evaluation("learning_rate")
