@@ -1,4 +1,4 @@
-"""The command line: `tracker-diag demo`, `diagnose`, `compare`, `watch`, `replay`, `rules`, `panels`, `flush` and more."""
+"""The command line: `tracker-diag demo`, `diagnose`, `compare`, `watch`, `replay`, `rules`, `panels`, `flush`, ..."""
 
 import json
 import os
