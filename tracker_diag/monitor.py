@@ -23,7 +23,6 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError, StateError
 from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
-from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Record, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
@@ -39,11 +38,12 @@ from tracker_diag.samples.columns import Columns
 from tracker_diag.samples.intake import SampleIntake
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.intake import Intake
-from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
+from tracker_diag.worst.decode import Decode
+from tracker_diag.worst.keep import WorstSequences
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,6 +68,8 @@ class Monitor:
         algorithm: what is trained with, for the limits that depend on it; what `config` tells by default.
         essential_tools: tools without which tasks cannot be solved, for ENV002.
         texts: whether completions given to `samples` may be shown in the tracker.
+        decode: makes text of token ids, as `tokenizer.decode` does, for what the tracker and the report show of the
+            worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Monitor:
         algorithm: Algorithm | None = None,
         essential_tools: Sequence[str] = (),
         texts: bool = False,
+        decode: Decode | None = None,
         source: str = "live",
     ) -> None:
         self._state = Health()
@@ -103,6 +106,7 @@ class Monitor:
         self._intake = Intake(self._state, ranks)
         self._samples = SampleIntake(self._state, essential_tools, texts=texts)
         self._silence = Silence()
+        self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._rebaseline: list[str] = []
         self._history = History()
         self._open: Step | None = None
@@ -218,10 +222,11 @@ class Monitor:
                 if self._intake.asked or self.observed or self._samples:  # but no `log` came any more
                     self.log({})
                 self._record_baselines(self._progress.last or 0)
+                self._worst.close()
             self._summary = self._result()
         tables: tuple[Table, ...] = ()
         with self.guard("internal_errors"):
-            tables = (self.slices_table(), *self._samples.tables(last=True))
+            tables = (self.slices_table(), *self._samples.tables(last=True), *self._worst.tables())
         self._out.close(self._summary, tables)
         self._intake.close()
         with self.guard("internal_errors"):
@@ -319,7 +324,8 @@ class Monitor:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
         caveats = readout.caveats(self._windows, self.health, now, self._windows.burn_in + self._windows.baseline)
-        return self._history.beside(replace(found, caveats=caveats, tails=readout.tails(self._windows)))
+        tails, worst = readout.tails(self._windows), self._worst.shown()
+        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -335,18 +341,10 @@ class Monitor:
         with self.guard("internal_errors"):
             gathered = self._intake.gather(at)
             if self._open is None or at != self._open.step:
-                self._open = self._begun(at, gathered)
+                self._progress.begin(at, with_tensors=bool(gathered))
+                self._record_baselines(at)
+                self._open = Step(at)
             self._evaluate(self._open, own)
-
-    def _begun(self, step: int, gathered: Mapping[Pair, Observation]) -> Step:
-        """A new step.
-
-        Raises:
-            StepError: it lies before the last one.
-        """
-        self._progress.begin(step, with_tensors=bool(gathered))
-        self._record_baselines(step)
-        return Step(step)
 
     def _record_baselines(self, step: int) -> None:
         """Take the new baselines that were asked for, and say so."""
@@ -378,6 +376,7 @@ class Monitor:
         records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
         records += self._samples.tables(told=bool(told), step=step.step)
+        records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
         self._out.step(step.step, own, step.unsent(records), changed, told)
         settled = self._progress.steps >= SETTLED or self._windows.settled
         if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:

@@ -57,7 +57,15 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
 
     artifacts = {artifact.path for artifact in client.list_artifacts(run_id, "diag")}
     assert artifacts == {
-        f"diag/{name}" for name in ("events.json", "findings.json", "report.html", "slices.json", "timeline.png")
+        f"diag/{name}"
+        for name in (
+            "events.json",
+            "findings.json",
+            "report.html",
+            "slices.json",
+            "timeline.png",
+            "worst_sequences.json",
+        )
     }
     findings = json.loads(mlflow.artifacts.load_text(f"runs:/{run_id}/diag/findings.json"))
     assert findings["first_break"]["rule"] == "POL001"

@@ -69,7 +69,7 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
     assert alert["title"] == "POL001 post_tool: Weight tail grows after tool calls"
     assert "First: Read ten of the tool results" in alert["text"]
 
-    assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices"}
+    assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices", "diag/worst_sequences"}
     picture = summary(records)["diag/timeline"]
     assert (picture["_type"], picture["width"]) == ("image-file", 760)
     metrics = [record["metric"] for record in records if record["type"] == "metric"]

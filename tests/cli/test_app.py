@@ -78,6 +78,22 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     assert evidence["mean_kl_grows"]["holds"] is None
 
 
+def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_has(table, tmp_path):
+    file, page = table(), tmp_path / "page.html"
+    rows = pq.read_table(file)
+    said = [
+        f"<{'tool' if not own else 'word'} {at}>" for own, at in zip(rows["is_model"], rows["position"], strict=True)
+    ]
+    with_texts = tmp_path / "with_texts.parquet"
+    pq.write_table(rows.append_column("token", pa.array(said)), with_texts)
+    assert run("replay", file, "--html", page).exit_code == 0
+    assert "policy, post_tool, since step " in page.read_text()
+    assert 'class="said"' not in page.read_text()
+    assert run("replay", with_texts, "--html", page).exit_code == 0
+    assert "&lt;word 15&gt;" in page.read_text()
+    assert '<span class="tool" title="tool"><span>&lt;tool 10&gt;</span></span>' in page.read_text()
+
+
 def test_replay_tells_a_person(table):
     result = run("replay", table())
     assert result.exit_code == 0

@@ -20,7 +20,7 @@ from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow, by_group
 
 OBSERVATIONS = runpy.run_path(str(Path(__file__).with_name("observations.py")))
-tensors, same = OBSERVATIONS["tensors"], OBSERVATIONS["same"]
+tensors, same, NoWaiting = OBSERVATIONS["tensors"], OBSERVATIONS["same"], OBSERVATIONS["NoWaiting"]
 
 
 def observation(rng, **options):
@@ -192,34 +192,6 @@ def devices_path(monkeypatch):
     """Torch tensors are taken for those of a device, so that they go its way; on the host, where we can look."""
     for module in (arrays, batch, labels):
         monkeypatch.setattr(module, "on_device", lambda value: hasattr(value, "detach"))
-
-
-class NoWaiting(torch.overrides.TorchFunctionMode):
-    """Refuses what would make the host wait for a device: reading a value back, or a shape that hangs on one."""
-
-    WAITS = (
-        "item",
-        "tolist",
-        "nonzero",
-        "masked_select",
-        "unique",
-        "bincount",
-        "__bool__",
-        "__float__",
-        "__int__",
-        "cpu",
-        "numpy",
-    )
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
-        assert name not in self.WAITS, f"{name} waits for the device"
-        if name == "__getitem__":
-            index = args[1] if isinstance(args[1], tuple) else (args[1],)
-            assert not any(isinstance(i, torch.Tensor) and i.dtype == torch.bool for i in index), (
-                "a shape hangs on data"
-            )
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -19,6 +19,7 @@ from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.tensors.ranks import Ranks
+from tracker_diag.worst.decode import Decode
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -51,6 +52,7 @@ class Settings(TypedDict, total=False):
     algorithm: "Algorithm | None"
     essential_tools: Sequence[str]
     texts: bool
+    decode: "Decode | None"
 
 
 class Options(Settings, total=False):
@@ -98,8 +100,8 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
-        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools` and
-            `texts`, see `Monitor`.
+        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools`, `texts` and
+            `decode`, see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of

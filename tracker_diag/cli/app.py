@@ -94,6 +94,9 @@ def replay(
     metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a self-contained page with the curves and the worst sequences.")
+    ] = None,
     fail_on: Annotated[
         FailOn | None, typer.Option(help="Exit with 1 if an incident is of this severity or worse.")
     ] = None,
@@ -107,6 +110,10 @@ def replay(
 
     with refusing():
         summary = replay_table(tokens, metrics, rules=chosen(rules), catalog=False)
+    if html:
+        from tracker_diag.report.html import render_html
+
+        html.write_text(render_html(summary, []), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(summary.to_json(), indent=1))
     else:

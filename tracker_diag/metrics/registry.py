@@ -46,6 +46,7 @@ HEALTH = (
     Metric("dropped_histograms", "records", "histograms left out since a tracker is slower than the run", "higher"),
     Metric("dropped_steps", "steps", "steps left out since neither disk nor tracker took them", "higher"),
     Metric("spool_errors", "errors", "entries that the disk did not take; they were kept in memory", "higher"),
+    Metric("decode_errors", "errors", "sequences whose text the decoder could not make; shown without it", "higher"),
     Metric("backend_errors", "errors", "failed calls into a tracker; training went on", "higher"),
 )
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""

@@ -11,6 +11,7 @@ from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
 from tracker_diag.report.tables import best_level, brief, by_growth
 from tracker_diag.report.templates import rendered
+from tracker_diag.report.tokens import WORST, groups
 from tracker_diag.rules.triage import Summary
 
 
@@ -38,7 +39,8 @@ def render_html(
         filters,
         summary=summary,
         first=summary.first_break,
-        tables=[brief(by_growth(table)) for table in tables],
+        tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
+        worst=groups(summary.worst),
         steppers=steppers(summary.distributions),
         ticks=ticks(),
         swimlanes=lanes,

@@ -99,6 +99,11 @@ class Engine:
         found = [f for watch in self._watches for f in (*watch.past, watch.finding) if f]
         return sorted(found, key=lambda finding: (finding.onset, finding.rule.id))
 
+    @property
+    def open(self) -> list[Finding]:
+        """The findings that are pending or firing."""
+        return [w.finding for w in self._watches if w.finding and w.state in ("pending", "firing")]
+
     def states(self) -> dict[str, RuleState]:
         """The state of each rule: the worst of its pairs and slices."""
         worst: dict[str, RuleState] = {rule.id: "unknown" for rule in self.rules}

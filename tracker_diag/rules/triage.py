@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from tracker_diag.metrics.reasons import Reason
-from tracker_diag.records import Histogram
+from tracker_diag.records import Histogram, WorstSequence
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
@@ -41,6 +41,8 @@ class Summary:
     """Rules that found nothing of their own beside one that names all of it: that one's id."""
     curves: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """What is drawn beside the findings, values by step: the outcomes first, then what the first break rests on."""
+    worst: tuple[WorstSequence, ...] = ()
+    """The sequences behind the tails, where tensors told them; without token ids."""
     distributions: Sequence[tuple[int, tuple[Histogram, ...]]] = ()
     """|log-ratio| of both slices at some steps of the run, and at the last one."""
 

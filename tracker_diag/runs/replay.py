@@ -8,7 +8,7 @@ from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.sources.jsonl import read_metrics
 from tracker_diag.runs.sources.prime_rl import read_exports
-from tracker_diag.runs.sources.tokens import read_tokens
+from tracker_diag.runs.sources.tokens import Texts, read_tokens
 
 
 def replay(tokens: Path | str, metrics: Path | str | None = None, *, rules: Own = (), catalog: bool = True) -> Summary:
@@ -23,8 +23,9 @@ def replay(tokens: Path | str, metrics: Path | str | None = None, *, rules: Own 
     own = read_metrics(Path(metrics)) if metrics else {}
     waiting = iter(own)
     upcoming = next(waiting, None)
-    with Monitor(source=str(tokens), rules=rules, catalog=catalog) as monitor:
-        for step, tensors in (read_exports if table.is_dir() else read_tokens)(table):
+    texts = Texts()
+    with Monitor(source=str(tokens), rules=rules, catalog=catalog, decode=texts.decode) as monitor:
+        for step, tensors in read_exports(table) if table.is_dir() else read_tokens(table, texts):
             while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
                 monitor.log(own[upcoming], upcoming)
                 upcoming = next(waiting, None)

@@ -11,7 +11,7 @@ from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.stats.arrays import Array, namespace, on_device
 from tracker_diag.stats.once import once
 from tracker_diag.tensors.given import unified
-from tracker_diag.tensors.labels import LABELS, array_of, flags_of, floats_of, kind_of, label_of
+from tracker_diag.tensors.labels import LABELS, array_of, flags_of, floats_of, ids_of, kind_of, label_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,6 +22,7 @@ Tensor: TypeAlias = Any
 LOGPROBS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs")
 MASKS = ("response_mask", "model_mask", "after_tool")
 APPLIED = "applied_weights"
+TOKENS = "token_ids"
 
 
 class Tensors(TypedDict, total=False):
@@ -71,6 +72,9 @@ class Tensors(TypedDict, total=False):
     applied_weights: Tensor
     """Importance weights as the optimiser used them, after truncation, clipping or masking: of mismatch if
     rollout_logprobs are given, else of policy."""
+    token_ids: Tensor
+    """Integers: the tokens themselves. They are kept on this machine's disk alone, for the sequences that carry the
+    tail of a slice while a rule is pending or firing there."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,10 @@ class TokenBatch:
     """T of padded arrays (B, T); None for packed ones."""
     ids: Array | None = None
     """(N,) index of each token's sequence, of packed arrays: 0, 0, …, 1, 1, …"""
+    given_ids: Array | None = None
+    """(N,) the same as the caller numbers them."""
+    token_ids: Array | None = None
+    """(N,) integers, where given."""
 
     @classmethod
     def of(
@@ -118,16 +126,16 @@ class TokenBatch:
         """
         if unknown := sorted(given.keys() - Tensors.__annotations__.keys()):
             raise BatchError(unknown[0], "no such argument", f"one of {', '.join(Tensors.__annotations__)}")
-        values = unified(given, (*LOGPROBS, *MASKS, APPLIED), LABELS)
+        values = unified(given, (*LOGPROBS, *MASKS, APPLIED, TOKENS), LABELS)
         about = {name: values.pop(name) for name in LABELS if name in values}
         tool_names, sequence_ids = values.pop("tool_names", None), values.pop("sequence_ids", None)
         _same_device({**values, "sequence_ids": sequence_ids})
-        arrays = {name: array_of(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED) if name in values}
+        arrays = {name: array_of(name, values[name]) for name in (*LOGPROBS, *MASKS, APPLIED, TOKENS) if name in values}
         shape, anchor = _same_shape(arrays)
         _forms_a_pair(arrays)
         check = check or not on_device(arrays[anchor])
-        ids = None if sequence_ids is None else array_of("sequence_ids", sequence_ids)
-        ids = _sequence(shape, anchor, ids, check)
+        given_ids = None if sequence_ids is None else array_of("sequence_ids", sequence_ids)
+        ids = _sequence(shape, anchor, given_ids, check)
 
         masks = {name: flags_of(name, arrays[name], check) for name in MASKS if name in arrays}
         response, model = masks.get("response_mask"), masks.get("model_mask")
@@ -157,6 +165,8 @@ class TokenBatch:
             applied_weights=floats_of(APPLIED, arrays[APPLIED]) if APPLIED in arrays else None,
             width=width,
             ids=ids,
+            given_ids=given_ids,
+            token_ids=ids_of(TOKENS, arrays[TOKENS]) if TOKENS in arrays else None,
         )
         for name, value in about.items():
             label, names = label_of(name, value, tool_names if name == "tool" else None, check)
@@ -174,6 +184,11 @@ class TokenBatch:
     def sequence(self) -> Array:
         """(N,) index of each token's sequence: 0, 0, …, 1, 1 and so on."""
         return self.ids if self.ids is not None else self.per_token(self.arange(self.sequences))
+
+    @once
+    def tool_output(self) -> Array:
+        """(N,) True on what a tool or the environment said: response that was not sampled, after a sampled token."""
+        return self.response_mask & ~self.model_mask & (self.running_count(self.model_mask) > 0)
 
     @once
     def sequences(self) -> int:

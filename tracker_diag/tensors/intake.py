@@ -12,6 +12,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
 from tracker_diag.tensors.suspicions import suspicions, told_by
+from tracker_diag.tensors.worst import Found, Place, WorstTokens
 
 
 class Intake:
@@ -28,6 +29,8 @@ class Intake:
         """Of this rank, since the last `gather`."""
         self._gathered: dict[Pair, Observation] = {}
         """Of all ranks; left over where the step could not be begun."""
+        self.worst = WorstTokens()
+        """Of this rank alone."""
         self._batches = 0
         self.told_by = ""
         """From what it was taken which tokens come after a tool."""
@@ -79,6 +82,7 @@ class Intake:
             self._came(step, seconds)
         for pair in batch.pairs:
             add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
+        self.worst.observe(batch, labels, self._names)
 
     def _came(self, step: int | None, seconds: float | None) -> None:
         self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
@@ -106,6 +110,10 @@ class Intake:
         """What was gathered, in numpy arrays; waits for a device if it is on one."""
         gathered, self._gathered, self.step = self._gathered, {}, None
         return on_host(gathered)
+
+    def taken_worst(self) -> dict[Place, Found]:
+        """The worst sequences of the places that are looked at, since the last call."""
+        return self.worst.taken(self._names)
 
     def close(self) -> None:
         """Send what is still to be sent to other ranks."""

@@ -64,6 +64,13 @@ def floats_of(name: str, value: Array) -> Array:
     return flat if str(flat.dtype) == "torch.float64" else flat.float()
 
 
+def ids_of(name: str, value: Array) -> Array:
+    """(N,) integers of `value`; BatchError of another dtype."""
+    if kind_of(value) not in "iu":
+        raise BatchError(name, f"dtype {value.dtype}", "integers")
+    return value.reshape(-1)
+
+
 def label_of(name: str, value: Any, names: Sequence[str] | None, check: bool) -> tuple[Array, tuple[str, ...] | None]:
     """The values of a label in their own shape, and for one of `NAMED` what its codes stand for.
 

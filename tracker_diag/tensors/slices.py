@@ -79,8 +79,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     did not sample, after the sequence's first model token; what stands before that is its prompt.
     """
     xp = namespace(batch.model_mask)
-    begun = batch.running_count(batch.model_mask) > 0
-    tool = batch.response_mask & ~batch.model_mask & begun
+    tool = batch.tool_output
     answered = batch.running_count(tool)
     after = answered > 0 if batch.after_tool is None else batch.after_tool
 

@@ -172,3 +172,21 @@ def test_a_step_that_claims_any_number_of_tokens_is_refused(tmp_path, monkeypatc
         list(read_tokens(file))
     assert pa.total_allocated_bytes() <= before  # what earlier tests left may be collected meanwhile
     assert file.stat().st_size < 1 << 20
+
+
+def test_texts_of_tokens_go_the_way_of_ids_and_only_where_they_are_asked_for(tmp_path, monkeypatch):
+    file = tmp_path / "tokens.parquet"
+    rows = [row for row in ROWS if row[0] in (0, 1) and row[1] == 0]
+    said = ["the", " sum", None, "<script>", " sum", "\u202e"] * 2
+    write(file, rows, token=said)
+    assert "token_ids" not in next(read_tokens(file))[1]
+    texts = tokens.Texts()
+    for _, arrays in read_tokens(file, texts):
+        batch = TokenBatch.of(**arrays)
+        assert [texts.decode([one]) for one in batch.token_ids] == [one or "" for one in said[:6]]
+        assert texts.decode(batch.token_ids) == "the sum<script> sum\u202e"
+    assert len(set(batch.token_ids.tolist())) == 5
+    monkeypatch.setattr(tokens, "MOST_TEXTS", 3)
+    few = tokens.Texts()
+    assert few.ids(["a", "b", "a", "c", "d", "e"]).tolist() == [0, 1, 0, 2, -1, -1]
+    assert few.decode([0, -1, 2]) == "ac"

@@ -1,6 +1,6 @@
 """The token table: Parquet, one row a token, read a piece at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from tracker_diag.errors import SourceError, require
 from tracker_diag.runs.sources.run import one_line
-from tracker_diag.stats.arrays import BoolArray
+from tracker_diag.stats.arrays import BoolArray, IntArray
 
 LOGPROB_COLUMNS = {
     "logprob": "logprobs",
@@ -31,7 +31,7 @@ KINDS = {
     **dict.fromkeys(("step", "sequence", "position"), "integer"),
     **dict.fromkeys(("is_model", "after_tool"), "boolean"),
     **dict.fromkeys(LOGPROB_COLUMNS, "floating"),
-    **dict.fromkeys(("tool", "env"), "string"),
+    **dict.fromkeys(("tool", "env", "token"), "string"),
     "prompt": "string or integer",
     **dict.fromkeys(("turn", "policy_lag"), "integer"),
     "advantage": "floating",
@@ -42,14 +42,43 @@ KINDS = {
 
 AT_ONCE = 1 << 18
 """Rows that are read at once, however many the file has in one piece."""
+MOST_TEXTS = 1 << 20
+"""Different texts of tokens that are kept; a vocabulary has fewer."""
 MOST_TOKENS = 1 << 26
 """Tokens that a step may have, 67 million: a few bytes can claim to be any number of rows."""
 
 
-def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+class Texts:
+    """Numbers the texts of tokens, so that they go the way of token ids."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._texts: list[str] = []
+
+    def ids(self, texts: Iterable[str]) -> IntArray:
+        """(N,) the number of each text; those beyond `MOST_TEXTS` have none, −1."""
+        return np.fromiter(map(self._id, texts), np.int64)
+
+    def _id(self, text: str) -> int:
+        if text not in self._numbers:
+            if len(self._texts) == MOST_TEXTS:
+                return -1
+            self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+        return self._numbers[text]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The texts with these numbers behind each other."""
+        return "".join(self._texts[one] if one >= 0 else "" for one in ids)
+
+
+def read_tokens(file: Path, texts: Texts | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of the table, in rising order of steps.
 
     Texts may be dictionaries, as categories are written. Memory is that of one step.
+
+    Args:
+        texts: numbers the tokens of a table that has their text; it is left out if None.
 
     Raises:
         SourceError: what is wrong with the file, and with which column or step.
@@ -68,7 +97,7 @@ def read_tokens(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                         f"{file}: step {step} after step {last}, expected the rows in rising order of steps"
                     )
                 last = step
-                yield step, _observation(file, rows)
+                yield step, _observation(file, rows, texts)
     except (OSError, pa.ArrowException) as error:
         what = "no Parquet file" if last is None else f"cannot be read after step {last}"
         raise SourceError(f"{file}: {what}: {one_line(error)}") from error
@@ -126,7 +155,7 @@ def _is(kind: str, given: Any) -> bool:
     return any(getattr(types, f"is_{one}")(given) for one in ("string", "large_string", "string_view"))
 
 
-def _observation(file: Path, rows: Any) -> dict[str, Any]:
+def _observation(file: Path, rows: Any, texts: Texts | None) -> dict[str, Any]:
     order = np.lexsort((rows["position"].to_numpy(), rows["sequence"].to_numpy()))
 
     def column(name: str, nothing: object = None) -> Any:
@@ -144,6 +173,8 @@ def _observation(file: Path, rows: Any) -> dict[str, Any]:
             # Null is none: no tool yet, no turn of a prompt.
             values = column(name, {"integer": -1, "floating": 0.0, "boolean": False}.get(KINDS[name], ""))
             found[argument] = values.astype(np.float32) if KINDS[name] == "floating" else values
+    if texts and "token" in rows.column_names:
+        found["token_ids"] = texts.ids(column("token", ""))
     if "after_tool" in rows.column_names:
         found["after_tool"] = column("after_tool").astype(bool)
     elif "tool" in found:

@@ -1,0 +1,248 @@
+"""Worst: the sequences of a batch that hold most of a slice's tail, each as a window of tokens around its largest.
+
+A sequence is ranked by its *tail mass*: how far its tokens of the slice lie beyond the p99 of the baseline, summed, in
+nats. One token that is far off counts for as much as many that are a little off, and what is usual counts for nothing;
+ranked by its largest token alone, a sequence would be chosen by one outlier while another carries the growth, and
+ranked by tokens beyond p99, by its length.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tracker_diag.metrics.series import ALL, CONTEXT, NAMED_ROWS, PAIRS, Dimension, Pair
+from tracker_diag.records import WorstSequence
+from tracker_diag.stats.arrays import Array, Float64Array, namespace, on_device
+from tracker_diag.stats.histogram import HIGHEST, QUANTILE_VALUES, quantiles
+from tracker_diag.stats.tails import SliceWindow
+from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.slices import Names
+
+MOST = 8
+"""Sequences of one slice and step."""
+BEFORE, WIDTH = 384, 512
+"""Tokens that are kept before the largest, and in all: what led to it stands before."""
+
+CAP = 2.0**HIGHEST
+"""Nats from which on a log-ratio counts no more, as in the sketch."""
+BROKEN = 1e6
+"""What NaN and infinity are ranked as."""
+
+LARGEST_ID = 2.0**53
+"""What a larger token id is kept as; no vocabulary has any."""
+
+KNOWN, MODEL, TOOL, IN_SLICE = 1, 2, 4, 8
+"""Bits of a token's kind: inside its sequence, sampled by the policy, a tool's or the environment's, of the slice."""
+
+HEAD = ("mass", "batch", "sequence", "length", "first", "position", "tool")
+"""The first columns of a row; then come `WIDTH` of both log-probabilities, the kinds, and the ids, −1 for none."""
+FIELDS = 4
+
+NO_TOOL = NAMED_ROWS
+
+
+class Place(NamedTuple):
+    """One slice of one pair."""
+
+    pair: Pair
+    slice: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The worst sequences of one place at one step, on the host."""
+
+    rows: Float64Array
+    """(n, len(HEAD) + FIELDS × WIDTH), n ≤ `MOST`, the largest tail mass first."""
+    limit: float
+    """Nats of |log-ratio| beyond which the tail begins."""
+    tools: tuple[str, ...]
+    """(n,) the tool that answered last before the largest token; empty where none is known."""
+
+    def sequences(self, make: Callable[..., WorstSequence], window: float) -> Iterator[WorstSequence]:
+        """Each row as a value that can be shown.
+
+        Args:
+            make: WorstSequence, with the fields that are known to the caller alone.
+            window: tail mass of the slice's window.
+        """
+        for row, tool in zip(self.rows, self.tools, strict=True):
+            mass, *whole = row[: len(HEAD)]
+            new, old, kind, ids = row[len(HEAD) :].reshape(FIELDS, WIDTH)
+            kinds = kind.astype(np.int64)
+            known = kinds & KNOWN > 0
+            ids = np.clip(ids[known], -1, LARGEST_ID).astype(np.int64)
+            yield make(
+                **dict(zip(HEAD[1:-1], map(int, whole), strict=False)),
+                tool=tool,
+                limit=self.limit,
+                share=min(float(mass) / window, 1.0) if mass < BROKEN / 2 and window > 0 else None,
+                logprobs=np.stack([new[known], old[known]]),
+                sampled=(kinds & MODEL > 0)[known],
+                tool_output=(kinds & TOOL > 0)[known],
+                in_slice=(kinds & IN_SLICE > 0)[known],
+                token_ids=ids if (ids >= 0).any() else None,
+            )
+
+
+class WorstTokens:
+    """Finds the worst sequences of the places that are asked for; nothing is done, and nothing costs, for others."""
+
+    def __init__(self) -> None:
+        self._limits: Mapping[Place, float] = {}
+        self._rows: dict[Place, Array] = {}
+        self._asked: dict[Place, float] = {}
+        """The limit that each of `_rows` was found with."""
+        self._batches = 0
+        """Observations since they were last taken."""
+        self.given_ids = False
+        """Whether the last batch that was looked at had token ids."""
+
+    def look_at(self, limits: Mapping[Place, float]) -> None:
+        """From now on look at these places, each with the |log-ratio| beyond which its tail begins."""
+        self._limits = limits
+
+    def observe(self, batch: TokenBatch, labels: Mapping[Dimension, Array], names: Names) -> None:
+        """Look at the sequences of a batch. On a device nothing waits for it."""
+        number, self._batches = self._batches, self._batches + 1
+        asked = {place.pair for place in self._limits}
+        sizes = {pair: _sizes(batch, pair) for pair in batch.pairs if pair in asked}
+        for place, limit in self._limits.items():
+            member = _member(place, batch, labels, names) if place.pair in sizes else None
+            if member is not None:
+                self.given_ids = batch.token_ids is not None
+                mass = batch.by_sequence(_beyond(sizes[place.pair] * member, limit))
+                chosen = _top(mass, MOST)
+                start, end = _ends(batch, chosen)
+                at = _largest_token(batch, sizes[place.pair], member, (chosen, start, end))
+                of_tool = labels["tool"][at] if "tool" in labels else 0 * at + NO_TOOL
+                head = {"mass": mass[chosen], "batch": 0 * at + number, "sequence": chosen, "tool": of_tool}
+                rows = _rows(batch, place.pair, member, head | {"start": start, "end": end, "at": at})
+                self._asked.setdefault(place, limit)
+                self._rows[place] = _largest(self._rows[place], rows) if place in self._rows else rows
+
+    def taken(self, names: Names) -> dict[Place, Found]:
+        """What was found since the last call; waits for a device if it is there."""
+        rows, self._rows, asked, self._asked, self._batches = self._rows, {}, self._asked, {}, 0
+        if rows and on_device(next(iter(rows.values()))):
+            xp, sizes = namespace(next(iter(rows.values()))), [len(one) for one in rows.values()]
+            parts = np.split(xp.concatenate(list(rows.values())).cpu().numpy(), np.cumsum(sizes)[:-1])
+            rows = dict(zip(rows, parts, strict=True))
+        tool = names.slices("tool")
+        named = {row: name.partition(":")[2] for name, row in tool.items()}
+        found: dict[Place, Found] = {}
+        for place, of in rows.items():
+            kept = np.asarray(of, np.float64)
+            kept = kept[kept[:, 0] > 0]  # what has no tail there, or is no sequence at all
+            if len(kept):
+                kept = kept[np.argsort(-kept[:, 0], kind="stable")]
+                tools = tuple(named.get(int(row), "") for row in kept[:, HEAD.index("tool")])
+                found[place] = Found(kept, asked[place], tools)
+        return found
+
+
+def beyond(of: SliceWindow) -> float:
+    """Where the tail of a slice begins, in nats: p99 of |log-ratio| in the reference period; without one, of now."""
+    then = of.magnitudes if of.then is None or not of.then.any() else of.then
+    limit = quantiles(then, [0.99])[0] if then.any() else 0.0
+    return max(limit, 1e-9)  # what is off the slice counts as 0, and must not be beyond
+
+
+def tail_mass(of: SliceWindow, limit: float) -> float:
+    """Nats beyond `limit`, summed over all finite tokens of a window."""
+    return float(of.magnitudes @ np.maximum(QUANTILE_VALUES - limit, 0.0))
+
+
+def _member(place: Place, batch: TokenBatch, labels: Mapping[Dimension, Array], names: Names) -> Array | None:
+    """(N,) which tokens are of the slice; None where the batch does not tell."""
+    if place.slice == ALL:
+        return batch.model_mask
+    dimension: Dimension | None = "context" if place.slice in CONTEXT else None
+    for known in labels:
+        if place.slice.startswith(f"{known}:"):
+            dimension = known
+    row = names.slices(dimension).get(place.slice) if dimension in labels and dimension else None
+    return None if row is None or dimension is None else labels[dimension] == row
+
+
+def _sizes(batch: TokenBatch, pair: Pair) -> Array:
+    """(N,) |log-ratio|, of what is not finite `BROKEN`."""
+    size = abs(batch.log_ratio(pair))
+    xp = namespace(size)
+    finite = xp.isfinite(size)
+    return xp.where(finite, xp.clip(size, None, CAP, out=size), BROKEN)
+
+
+def _beyond(size: Array, limit: float) -> Array:
+    """How far each of `size` is beyond `limit`, in place: fresh arrays cost more in page faults than in arithmetic."""
+    size -= limit
+    return namespace(size).clip(size, 0.0, None, out=size)
+
+
+def _ends(batch: TokenBatch, chosen: Array) -> tuple[Array, Array]:
+    """(n,) where each of the `chosen` sequences begins and ends among all tokens."""
+    if batch.ids is None:
+        width = batch.width or 1
+        return chosen * width, chosen * width + width
+    xp = namespace(chosen)
+    return xp.searchsorted(batch.ids, chosen, side="left"), xp.searchsorted(batch.ids, chosen, side="right")
+
+
+def _rows(batch: TokenBatch, pair: Pair, member: Array, head: Mapping[str, Array]) -> Array:
+    """(n, len(HEAD) + FIELDS × WIDTH) float64, where the batch is.
+
+    Args:
+        member: (N,) True on the tokens of the slice.
+        head: (n,) of each sequence what `HEAD` names, and where it starts, ends, and has its largest.
+    """
+    xp, at, start, end = namespace(member), head["at"], head["start"], head["end"]
+    begin = xp.minimum(xp.maximum(at - BEFORE, start), xp.maximum(end - WIDTH, start))
+    index = begin[:, None] + _arange(begin, WIDTH)
+    known = index < end[:, None]
+    index = xp.clip(index, 0, len(member) - 1)
+    kind = known * (
+        KNOWN + MODEL * batch.model_mask[index] + TOOL * batch.tool_output[index] + IN_SLICE * member[index]
+    )
+    ids = 0 * kind - 1 if batch.token_ids is None else xp.where(known, _float64(batch.token_ids[index]), -1.0)
+    given = {} if batch.given_ids is None else {"sequence": batch.given_ids[at]}
+    whole = {**head, **given, "length": end - start, "first": begin - start, "position": at - start}
+    new, old = (batch.logprobs[name][index] for name in PAIRS[pair])
+    parts = [xp.stack([_float64(whole[name]) for name in HEAD], 1), *(_float64(one) for one in (new, old, kind, ids))]
+    return xp.concatenate(parts, 1)
+
+
+def _largest_token(batch: TokenBatch, size: Array, member: Array, of: tuple[Array, Array, Array]) -> Array:
+    """(n,) place among all tokens of the largest `size` (N,) of the slice in each sequence: number, start and end."""
+    (chosen, start, end), xp = of, namespace(size)
+    if xp is np:
+        ends = zip(start, end, strict=True)
+        return np.array([s + (size[s:e] * member[s:e]).argmax() for s, e in ends], np.int64)
+    if batch.width is not None:
+        rows = size.reshape(-1, batch.width)[chosen] * member.reshape(-1, batch.width)[chosen]
+        return start + rows.argmax(1)
+    # Where a sequence ends is known to the device alone: each is looked for among all tokens.
+    return xp.stack([xp.where((batch.ids == one) & member, size, -1.0).argmax() for one in chosen])
+
+
+def _largest(one: Array, two: Array) -> Array:
+    """Those rows of both that have the largest mass."""
+    both = namespace(one).concatenate([one, two])
+    return both[_top(both[:, 0], MOST)]
+
+
+def _top(values: Array, most: int) -> Array:
+    """(≤ most,) int64 index of the largest of `values`."""
+    n = min(most, len(values))
+    return np.argsort(-values, kind="stable")[:n] if namespace(values) is np else values.topk(n).indices
+
+
+def _arange(beside: Array, n: int) -> Array:
+    """(n,) 0, 1, 2 and so on, where `beside` is."""
+    xp = namespace(beside)
+    return np.arange(n) if xp is np else xp.arange(n, device=beside.device)
+
+
+def _float64(values: Array) -> Array:
+    return values.astype(np.float64) if namespace(values) is np else values.double()
