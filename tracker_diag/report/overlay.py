@@ -10,6 +10,8 @@ CELLS = 32
 """Columns of a curve in a terminal."""
 POINTS = 150
 """Of a path, at most: each the mean of its part of the axis."""
+MOST = 1e100
+"""What lies beyond is drawn as that, so that no sum overflows."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,10 @@ class Overlay:
 
 def overlay(curves: Sequence[Mapping[float, float]], low: float, high: float, parts: int = POINTS) -> Overlay | None:
     """`curves`, values by place, between the places `low` and `high`; None where none has a finite value there."""
-    inside = [{at: value for at, value in one.items() if math.isfinite(value) and low <= at <= high} for one in curves]
+    inside = [
+        {at: min(max(value, -MOST), MOST) for at, value in one.items() if math.isfinite(value) and low <= at <= high}
+        for one in curves
+    ]
     values = [value for one in inside for value in one.values()]
     if not values:
         return None
