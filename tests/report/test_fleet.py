@@ -76,7 +76,7 @@ def test_many_runs_end_with_how_many_more():
 
 
 def test_the_note_on_the_tracker_stands_on_top():
-    assert shown(Fleet("x", AT, ROWS, "not to be seen\nsince 20:13"), 100)[1] == "not to be seen since 20:13"
+    assert shown(Fleet("x", AT, ROWS, "cannot be reached\nsince 20:13"), 100)[1] == "cannot be reached since 20:13"
 
 
 def test_a_page_reads_itself_again_until_the_watch_has_ended():

@@ -226,7 +226,7 @@ def test_a_single_run_that_goes_away_is_said_once_and_goes_on(runs, watch, caplo
     file.unlink()
     for _ in range(3):
         shown = fleet.look()
-    assert "not to be seen since" in shown.note
+    assert "cannot be reached since" in shown.note
     assert shown.rows[0].activity == "gone"
     file.write_text(text)
     runs("a.jsonl", range(20, 30), nan_at=25)
@@ -234,7 +234,7 @@ def test_a_single_run_that_goes_away_is_said_once_and_goes_on(runs, watch, caplo
     assert (shown.note, shown.rows[0].activity, shown.rows[0].step) == ("", "running", 29)
     assert ear.heard == [("a.jsonl", 25, "NUM004")]
     assert [record.getMessage()[:30] for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "what is watched is not to be s", "what is watched can be seen ag",
+        "what is watched cannot be reac", "what is watched can be reached",
     ]  # fmt: skip
 
 

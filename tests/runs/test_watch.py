@@ -265,14 +265,14 @@ def test_mlflows_server_and_the_watch_are_killed_and_come_back(mlflow_server, re
     watcher = watch(source, "--project")
     until(lambda: all(receiver.of(name) for name in runs), watcher.log.read_text)
     mlflow_server.stop()
-    until(lambda: "not to be seen" in watcher.log.read_text())
+    until(lambda: "cannot be reached" in watcher.log.read_text())
     watcher.kill()
     watcher.wait(60)
     watcher = watch(source, "--project")  # while nobody is there
-    until(lambda: "not to be seen" in watcher.log.read_text(), watcher.log.read_text)
+    until(lambda: "cannot be reached" in watcher.log.read_text(), watcher.log.read_text)
     train(30, 100)
     mlflow_server.start()
-    until(lambda: "can be seen again" in watcher.log.read_text(), watcher.log.read_text)
+    until(lambda: "can be reached again" in watcher.log.read_text(), watcher.log.read_text)
     train(100, 140)
     for run_id, _ in runs.values():
         client.set_terminated(run_id)

@@ -39,7 +39,7 @@ class FleetWatch:
         self._seen = False
         """Whether it has been seen how the runs stand."""
         self._away = ""
-        """Since when, and why, nothing can be seen."""
+        """Since when, and why, nothing can be reached."""
         self._trouble = ""
         """Why nothing can be kept."""
         for name, known in logbook.runs():
@@ -100,11 +100,11 @@ class FleetWatch:
             for run in self._runs.values():
                 run.gone = run.gone or (isinstance(error, Gone) and not self._project)
             if not self._away:
-                self._away = f"not to be seen since {datetime.now().astimezone():%H:%M:%S}: {error}"
-                _log.warning("what is watched is not to be seen, and is tried again: %s", error)
+                self._away = f"cannot be reached since {datetime.now().astimezone():%H:%M:%S}: {error}"
+                _log.warning("what is watched cannot be reached, and is tried again: %s", error)
             return
         if self._away:
-            _log.warning("what is watched can be seen again: %s", without_password(self._source))
+            _log.warning("what is watched can be reached again: %s", without_password(self._source))
         self._away = ""
         there = {without_password(one.source): one for one in listed}
         for name, one in there.items():
