@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from tracker_diag.runs import watched
 from tracker_diag.runs.fleet import FleetWatch
 from tracker_diag.runs.judge import Judge
 from tracker_diag.runs.logbook import Logbook
+from tracker_diag.runs.sources.listing import list_runs
 
 RULES = in_force()
 HOSTILE = ("<script>alert(1)", "[red]markup[bold]", "x" * 200, "🤖\x1b[31m\ttab", "المكافأة")
@@ -313,6 +315,28 @@ def test_a_run_that_cannot_be_judged_is_said_and_holds_up_no_other(runs, watch, 
     assert (rows["b.jsonl"].level, len(ear.heard)) == ("error", 1)
     assert rows_of(fleet.look())["a.jsonl"].level == "error"
     assert len(ear.heard) == 2
+
+
+def test_what_came_while_a_tracker_was_read_metric_by_metric_waits_for_the_next_look(runs, watch, monkeypatch):
+    """Else a step would be judged by the metrics that were read late, and the others would be left out as too late."""
+    file = runs("a.jsonl", range(10))
+    real = watched.read_run
+    listed = replace(list_runs(str(file))[0], last=9)
+    monkeypatch.setattr("tracker_diag.runs.fleet.list_runs", lambda *_, **__: [listed])
+
+    def torn(source):
+        run = real(source)
+        rows = {step: {"reward": row["reward"]} if step > 9 else row for step, row in run.rows.items()}
+        return replace(run, rows=rows)
+
+    fleet, ear = watch(runs.folder)
+    runs("a.jsonl", range(10, 20), nan_at=15)
+    with monkeypatch.context() as patch:
+        patch.setattr(watched, "read_run", torn)
+        assert rows_of(fleet.look())["a.jsonl"].step == 9
+    listed = replace(listed, last=19, mark="another")
+    assert rows_of(fleet.look())["a.jsonl"].step == 19
+    assert ear.heard == [("a.jsonl", 15, "NUM004")]
 
 
 def test_a_long_history_takes_turns(runs, watch):

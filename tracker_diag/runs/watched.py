@@ -104,7 +104,9 @@ class Watched:
     def _judge(self, rules: Sequence[Rule], logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> None:
         begun, self._looked = time.monotonic(), True
         try:
-            run = read_run(self.listed.source)
+            run, last = read_run(self.listed.source), self.listed.last
+            if last is not None:  # what came while it was read may be there of one metric and not of another
+                run = replace(run, rows={step: row for step, row in run.rows.items() if step <= last})
             follower = self._follower or Follower(rules, (logbook.run(self.key) or {}).get("follow"))
             # Until a row is judged as a whole, nothing of it is to be kept: whoever breaks off in between begins again
             # from what was kept before.

@@ -140,7 +140,7 @@ def test_runs_of_mlflow(mlflow_store):
     assert (found["a"].over, found["a"].updated, found["b"].over) == ("", 1_700_000_000.0, "failed")
     assert found["b"].updated == 1_700_000_005.0
     assert (found["a"].state, found["a"].first_break) == ("warn", "POL001 on post_tool at step 96")
-    assert found["c"].mark == ""
+    assert (found["c"].mark, found["c"].last, found["a"].last) == ("", None, 3)
     mark = one(f"mlflow:{ids[0]}").mark
     assert mark == found["a"].mark
     client.log_metric(ids[0], "reward", 0.5, step=4, timestamp=1_700_000_000_000)

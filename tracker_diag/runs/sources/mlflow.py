@@ -99,6 +99,7 @@ def _listed(run: Any, uri: str) -> Listed:
         sha256(repr((sorted(last), info.status)).encode()).hexdigest() if last else "",
         over,
         max(*times, info.end_time or 0 if over else 0) / 1000,
+        last=max((step for key, step, _, _ in last if not key.startswith(SYSTEM)), default=0) or None,
         state=tags.get(FINDINGS_TAG, ""),
         first_break=tags.get("diag.first_break", ""),
     )

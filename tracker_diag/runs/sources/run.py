@@ -44,6 +44,8 @@ class Listed:
     """How it ended, `finished` or `failed` for example; empty while it goes on, None where nobody says."""
     updated: float | None = None
     """When something was last logged, in seconds since 1970."""
+    last: int | None = None
+    """The last step that was logged, where the run is then read metric by metric: of later ones some may be missing."""
     cut: bool = False
     """Whether the last line has no end yet: more of it may come."""
     state: str = ""
