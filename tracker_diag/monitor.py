@@ -130,6 +130,11 @@ class Monitor:
         return self._out.backends
 
     @property
+    def clip(self) -> tuple[float, float]:
+        """How far below and above 1 the ratio is taken to be clipped."""
+        return self._windows.clip
+
+    @property
     def step(self) -> int | None:
         """The step that is underway; None before the first `log`."""
         return self._progress.last

@@ -17,7 +17,8 @@ RULES = {rule.id: rule for rule in td.catalog()}
 def play(fault, *, ill):
     """A run of 300 steps, watched as a user does; what it adds up to."""
     rng = np.random.default_rng(5)
-    run = td.wrap(lambda metrics, step: None, rules=[RULES[fault.rule]], catalog=False, essential_tools=["search"])
+    settings = {"catalog": False, "essential_tools": ["search"], "config": {"async_training": True}}
+    run = td.wrap(lambda metrics, step: None, rules=[RULES[fault.rule]], **settings)
     for step in range(STEPS):
         at = min(1.0, max(0.0, (step - 100) / 60)) if ill else 0.0
         columns = made.healthy(rng)

@@ -212,7 +212,12 @@ def test_mlflow_shows_all_of_it(tmp_path, monkeypatch):
     files = {one.path for one in client.list_artifacts(run_id, "diag")}
     assert {"diag/samples.json", "diag/report.html"} <= files
     table = json.loads((tmp_path / "artifacts" / run_id / "artifacts/diag/samples.json").read_text())
-    assert len(table["data"]) == 12
+    kept = [tuple(row[:3]) for row in table["data"]]
+    assert len(kept) == len({*kept})
+    assert {step: sum(row[0] == step for row in kept) for step, *_ in kept} == dict.fromkeys(
+        {row[0] for row in kept}, 12
+    )
+    assert {0, 29} <= {row[0] for row in kept}
     page = (tmp_path / "artifacts" / run_id / "artifacts/diag/report.html").read_text()
     assert "<script>alert" not in page
     assert any("samples" in one.path and "reward" in one.path for one in client.list_artifacts(run_id, "images"))

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
-from tracker_diag.backends.mlflow_tags import links, note_on, tags_of
+from tracker_diag.backends.mlflow_tags import described, links, note_on, tags_of
 from tracker_diag.backends.mlflow_view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
@@ -32,7 +32,6 @@ BATCH = 1000
 """Metrics that a server takes at once."""
 
 NOTE_TAG = "mlflow.note.content"
-NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
 
 TABLES_TAG = "mlflow.loggedArtifacts"
 """Tag in which MLflow lists the tables of a run."""
@@ -85,6 +84,8 @@ class MlflowBackend(Backend):
         self._shown: set[str] = set()
         """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
         self._metrics: list[Any] = []
+        self._tables: dict[str, Table] = {}
+        """The last one of each name that was written."""
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
         self._tasks: deque[Task] = deque()
@@ -316,6 +317,9 @@ class MlflowBackend(Backend):
             whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
             folder, _, name = f"{table.name}.json".rpartition("/")
             return [partial(self._put, name, whole, folder), partial(self._list_table, f"{table.name}.json")]
+        if self._tables.get(table.name) == table:  # that of the samples, if they were told in the last step
+            return []
+        self._tables[table.name] = table
         columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         path = f"{table.name}.json"
         file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))
@@ -382,10 +386,7 @@ class MlflowBackend(Backend):
 
     def _described(self, text: str) -> str:
         """The run's description with `text` in it, beside what stands there already."""
-        present = self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, "")
-        before, _, rest = present.partition(NOTE_START)
-        _, _, after = rest.partition(NOTE_END)
-        return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+        return described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), text)
 
 
 def _title(pair: str) -> str:

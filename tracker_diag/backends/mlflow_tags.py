@@ -23,6 +23,16 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     }
 
 
+NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
+
+
+def described(present: str, text: str) -> str:
+    """The description `present` with `text` in our part of it."""
+    before, _, rest = present.partition(NOTE_START)
+    _, _, after = rest.partition(NOTE_END)
+    return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+
+
 def links(experiment: str, run_id: str) -> tuple[str, str, str]:
     """In Markdown: to the charts, to the report, and the picture of what was found, all of the server of the page."""
     return (

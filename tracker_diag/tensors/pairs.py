@@ -25,7 +25,7 @@ class PairWindows(Mapping[Pair, PairWindow]):
             raise ValueError(f"window: {steps} given, expected at least 1 step")
         if not (0 < clip[0] < 1 and clip[1] > 0):
             raise ValueError(f"clip: {clip} given, expected a share below 1 and one above 0")
-        self._steps, self._clip = steps, clip
+        self._steps, self.clip = steps, clip
         self.burn_in, self.baseline = burn_in, baseline
         self._of: dict[Pair, PairWindow] = {}
 
@@ -63,4 +63,4 @@ class PairWindows(Mapping[Pair, PairWindow]):
             window.load_state_dict(state[pair])
 
     def _new(self, pair: Pair) -> PairWindow:
-        return PairWindow(pair, self._steps, self.burn_in, self.baseline, self._clip)
+        return PairWindow(pair, self._steps, self.burn_in, self.baseline, self.clip)

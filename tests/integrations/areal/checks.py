@@ -193,7 +193,7 @@ def test_what_is_committed_goes_to_the_monitor_with_its_global_step(watched):
 def test_the_default_monitor_knows_the_settings():
     trainer = a_trainer(mode="disabled")
     monitor = tracker_diag_areal.attach(trainer)
-    assert monitor._clip == (0.1, 0.3)
+    assert monitor.clip == (0.1, 0.3)
     assert monitor.config["actor.eps_clip_higher"] == 0.3
     trainer.stats_logger.close()
 

@@ -191,7 +191,7 @@ def test_a_reference_that_was_skipped_is_no_reference(nemo):
 
 def test_settings_reach_the_monitor_and_a_run_without_signal_is_told(nemo, caplog):
     monitor = integration.attach(Logger(), Config())
-    assert monitor._clip == (0.2, 0.28)
+    assert monitor.clip == (0.2, 0.28)
     assert monitor.config["loss_fn.ratio_clip_max"] == 0.28
     assert not caplog.records
     integration.attach(Logger(), {"loss_fn": {"force_on_policy_ratio": True}})

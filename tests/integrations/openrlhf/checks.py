@@ -187,7 +187,7 @@ def test_the_policy_ratio_is_seen_in_a_loss_of_ones_own_process(watched, rng):
 def test_the_default_monitor_knows_the_settings_but_no_key(a_trainer, caplog):
     trainer = a_trainer(**{"algo.advantage.is_correction_level": "off"})
     monitor = tracker_diag_openrlhf.attach(trainer)
-    assert monitor._clip == (0.1, 0.3)
+    assert monitor.clip == (0.1, 0.3)
     assert monitor.config["algo.advantage.estimator"] == "group_norm"
     assert not any(name.startswith("logger.") for name in monitor.config)
     assert caplog.text.count("no signal") == 1

@@ -193,7 +193,7 @@ def test_findings_arrive_in_the_run_that_roll_started(roll, mlflow_store):
 
 def test_settings_reach_the_monitor_and_what_gives_no_signal_is_told(roll, caplog):
     monitor = integration.attach(Config())
-    assert monitor._clip == (0.2, 0.28)
+    assert monitor.clip == (0.2, 0.28)
     assert monitor.config["actor_train.lr"] == 1e-6
     assert not caplog.records
     integration.attach(Config(enable_old_logprobs_recompute=False, track_with=""))

@@ -172,7 +172,7 @@ def test_the_default_monitor_knows_the_settings():
     trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
     trainer.cfg.trainer.algorithm.eps_clip_high = 0.28
     monitor = tracker_diag_skyrl.attach(trainer)
-    assert monitor._clip == (0.2, 0.28)
+    assert monitor.clip == (0.2, 0.28)
     assert monitor.config["trainer.algorithm.advantage_estimator"] == "grpo"
     monitor.close()
 

@@ -237,7 +237,7 @@ def test_what_is_not_set_is_told(slime, caplog):
 def test_settings_reach_the_monitor(slime):
     monitor = integration.attach(arguments(advantage_estimator="gspo"))
     assert monitor.config["eps_clip_high"] == 0.28
-    assert monitor._clip == (0.2, 0.28)
+    assert monitor.clip == (0.2, 0.28)
     assert algorithm_of(monitor.config) == "gspo"
 
 

@@ -111,7 +111,7 @@ def counts(tracking, pair):
 def test_the_entry_point_gives_each_tracking_a_monitor_that_knows_its_settings(tracking):
     assert isinstance(tracking.diag, Monitor)
     assert tracking.diag.config["algorithm.adv_estimator"] == "grpo"
-    assert tracking.diag._clip == (0.1, 0.3)
+    assert tracking.diag.clip == (0.1, 0.3)
 
 
 @pytest.mark.parametrize(
