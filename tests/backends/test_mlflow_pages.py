@@ -66,6 +66,6 @@ def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_m
         page.get_by_role("link", name="Report", exact=True).click()
     report = opened.value.frame_locator("iframe")
     report.get_by_text("Incident 1: Weight tail grows after tool calls").wait_for(timeout=60_000)
-    report.get_by_text("Weight tail grows after tool calls: first on post_tool").wait_for(timeout=60_000)
+    report.get_by_text("Weight tail grows after tool calls, on post_tool, from step").wait_for(timeout=60_000)
     report.get_by_text("POL001 post_tool").first.wait_for(timeout=60_000)
     assert report.get_by_role("img", name="policy p95, from").count() == 1

@@ -1,8 +1,9 @@
 from dataclasses import replace
 
-from tracker_diag.report.evidence import in_words, speaks_against, speaks_for
+from tracker_diag.report.evidence import damage, in_words, outcomes, speaks_against, speaks_for
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}
 
@@ -31,3 +32,16 @@ def test_what_holds_is_said_once_a_series_and_what_is_calm_beside_it_speaks_agai
     words = rule.support[0].replace("_", " ")
     assert speaks_against(found) == [f"{words}: no; reward is 0.5, 1.25 times its baseline of 0.4"]
     assert speaks_for(replace(found, evidence=())) == speaks_against(replace(found, evidence=())) == []
+
+
+def test_damage_is_told_as_it_stands_now_and_no_outcome_twice():
+    fell = Reading("reward_fell", "reward", True, 0.43, 0.7, at=122, keys=("reward",))
+    harm = Finding(RULES["OUT001"], None, "all", "firing", 30, 40, None, "reward is 0.43, down from 0.7", (fell,))
+    cause = Finding(RULES["POL001"], "policy", "post_tool", "firing", 5, 9, None, "", ())
+    best = tuple(Reading("", name, True, 0.006, 0.7, at=120) for name in ("reward", "eval_score"))
+    summary = Summary("x", 50, 0, 49, (cause, harm), {}, (), best=best)
+    assert damage(summary) == ["since step 30: reward 0.7 at its best, up to step 120; 0.006 now"]
+    assert outcomes(summary) == ["eval_score 0.7 at its best, up to step 120; 0.006 now"]
+    unknown = replace(summary, best=())
+    assert damage(unknown) == ["since step 30: reward is 0.43, down from 0.7"]
+    assert damage(replace(summary, findings=(cause,))) == []

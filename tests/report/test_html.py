@@ -47,7 +47,7 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     )
     page = render_html(Summary("x", 50, 0, 49, found, {}, ()))
     top, below = page.split("</h2>", 1)
-    assert "Damage</span>, since step 30: OUT001 says this." in top
+    assert "Damage</span> since step 30: OUT001 says this." in top
     assert "With it: Effective sample size collapses." in top
     assert "firing since step 5 <span" in below
     lanes = re.findall(r'aria-label="([^"]+)" title', below)

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from tracker_diag.backends.mlflow_view import view_path
-from tracker_diag.report.evidence import speaks_for
+from tracker_diag.report.evidence import damage, speaks_for
 from tracker_diag.rules.alerts import alerts
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
@@ -61,8 +61,9 @@ def note_on(summary: Summary, charts: str, report: str, picture: str) -> str:
     place = "" if first.slice == "all" else f", on {first.slice}"
     what = f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id})."
     parts = [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
+    parts += [f"**Damage** {said}." for said in damage(summary)]
     parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
-    parts += [f"**Damage** since step {one.onset}: {one.summary}." for one in incident.damage]
+    parts += [f"Now: {'; '.join(summary.tails)}."] if summary.tails else []
     parts.append(picture)
     if symptoms := incident.symptoms:
         parts.append("With it:\n\n" + "\n".join(f"- {finding}" for finding in symptoms))

@@ -1,6 +1,8 @@
 """What a finding rests on, in words: what speaks for it, and what does not."""
 
+from tracker_diag.report.tables import best_level
 from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.triage import Summary
 
 
 def speaks_for(finding: Finding) -> list[str]:
@@ -17,6 +19,24 @@ def speaks_against(finding: Finding) -> list[str]:
     support = {*finding.rule.support}
     calm = [one for one in finding.evidence if one.signal in support and one.holds is False and one.value is not None]
     return [f"{one.signal.replace('_', ' ')}: no; {in_words(one)}" for one in calm]
+
+
+def damage(summary: Summary) -> list[str]:
+    """What the first break has done to the outcome, as it stands now: since when, its best level, its last one."""
+    harmed = next((one.damage for one in summary.incidents if one.cause is summary.first_break), ())
+    said: dict[str, str] = {}
+    for one in harmed:
+        levels = {outcome.series: outcome for outcome in summary.best}
+        key = next((key for reading in one.evidence for key in (reading.series, *reading.keys) if key in levels), None)
+        what = one.summary if key is None else best_level(levels[key])
+        said.setdefault(what, f"since step {one.onset}: {what}")
+    return list(said.values())
+
+
+def outcomes(summary: Summary) -> list[str]:
+    """Best and last level of reward and evaluation, of those that `damage` does not tell."""
+    told = " ".join(damage(summary))
+    return [level for level in map(best_level, summary.best) if level not in told]
 
 
 def in_words(reading: Reading) -> str:

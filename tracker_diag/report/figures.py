@@ -129,7 +129,7 @@ def timeline_figure(summary: Summary) -> Figure | None:
 
 def _draw_lanes(axes: Axes, lanes: Sequence[tuple[Role, Sequence[Finding]]], last: int) -> None:
     for row, (role, findings) in enumerate(lanes):
-        color = TONES[max((one.severity for one in findings), key=SEVERITIES.index)]
+        color = TONES["error" if role == "damage" else max((one.severity for one in findings), key=SEVERITIES.index)]
         for one in findings:
             end = last if one.resolved is None else one.resolved
             told = end if one.fired is None else one.fired

@@ -6,10 +6,10 @@ from typing import Any
 from tracker_diag.records import Table
 from tracker_diag.report.curves import panels
 from tracker_diag.report.distributions import steppers, ticks
-from tracker_diag.report.evidence import speaks_against, speaks_for
+from tracker_diag.report.evidence import damage, outcomes, speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
-from tracker_diag.report.tables import best_level, brief, by_growth
+from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.tokens import WORST, groups
 from tracker_diag.rules.triage import Summary
@@ -29,7 +29,6 @@ def render_html(
     first, last = summary.first_step, summary.last_step
     lanes = None if first is None or last is None else swimlanes(loud, first, last, panels(summary))
     filters: dict[str, Callable[..., Any]] = {
-        "best_level": best_level,
         "cell": _cell,
         "speaks_for": speaks_for,
         "speaks_against": speaks_against,
@@ -39,6 +38,8 @@ def render_html(
         filters,
         summary=summary,
         first=summary.first_break,
+        damage=damage(summary),
+        outcomes=outcomes(summary),
         tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
         worst=groups(summary.worst),
         steppers=steppers(summary.distributions),

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tracker_diag.report.console import unbroken
 from tracker_diag.report.curves import Panel, panels
+from tracker_diag.report.evidence import damage, outcomes
 from tracker_diag.report.first_look import remedies, sighted
-from tracker_diag.report.tables import best_level
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -80,11 +80,10 @@ def _broke_first(summary: Summary, color: str, cost: str) -> Table:
         + (f"; {cost} since" if cost else ""),
     )
     rows.add_row("evidence", _cut(f"at step {first.fired}: {first.summary}", 200))
+    for said in damage(summary)[:1]:
+        rows.add_row("damage", Text(_cut(said, 130), style="red"))
     if first.rule.remedy:
         rows.add_row("do first", _cut(first.rule.remedy[0], 130))
-    damage = next((one.damage for one in summary.incidents if one.cause is first), ())
-    for one in damage[:1]:
-        rows.add_row("damage", Text(_cut(one.summary, 130), style="red"))
     return rows
 
 
@@ -95,8 +94,8 @@ def _the_rest(summary: Summary, live: Sequence[object], explains: str) -> Table:
         rows.add_row(heading, Text(_cut(caveat, 150), style="yellow"))
     for heading, line in zip(("tails now", ""), summary.tails, strict=False):
         rows.add_row(heading, _cut(line, 130))
-    for heading, outcome in zip(("best", ""), summary.best, strict=False):
-        rows.add_row(heading, best_level(outcome))
+    for heading, level in zip(("outcome", ""), outcomes(summary), strict=False):
+        rows.add_row(heading, level)
     for heading, one in zip(("said live", ""), live, strict=False):
         rows.add_row(heading, _cut(str(one), 66))
     for heading, finding in zip(("to know", ""), _of_info(summary), strict=False):
@@ -134,10 +133,17 @@ def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
     """The curve of a panel, of post_tool where there are two, with its smallest and largest value in its label."""
     *_, (slice, points) = panel.lines.items()
     values = [value for value in points.values() if math.isfinite(value)]
-    ends = f" {min(values):.2g} to {max(values):.2g}" if values else ""
-    name = f"{slice} {panel.name}".strip()
+    ends = f" {_short(min(values))} to {_short(max(values))}" if values else ""
     room = LABEL - len(ends)
-    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points  # the statistic stands at its end
+    if slice:
+        pair, _, stat = panel.name.partition(" ")
+        return _cut(f"{stat} {slice}, {pair}", room) + ends, points
+    name = panel.name  # the statistic, if it is one, stands at its end
+    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if 100 <= abs(value) < 1e5 else f"{value:.2g}"
 
 
 def _rows() -> Table:
