@@ -21,7 +21,7 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Growth, Often, Spike
 from tracker_diag.rules.observed import Observed
 from tracker_diag.stats.attribution import Carrier
-from tracker_diag.stats.histogram import rebin
+from tracker_diag.stats.histogram import HIGHEST, rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
@@ -128,7 +128,8 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
                 continue
             now, then = _finite(slice_statistics(of, ("p95",)).get("p95")), _p95(of)
             if now is not None:
-                parts.append(f"{said} {now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
+                least = "at least " if now >= 2.0**HIGHEST else ""  # the sketch counts no further
+                parts.append(f"{said} {least}{now:.3g}" + (f" (baseline {then:.3g})" if then is not None else ""))
         if parts:
             found.append(f"{pair} p95 |log-ratio|: {', '.join(parts)}")
     return tuple(found)
