@@ -98,12 +98,11 @@ def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
 
 def test_a_tail_beyond_the_sketch_is_said_to_be_at_least_so_large(rng, make_batch):
     monitor = Monitor()
-    for step, post in enumerate((0.1, 1e4)):
-        monitor.rebaseline("anew")
-        monitor.observe(**make_batch(rng, post=post, pairs=("policy",)))
+    for step in range(4):
+        monitor.observe(**make_batch(rng, post=1e4, pairs=("policy",)))
         monitor.log({}, step)
-        (said,) = monitor.summary().tails
-        assert ("after a tool at least 256" in said) is (post > 256)
+    (said,) = monitor.summary().tails
+    assert "after a tool at least 256, before any 0." in said
 
 
 def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch):

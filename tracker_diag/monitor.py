@@ -318,7 +318,7 @@ class Monitor:
 
     def _first_look(self) -> RenderableType:
         with self._state.turn:
-            return readout.seen(self.step, self._windows, self._intake.told_by, self._engine, self._out.pages)
+            return readout.seen(self.step, self._windows, self._intake.told_by, self._engine)
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""

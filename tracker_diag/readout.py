@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -135,14 +135,12 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def seen(
-    step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, engine: Engine, pages: Sequence[str]
-) -> RenderableType:
-    """What is seen of the run, and what would open the eyes of more rules; `told_by` and `pages` as in `first_look`."""
+def seen(step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, engine: Engine) -> RenderableType:
+    """What is seen of the run, and what would open the eyes of more rules; `told_by` as in `first_look`."""
     why = absent(windows)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair)) for pair, n in tokens.items()]
-    return first_look(step, pairs, told_by, {rule.id: rule.name for rule in engine.rules}, engine.blind(), pages=pages)
+    return first_look(step, pairs, told_by, {rule.id: rule.name for rule in engine.rules}, engine.blind())
 
 
 def _tokens(window: PairWindow | None) -> Counter[str]:

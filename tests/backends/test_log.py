@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor
-from tracker_diag.backends.tensorboard import TensorBoardBackend
 from tracker_diag.testing import CapturingBackend, example_batch
 
 
@@ -129,15 +128,6 @@ def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monk
     capsys.readouterr()
     with_more.explain()
     assert "log grad_norm" not in capsys.readouterr().out
-
-
-def test_where_the_run_can_be_seen_is_said_at_its_beginning(make_batch, rng, tmp_path, capsys):
-    monitor = Monitor([TensorBoardBackend(tmp_path / ("long " * 30))])
-    monitor.observe(**make_batch(rng))
-    monitor.log({"reward": 0.5}, 0)
-    shown = capsys.readouterr().err
-    assert f"see          {monitor.backends[0].page}\n" in shown
-    assert "tensorboard --logdir" in shown
 
 
 SCRIPT = """

@@ -161,6 +161,7 @@ def test_kills_at_random_lose_nothing_and_repeat_nothing_unsaid(seed, tmp_path, 
     until(lambda: all(receiver.of(name) == told for name, told in expected.items()), watcher.log.read_text)
     assert receiver.unmarked() == []
     assert len(receiver.twice()) <= kills
+    until(watcher.log.read_text, watcher.log.read_text)  # it has begun, and takes the signal
     watcher.send_signal(signal.SIGINT)
     assert watcher.wait(60) == 0
     assert "4 runs" in watcher.log.read_text()

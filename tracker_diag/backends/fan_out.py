@@ -38,11 +38,6 @@ class FanOut:
         self.tells = self._log is not None
 
     @property
-    def pages(self) -> list[str]:
-        """Where the run can be seen."""
-        return [backend.page for backend in self.backends if backend.page]
-
-    @property
     def _all(self) -> tuple[Backend, ...]:
         return (self._log, *self.backends) if self._log and self.tells else self.backends
 

@@ -142,6 +142,9 @@ class WandbBackend(Backend):
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._evaluated = step
+        if tables := [record for record in records if isinstance(record, Table)]:
+            self._rest.log(step, tables, at)  # an upload that goes wrong would take your row's other values of ours
+        records = [record for record in records if not isinstance(record, Table)]
         if not records:
             return
         with self._lock:

@@ -57,9 +57,12 @@ class Beside(Backend):
         return self._address["source"]
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        if not self._rows or self._rows[-1][STEP] != step:
+        self._tables |= {record.name: record for record in records if isinstance(record, Table)}
+        of_row = {record.name: media(record) for record in records if not isinstance(record, Table)}
+        if of_row and (not self._rows or self._rows[-1][STEP] != step):
             self._rows.append({STEP: step})
-        self._rows[-1] |= {record.name: media(record) for record in records}
+        if of_row:
+            self._rows[-1] |= of_row
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
         table = findings_table(findings)

@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.reasons import Reason, Why
-from tracker_diag.report.console import unbroken
 from tracker_diag.rules.triage import Summary
 
 MISSING = {
@@ -44,16 +43,13 @@ def first_look(
     told_by: str,
     rules: Mapping[str, str],
     blind: Mapping[str, Sequence[Reason]],
-    *,
-    pages: Sequence[str] = (),
 ) -> RenderableType:
-    """One line for each pair, one on the slices, one on the rules, what to give so that more see, and where to look.
+    """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
 
     Args:
         told_by: from what it was taken which tokens come after a tool.
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
-        pages: where the run can be seen.
     """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -70,9 +66,8 @@ def first_look(
     for heading, (remedy, opened) in zip(("to see more", *[""] * MOST), remedies(_lacking(blind))[:MOST], strict=False):
         shown = ", ".join(rules[rule] for rule in opened[:3])
         table.add_row(heading, Text(f"{remedy}: {shown}" + (f" and {len(opened) - 3} more" if len(opened) > 3 else "")))
-    places = [unbroken(Text.assemble(("see          ", "dim"), page)) for page in pages]
     head = "no step yet" if step is None else f"what is seen at step {step}"
-    return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), table, *places)
+    return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), table)
 
 
 def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
