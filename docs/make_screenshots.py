@@ -13,13 +13,14 @@ import re
 import shlex
 import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -28,7 +29,6 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from tracker_diag import wrap
-from tracker_diag.backends.mlflow_view import view_path
 from tracker_diag.runs.sources.jsonl import read_metrics
 from tracker_diag.runs.sources.tokens import read_tokens
 
@@ -54,7 +54,7 @@ def main() -> None:
 def _demo() -> None:
     """Its screen when it has just begun, and when it has ended."""
     command = f"cd {shlex.quote(str(DEMO.parent))} && {shlex.quote(str(COMMAND))} demo; sleep 60"
-    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 44) as screen:
+    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 54) as screen:
         first = _once(screen, " 1./300")
         last = _once(screen, "then open http")
     _draw("demo.png", [("make demo, after 10 of 300 steps", first), ("and after two minutes", last)], 100)
@@ -63,15 +63,18 @@ def _demo() -> None:
 def _mlflow() -> None:
     store = f"sqlite:///{DEMO / 'mlflow.db'}"
     command = ("-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1", "--port", "PORT")
+    with closing(sqlite3.connect(DEMO / "mlflow.db")) as rows:
+        ((experiment, run),) = rows.execute("SELECT experiment_id, run_uuid FROM runs").fetchall()
     with _serve(*command) as address, _page("mlflow.png", 1180) as page:
-        page.goto(address + view_path("1"))
-        page.get_by_text("Distribution of |log-ratio|, step by step").wait_for(timeout=60_000)
-        page.locator("img[src*='artifact'], img[src^='blob:']").first.wait_for(timeout=60_000)
+        page.goto(f"{address}/#/experiments/{experiment}/runs/{run}")
+        page.get_by_text("Show more").click(timeout=60_000)
+        page.locator("img[src*='timeline']").wait_for(timeout=60_000)
         for name in CLUTTER:
             button = page.locator(f'[data-component-id="{name}"]')
             if button.count():
                 button.first.click()
         page.get_by_label("Toggle sidebar").click()
+        page.get_by_text("Description", exact=True).first.scroll_into_view_if_needed()
         page.add_style_tag(
             content="*:not([class*=checkbox]) { font-family: 'DejaVu Sans', sans-serif !important }"
         )  # no digits as emoji
