@@ -85,7 +85,7 @@ class MlflowBackend(Backend):
         """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
         self._metrics: list[Any] = []
         self._tables: dict[str, Table] = {}
-        """The last one of each name that was written."""
+        """The last one of each name that came with a step; at the end it comes once more."""
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
         self._tasks: deque[Task] = deque()
@@ -172,7 +172,9 @@ class MlflowBackend(Backend):
             for record in records
             if isinstance(record, Scalar)
         ]
-        self._tasks += [partial(self._write_table, record) for record in records if isinstance(record, Table)]
+        tables = {record.name: record for record in records if isinstance(record, Table)}
+        self._tables |= tables
+        self._tasks += [partial(self._write_table, table) for table in tables.values()]
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
@@ -289,7 +291,7 @@ class MlflowBackend(Backend):
             partial(self._put, "findings.json", found.encode(), "diag"),
             partial(self._report, summary, tables),
             partial(self._timeline, summary),
-            *(partial(self._write_table, table) for table in tables),
+            *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
         ]
         if pictures and step != self._last_image:
             self._last_image = step
@@ -317,9 +319,6 @@ class MlflowBackend(Backend):
             whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
             folder, _, name = f"{table.name}.json".rpartition("/")
             return [partial(self._put, name, whole, folder), partial(self._list_table, f"{table.name}.json")]
-        if self._tables.get(table.name) == table:  # that of the samples, if they were told in the last step
-            return []
-        self._tables[table.name] = table
         columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         path = f"{table.name}.json"
         file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))

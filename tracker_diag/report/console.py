@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 QUIET = "TRACKER_DIAG_QUIET"
@@ -100,3 +101,17 @@ def _show(*lines: RenderableType) -> None:
         # Not by the console itself: a progress bar that is on the screen has put something in the stream's place.
         sys.stderr.write(shown.get())
         sys.stderr.flush()
+
+
+def labelled(width: int) -> Table:
+    """A table of labels, in a column of `width` at least, and what they say."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim", no_wrap=True, min_width=width)
+    rows.add_column()
+    return rows
+
+
+def cut(text: str, most: int) -> str:
+    """`text` in one line of `most` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"

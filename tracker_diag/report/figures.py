@@ -13,6 +13,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 from tracker_diag.records import SAMPLES, Histogram
+from tracker_diag.report.console import cut
 from tracker_diag.report.curves import Panel, panels
 from tracker_diag.report.timeline import Role, grouped, is_log
 from tracker_diag.rules.findings import Finding
@@ -167,7 +168,7 @@ def _draw_panel(axes: Axes, panel: Panel, first: int, last: int) -> None:
 def _cut(text: str, most: int) -> str:
     """`text` in one line of `most` characters, with boxes for those that the font has not: matplotlib warns of them."""
     text = "".join(one if ord(one) in _glyphs() else "\N{WHITE SQUARE}" for one in " ".join(text.split()))
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+    return cut(text, most)
 
 
 @cache

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.errors import require
+from tracker_diag.report.templates import rendered
 from tracker_diag.report.timeline import STYLE
 
 LEVELS = ("error", "warn", "unknown", "ok")
@@ -175,11 +175,5 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
     Args:
         every: seconds after which it loads itself again; None if it will not change any more.
     """
-    jinja2 = require("jinja2", "mlflow")
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    text: str = environment.get_template("fleet.html.j2").render(
-        fleet=fleet, rows=fleet.sorted, every=None if every is None else max(round(every), 1)
-    )
-    return text.encode(errors="replace").decode()  # halves of a character, which no file takes
+    again = None if every is None else max(round(every), 1)
+    return rendered("fleet.html.j2", {}, fleet=fleet, rows=fleet.sorted, every=again)

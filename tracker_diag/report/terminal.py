@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.report.console import unbroken
+from tracker_diag.report.console import cut, labelled, unbroken
 from tracker_diag.report.curves import Panel, panels
 from tracker_diag.report.evidence import damage, outcomes
 from tracker_diag.report.first_look import remedies, sighted
@@ -67,39 +67,39 @@ def headline(summary: Summary) -> str:
 
 
 def _broke_first(summary: Summary, color: str, cost: str) -> Table:
-    rows = _rows()
+    rows = labelled(LABELS)
     first = summary.first_break
     if first is None:
         rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
-    rows.add_row("broke first", Text(_cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
+    rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
     rows.add_row(
         "since",
         f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
         + (f"; {cost} since" if cost else ""),
     )
-    rows.add_row("evidence", _cut(f"at step {first.fired}: {first.summary}", 200))
+    rows.add_row("evidence", cut(f"at step {first.fired}: {first.summary}", 200))
     for said in damage(summary)[:1]:
-        rows.add_row("damage", Text(_cut(said, 130), style="red"))
+        rows.add_row("damage", Text(cut(said, 130), style="red"))
     if first.rule.remedy:
-        rows.add_row("do first", _cut(first.rule.remedy[0], 130))
+        rows.add_row("do first", cut(first.rule.remedy[0], 130))
     return rows
 
 
 def _the_rest(summary: Summary, live: Sequence[object], explains: str) -> Table:
     """What keeps the verdict from being sure, how things stand, and how many rules see."""
-    rows = _rows()
+    rows = labelled(LABELS)
     for heading, caveat in zip(("but", ""), summary.caveats, strict=False):
-        rows.add_row(heading, Text(_cut(caveat, 150), style="yellow"))
+        rows.add_row(heading, Text(cut(caveat, 150), style="yellow"))
     for heading, line in zip(("tails now", ""), summary.tails, strict=False):
-        rows.add_row(heading, _cut(line, 130))
+        rows.add_row(heading, cut(line, 130))
     for heading, level in zip(("outcome", ""), outcomes(summary), strict=False):
         rows.add_row(heading, level)
     for heading, one in zip(("said live", ""), live, strict=False):
-        rows.add_row(heading, _cut(str(one), 66))
+        rows.add_row(heading, cut(str(one), 66))
     for heading, finding in zip(("to know", ""), _of_info(summary), strict=False):
-        rows.add_row(heading, Text(_cut(f"{finding.rule.id} {finding.summary}", 66), style=STYLE["info"]))
+        rows.add_row(heading, Text(cut(f"{finding.rule.id} {finding.summary}", 66), style=STYLE["info"]))
     rows.add_row("rules", f"{sighted(summary)}; {explains} says what")
     return rows
 
@@ -111,7 +111,7 @@ def _of_info(summary: Summary) -> list[Finding]:
 
 def blindness(summary: Summary) -> RenderableType:
     """Rules that could not see, by what to log so that they do, what opens most eyes first; then the healthy ones."""
-    rows = _rows()
+    rows = labelled(LABELS)
     told: set[str] = set()
     for heading, (remedy, rules) in zip(("to see more", *[""] * len(summary.blind)), remedies(summary.blind)):  # noqa: B905
         told |= {*rules}
@@ -137,21 +137,10 @@ def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
     room = LABEL - len(ends)
     if slice:
         pair, _, stat = panel.name.partition(" ")
-        return _cut(f"{stat} {slice}, {pair}", room) + ends, points
+        return cut(f"{stat} {slice}, {pair}", room) + ends, points
     name = panel.name  # the statistic, if it is one, stands at its end
     return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points
 
 
 def _short(value: float) -> str:
     return f"{value:.0f}" if 100 <= abs(value) < 1e5 else f"{value:.2g}"
-
-
-def _rows() -> Table:
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True, min_width=LABELS)
-    rows.add_column()
-    return rows
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.report.console import near
+from tracker_diag.report.console import cut, labelled, near
 from tracker_diag.report.overlay import CELLS, POINTS, Overlay, bars, overlay
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.timeline import STYLE
@@ -59,7 +59,7 @@ def _head(found: Comparison) -> Text:
 
 
 def _who(found: Comparison) -> Table:
-    rows = _rows()
+    rows = labelled(LABELS)
     for at, arm in enumerate([found.reference, *(one.arm for one in found.others)]):
         first, *rest = arm.sources
         more = f" and {len(rest)} more seed{'s' * (len(rest) > 1)}" if rest else ""
@@ -72,20 +72,20 @@ def _who(found: Comparison) -> Table:
 
 
 def _held(found: Comparison, one: Against) -> list[RenderableType]:
-    rows = _rows()
-    rows.add_row("aligned by", _cut(about_axis(one), 130))
+    rows = labelled(LABELS)
+    rows.add_row("aligned by", cut(about_axis(one), 130))
     rows.add_row("margin", about_margin(one))
     parts: list[RenderableType] = [rows]
     few = _room(one) if len(found.others) == 1 else 1
     for heading, series in zip(("parted first", *["then"] * few), one.parted[:few], strict=False):
         parts += _drawn(found, one, series, heading)
     if one.parted[few:]:
-        rest = _rows()
-        told = [f"{_cut(series.series, 34)} {_from(one, series)}" for series in one.parted[few : few + 2]]
+        rest = labelled(LABELS)
+        told = [f"{cut(series.series, 34)} {_from(one, series)}" for series in one.parted[few : few + 2]]
         more = len(one.parted) - few - len(told)
         rest.add_row("and", "; ".join(told) + (f"; and {more} more" if more else ""))
         parts.append(rest)
-    rest = _rows()
+    rest = labelled(LABELS)
     for heading, setting in zip(("settings", "", ""), one.settings[:MOST_SETTINGS], strict=False):
         rest.add_row(heading, _line(in_words(setting, one), "red" if setting.evaluation else ""))
     if len(one.settings) > MOST_SETTINGS:
@@ -95,7 +95,7 @@ def _held(found: Comparison, one: Against) -> list[RenderableType]:
     if len(one.incidents) > MOST_INCIDENTS:
         rest.add_row("", Text(f"and {len(one.incidents) - MOST_INCIDENTS} more", style="dim"))
     if one.unjudged:
-        rest.add_row("not judged", _cut(about_unjudged(one.unjudged), 130))
+        rest.add_row("not judged", cut(about_unjudged(one.unjudged), 130))
     return [*parts, rest]
 
 
@@ -108,9 +108,9 @@ def _room(one: Against) -> int:
 
 def _drawn(found: Comparison, one: Against, series: Parted, heading: str) -> list[RenderableType]:
     """Three lines: what parted and when, then a curve and a level for each of the two, and by how much."""
-    head = _rows()
+    head = labelled(LABELS)
     since = f" {_from(one, series)}"
-    head.add_row(heading, _line(f"{_cut(series.series, 64 - len(since))}{since}", "bold"))
+    head.add_row(heading, _line(f"{cut(series.series, 64 - len(since))}{since}", "bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=LABELS)
     table.add_column(no_wrap=True)
@@ -189,7 +189,7 @@ def against_seeds(series: Parted) -> str:
 def in_words(setting: Setting, one: Against) -> str:
     """A setting that differs."""
     before, after = (", ".join(values) or "not told" for values in (setting.reference, setting.other))
-    text = f"{_cut(setting.name, 36)}: A {_cut(before, 40)}, {one.arm.label} {_cut(after, 40)}"
+    text = f"{cut(setting.name, 36)}: A {cut(before, 40)}, {one.arm.label} {cut(after, 40)}"
     return f"{text} (scores do not compare)" if setting.evaluation else text
 
 
@@ -266,18 +266,6 @@ def _number(value: float) -> str:
     return f"{round(value):,}"
 
 
-def _rows() -> Table:
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True, min_width=LABELS)
-    rows.add_column()
-    return rows
-
-
-def _cut(text: str, most: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
-
-
 def _line(text: str, style: str) -> Text:
     """One line of `text`, cut where the screen ends."""
     return Text(" ".join(text.split()), style=style, no_wrap=True, overflow="ellipsis")
@@ -286,6 +274,6 @@ def _line(text: str, style: str) -> Text:
 def _named(source: str, most: int) -> str:
     """A source in so many characters: of a path its end says most, of a tracker's run its beginning."""
     if source.partition(":")[0] in TRACKERS:
-        return _cut(source, most)
+        return cut(source, most)
     path = near(source)
     return path if len(path) <= most else f"…{path[1 - most :]}"
