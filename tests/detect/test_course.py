@@ -212,6 +212,22 @@ def test_a_constant_never_rose_and_a_fall_is_another_thing():
     assert not course([0.5] * 30 + [0.1] * 10).never_rose()
 
 
+def test_what_only_goes_up_and_down_ends_as_it_began(rng):
+    walks = -np.cos(np.arange(80) * math.pi / 20)  # up and back twice
+    assert course(walks + rng.normal(size=80) * 0.1).ends_as_it_began()
+    assert course([0.5] * 12).ends_as_it_began()
+
+
+def test_a_gain_that_is_kept_does_not_end_as_it_began(rng):
+    for seed in range(50):
+        noise = np.random.default_rng(seed).normal(size=60) * 0.3
+        assert not course(np.linspace(0, 2, 60) + noise).ends_as_it_began()
+
+
+def test_a_fall_below_the_first_level_does_not_end_as_it_began():
+    assert not course([0.5, 0.51] * 15 + [0.1] * 4).ends_as_it_began()
+
+
 def test_a_fall_lasts_until_most_of_it_is_made_good(rng):
     values = learnt(rng, 200)
     values[60:] -= 0.5

@@ -34,12 +34,20 @@ class Run(BaseModel):
         return f"{self.trainer}, {self.task}, {self.fault or 'healthy'}, {self.seed}"
 
     def rows(self, most: int | None = None) -> list[dict[str, float]]:
-        """Rows with their steps; evenly thinned to at most so many, the last one always among them."""
+        """Rows with their steps; evenly thinned to at most so many, the last one always among them.
+
+        A row that is left has of each metric the last value since the row before it: a trainer that logs every second
+        step loses no metric that comes with every second step.
+        """
         every = -(-len(self.steps) // most) if most else 1
         kept = range((len(self.steps) - 1) % every, len(self.steps), every)
         return [
             {"step": self.steps[at]}
-            | {key: float(value) for key, column in self.columns.items() if (value := column[at]) is not None}
+            | {
+                key: float(told[-1])
+                for key, column in self.columns.items()
+                if (told := [value for value in column[max(at - every + 1, 0) : at + 1] if value is not None])
+            }
             for at in kept
         ]
 

@@ -31,8 +31,9 @@ ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "faults.json"
 KEPT = ROOT / "docs" / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
-THIN = 40
+THIN = (40, 20)
 """Rows that are left of a run that is thinned."""
+PUBLIC = ROOT / "docs" / "public_logs.json"
 FOUND_BY = {
     "rl-doctor": {
         "advantage_collapse": "ADV001 ADV007 REW001 EXP007 REW021",
@@ -183,11 +184,15 @@ def main() -> None:
     halves = {half: [run for run in runs if run.half == half] for half in ("tuned", "untouched")}
     with ProcessPoolExecutor() as pool:
         verdicts = {half: list(pool.map(ours, of)) for half, of in halves.items()}
-        thin = list(pool.map(partial(ours, most=THIN), halves["untouched"]))
+        thin = {
+            f"{half}_{most}_rows": score(of, list(pool.map(partial(ours, most=most), of)))
+            for half, of in halves.items()
+            for most in THIN
+        }
         rivals = {"rl-doctor": rl_doctor, "rlwatch": rlwatch} if args.rivals else {}
         judged = {name: list(pool.map(partial(tool, args.rivals), runs)) for name, tool in rivals.items()}
     found: dict[str, Any] = {half: asdict(score(of, verdicts[half])) for half, of in halves.items()}
-    found["untouched_40_rows"] = asdict(score(halves["untouched"], thin))
+    found |= {name: asdict(one) for name, one in thin.items()}
     before = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     found["rivals"] = {name: asdict(score(runs, of)) for name, of in judged.items()} or before.get("rivals", {})
     OUT.parent.mkdir(exist_ok=True)
@@ -206,8 +211,9 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     head = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
     columns = {
         "the half that rules were tuned on": found["tuned"],
+        **{f"the same, thinned to {most} rows": found[f"tuned_{most}_rows"] for most in THIN},
         "the untouched half": found["untouched"],
-        f"the same, thinned to {THIN} rows": found["untouched_40_rows"],
+        **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
     } | {f"{name}, both halves": one for name, one in found["rivals"].items()}
     lines = [
         "| | faulty runs, rightly named | collapsed, alarmed | healthy, at warn | at error | alerts a faulty run |",
@@ -237,8 +243,15 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     healthy = [run for run in runs if run.half == "tuned" and not run.fault and not run.collapsed]
     said_of = {run.name: found["runs"][run.name] for run in healthy}
     false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
+    labels = json.loads(PUBLIC.read_text(encoding="utf-8"))
+    public = "\n".join(
+        ["| label | logs | at warn | at error |", "|---|---|---|---|"]
+        + [f"| {label} | {of['logs']} | {of['warn']} | {of['error']} |" for label, of in labels.items()]
+    )
     unstable = ", ".join(run.name for run in runs if not run.fault and run.collapsed) or "none"
-    return head.format(table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable)
+    return head.format(
+        table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable, public=public
+    )
 
 
 def part(some: int, many: int) -> str:

@@ -57,6 +57,16 @@ def test_both_halves_have_healthy_runs_and_forty_faults_between_them(runs):
     assert len({run.fault for run in runs if run.fault}) >= 40
 
 
+def test_a_thinned_run_keeps_what_is_logged_at_every_second_step(benchmark):
+    columns = {"loss": [5, 4, 3, 2, 1], "reward": [0.1, None, 0.3, None, None]}
+    label = {"seed": 0, "half": "tuned", "fault": None, "onset": None, "right": [], "collapsed": False}
+    of = benchmark.dataset.Run(trainer="TRL", task="t", steps=[1, 2, 3, 4, 5], columns=columns, **label)
+    assert [set(row) - {"step", "loss"} for row in of.rows()] == [{"reward"}, set(), {"reward"}, set(), set()]
+    first, third = {"step": 1, "loss": 5, "reward": 0.1}, {"step": 3, "loss": 3, "reward": 0.3}
+    assert of.rows(3) == [first, third, {"step": 5, "loss": 1}]
+    assert of.rows(2) == [{"step": 2, "loss": 4, "reward": 0.1}, {"step": 5, "loss": 1, "reward": 0.3}]
+
+
 def test_the_schema_and_the_labels_are_those_of_the_data(benchmark, runs):
     assert (HERE / "schema.json").read_text() == benchmark.dataset.schema()
     assert all(

@@ -273,3 +273,12 @@ def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
     assert best["eval_score"]["step"] in ((40, 44, 48, 52) if not lost else (36, 40))
     assert ("OUT001" in {one.rule.id for one in found.summary.findings}) is lost
     assert "reward 1 at its best, up to step" in run_page(found)
+
+
+def test_fifteen_rows_tell_that_nothing_was_learnt_and_what_is_not_logged(rng):
+    """A rule that asks whether a metric is logged at all does not wait for more rows than a short run has."""
+    noise = 0.3 + 0.02 * rng.normal(size=15)
+    found = diagnose(finished([{"reward": float(value), "loss": 0.1} for value in noise])).summary
+    assert [one.rule.id for one in found.findings if one.severity != "info"] == ["OUT003"]
+    learns = [{"reward": float(value), "loss": 0.1} for value in noise + np.linspace(0, 0.4, 15)]
+    assert not [one for one in diagnose(finished(learns)).summary.findings if one.severity != "info"]

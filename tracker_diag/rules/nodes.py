@@ -171,6 +171,8 @@ class Spike(Material):
     steps: int = Field(default=50, ge=10)
     direction: Direction = "rising"
     z: float = Field(default=6.0, gt=0)
+    above: float | None = None
+    """Level that it must lie above too, whatever was usual before."""
     sure: bool = False
     """Whether it must lie beyond three standard deviations of its own sampling error too; unknown where that is."""
 

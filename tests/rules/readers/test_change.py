@@ -45,3 +45,9 @@ def test_a_series_that_falls_and_is_back_has_not_fallen_there():
     falls = Growth(series=TAIL, direction="falling", each=1.2)
     assert said(falls, values) == [None] * 64 + [False] * 6
     assert said(falls, [*values[:-1], 0.1])[-1] is True
+
+
+def test_a_spike_below_its_level_is_none():
+    values = [0.1] * 40 + [0.9]
+    assert said(Spike(series=TAIL, factor=2, above=0.8), values)[-1] is True
+    assert said(Spike(series=TAIL, factor=2, above=1), values)[-1] is False

@@ -220,7 +220,9 @@ class SpikeReader(Reader):
             values = list(self._recent)
             middle = median(values)
             self._last, self._step = (now.value, middle), observed.step
-            far = far_off(self._signal, now.value, middle) and not self._within_spread(now.value, middle, values)
+            high = self._signal.above is None or now.value > self._signal.above
+            far = high and far_off(self._signal, now.value, middle)
+            far = far and not self._within_spread(now.value, middle, values)
             self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
         self._recent.append(now.value)
 

@@ -19,6 +19,8 @@ MOSTLY = 0.8
 """Part of a run's rows after which a series that has never risen is said not to."""
 UNKNOWN_LENGTH = 1250
 """Rows that a run is taken to have, where nobody knows."""
+LEVELS = 12
+"""Rows from which on a series can be said never to have risen: four levels of three rows each."""
 
 
 class CourseReader(Reader):
@@ -111,7 +113,7 @@ class GainReader(CourseReader):
         self._never, self._enough = signal.never, 0
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
-            self.needed = 2 * FEWEST
+            self.needed = LEVELS
         super().__init__(signal.series, at)
 
     def _says(self) -> bool | None:
@@ -121,7 +123,7 @@ class GainReader(CourseReader):
         if gain is None or not self._never:
             return None if gain is None else gain.kept
         # What has never risen is said to have once it has for sure.
-        return not gain.rose and (self.holds or self._course.never_rose())
+        return not gain.rose and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
     def _told(self) -> Reading:
         gain = self._course.gain()

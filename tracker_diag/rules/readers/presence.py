@@ -10,7 +10,7 @@ from tracker_diag.metrics.series import Rank
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Absent, ConfigChanged, ConfigIs, Fired, MissingRank, NonFinite
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place, Reader
+from tracker_diag.rules.readers.base import Place, Reader, horizon
 
 OF_UPDATE = frozenset(
     {"loss", "losses", "grad", "gradient", "gradients", "gradnorm", "param", "params", "parameter", "weight", "weights",
@@ -83,7 +83,8 @@ class AbsentReader(Reader):
     """Whether a series has ever come."""
 
     def __init__(self, signal: Absent, at: Place) -> None:
-        self._series, self._needed = at.series(signal.series), signal.steps
+        self._series = at.series(signal.series)
+        self._needed = horizon(signal.steps, at.settings, part=4, fewest=5)
         self.looks_at = (self._series,)
         self._steps, self._came = 0, False
 
