@@ -1,6 +1,6 @@
 """A real small training: a policy learns by clipped importance weights which of 8 actions pays in each of 16 contexts.
 
-From step `ill` on its learning rate is 400 times as high, and it loses what it has learned. It does what guards decide.
+From step `ill` on its learning rate is 40 times as high, or one of its tools fails. It does what guards decide.
 """
 
 import copy
@@ -12,7 +12,7 @@ from torch.nn import functional
 from tracker_diag import Guard, Monitor, Rule
 from tracker_diag.testing import CapturingBackend
 
-CONTEXTS, ACTIONS, BATCH, STEPS, ILL = 16, 8, 256, 60, 40
+CONTEXTS, ACTIONS, BATCH, STEPS, ILL = 16, 8, 256, 40, 24
 
 
 def rule(id="ACM001", title="Weights carry few samples", **changes):
@@ -39,11 +39,15 @@ def digest(policy):
     return hashlib.sha256(b"".join(part.numpy().tobytes() for part in policy.state_dict().values())).hexdigest()
 
 
+def call(name, well):
+    return [{"name": name, "status": "ok" if well or name != "search" else "error"}]
+
+
 class Training:
     """One run; what was decided at which step is in `decisions`, of those that decided anything."""
 
-    def __init__(self, folder, guards, *, ill=ILL, rules=None, every=10, **options):
-        self.folder, self.ill, self.every = folder, ill, every
+    def __init__(self, folder, guards, *, ill=ILL, rules=None, fails=False, **options):
+        self.folder, self.ill, self.fails = folder, ill, fails
         self.seen = CapturingBackend()
         rules = [rule()] if rules is None else rules
         self.monitor = Monitor([self.seen], rules=rules, catalog=False, window=1, guards=guards, **options)
@@ -53,7 +57,7 @@ class Training:
         torch.nn.init.zeros_(self.policy.weight)
         self.sampler, self.reference = copy.deepcopy(self.policy), copy.deepcopy(self.policy)
         self.decisions, self.updates, self.lr, self.beta, self.did = {}, [], {}, {}, []
-        self.hashes, self.rolled_back = {}, {}
+        self.hashes, self.rolled_back, self.weights, self.share = {}, {}, {}, {}
 
     def run(self, steps=STEPS):
         for step in range(steps):
@@ -64,7 +68,9 @@ class Training:
 
     def step(self, step):
         """A rollout, what is seen of it, and an update unless a guard says otherwise."""
-        contexts = torch.randint(CONTEXTS, (BATCH,), generator=self.random)
+        weights = torch.ones(CONTEXTS)
+        weights[:8] *= self.weights.get("search", self.weights.get("*", 1.0))  # what the first 8 contexts need
+        contexts = torch.multinomial(weights, BATCH, replacement=True, generator=self.random)
         inputs = functional.one_hot(contexts, CONTEXTS).float()
         with torch.no_grad():
             old = self.sampler(inputs).log_softmax(1)
@@ -72,16 +78,21 @@ class Training:
             new, ref = self.policy(inputs).log_softmax(1), self.reference(inputs).log_softmax(1)
         reward = (actions[:, 0] == contexts % ACTIONS).float()
         taken = old.gather(1, actions)
-        self.monitor.observe(logprobs=new.gather(1, actions).numpy(), old_logprobs=taken.numpy(), model_mask=torch.ones(BATCH, 1).numpy())
+        self.share[step] = (contexts < 8).float().mean().item()
+        if self.fails:
+            self.monitor.samples(calls=[call("search" if one < 8 else "python", step < self.ill) for one in contexts])
+        ones = torch.ones(BATCH, 1).numpy()
+        self.monitor.observe(logprobs=new.gather(1, actions).numpy(), old_logprobs=taken.numpy(), model_mask=ones)
         kl = (new.exp() * (new - ref)).sum(1).mean().item()
         self.monitor.log({"reward": reward.mean().item(), "kl": kl}, step)
         decision = self.monitor.decide()
         if decision:
             self.decisions[step] = decision
         self.follow(decision, step)
+        self.weights = decision.tool_weights
         if decision.stop or decision.skip_batch:
             return decision.stop
-        self.lr[step] = decision.lr_factor * 5.0 * (400 if step >= self.ill else 1)
+        self.lr[step] = decision.lr_factor * 8.0 * (40 if step >= self.ill and not self.fails else 1)
         self.beta[step] = decision.kl_coef or 0.0
         now = self.policy(inputs).log_softmax(1)
         ratio = (now.gather(1, actions) - taken).exp()[:, 0]
@@ -93,7 +104,7 @@ class Training:
         with torch.no_grad():
             self.policy.weight -= self.lr[step] * self.policy.weight.grad
         self.updates.append(step)
-        if self.every and step % self.every == self.every - 1:
+        if step % 8 == 7:
             self.save(step)
         return None
 

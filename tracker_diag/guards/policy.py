@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
@@ -144,10 +144,16 @@ def _load(file: Path) -> tuple[Guard, ...]:
     found = YamlFile.read(file, GuardError)
     if not isinstance(found.data, dict) or [*found.data] != ["guards"] or not found.data["guards"]:
         raise GuardError(f"{file}:1: expected `guards:` and a list below it, each with `do`, and what else a guard has")
+    given = [_with_on(one) for one in found.data["guards"]] if isinstance(found.data["guards"], list) else found.data
     try:
-        return _Guards.model_validate(found.data).guards
+        return _Guards.model_validate({"guards": given}).guards
     except ValidationError as error:
         raise GuardError(found.refused(error, _fields)) from error
+
+
+def _with_on(guard: Any) -> Any:
+    """A guard as it was meant: in YAML 1.1 the word `on` is true."""
+    return {"on" if key is True else key: value for key, value in guard.items()} if isinstance(guard, dict) else guard
 
 
 def _fields(place: Place) -> Collection[str]:
