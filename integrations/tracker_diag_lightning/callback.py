@@ -25,6 +25,11 @@ class DiagnosticsCallback(Callback):
         self._closed = False
         self._heard: _Listener | None = None
 
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if self._heard is not None and self._heard.news:
+            self._heard.news = False
+            trainer.should_stop |= self.monitor.decide(("stop_training",)).stop == "training"
+
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._closed and not self._given:
             self.monitor, self._closed = Monitor(), False
@@ -65,6 +70,8 @@ class _Listener(DummyLogger):
     def __init__(self, monitor: Monitor, folder: str) -> None:
         super().__init__()
         self._monitor, self._folder = monitor, folder
+        self.news = False
+        """Whether a row has come, and guards are to be asked."""
 
     @property
     def save_dir(self) -> str:
@@ -72,6 +79,7 @@ class _Listener(DummyLogger):
 
     def log_metrics(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         self._monitor.log(metrics, step)
+        self.news = True
 
     def log_hyperparams(self, params: Any = None, *args: Any, **kwargs: Any) -> None:
         with self._monitor.guard("integration_errors"):

@@ -96,6 +96,8 @@ class Guards:
         Args:
             can: what the caller can do.
         """
+        if not self.guards:  # on every rank, or on none
+            return Decision(), []
         before, self._unasked = self._accounts(), -1
         decision, said = Decision(), list[str]()
         if self._leads:

@@ -17,7 +17,7 @@ class History:
     def __init__(self) -> None:
         self._curves, self._distributions = Curves(), Distributions()
         self.events: list[tuple[int, str]] = []
-        """What was done on purpose, by step."""
+        """By step: new baselines, and what guards did or would have done."""
 
     def add(self, step: int, series: Mapping[SeriesKey, Scalar], records: Iterable[Record]) -> None:
         """Take in what `step` has come to: the series that rules read, and the histograms among its records."""

@@ -46,7 +46,7 @@ class Summary:
     distributions: Sequence[tuple[int, tuple[Histogram, ...]]] = ()
     """|log-ratio| of both slices at some steps of the run, and at the last one."""
     events: tuple[tuple[int, str], ...] = ()
-    """What was done on purpose, by step: new baselines, and what guards have said."""
+    """By step: new baselines, and what guards did or would have done."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
