@@ -9,6 +9,10 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain
+from tracker_diag.guards.policy import Action
+
+REACH: tuple[Action, ...] = ("stop_training",)
+"""What guards decide that is done here."""
 
 
 class DiagnosticsCallback(Callback):
@@ -25,10 +29,10 @@ class DiagnosticsCallback(Callback):
         self._closed = False
         self._heard: _Listener | None = None
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._heard is not None and self._heard.news:
             self._heard.news = False
-            trainer.should_stop |= self.monitor.decide(("stop_training",)).stop == "training"
+            trainer.should_stop |= self.monitor.decide(REACH).stop == "training"
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._closed and not self._given:

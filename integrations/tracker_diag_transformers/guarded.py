@@ -35,11 +35,16 @@ class Guarded:
     @property
     def can(self) -> tuple[Action, ...]:
         """What is within reach."""
-        found: list[Action] = ["stop_training", "save_state"]
-        found += ["skip_batch", "stop_update", "scale_lr"] if self._steps else []
-        found += ["kl_cap"] if self._beta is not None else []
-        found += ["reevaluate"] if getattr(self._trainer, "eval_dataset", None) is not None else []
-        return tuple(found)
+        given: dict[Action, bool] = {
+            "stop_training": True,
+            "save_state": True,
+            "skip_batch": self._steps is not None,
+            "stop_update": self._steps is not None,
+            "scale_lr": self._steps is not None,
+            "kl_cap": self._beta is not None,
+            "reevaluate": getattr(self._trainer, "eval_dataset", None) is not None,
+        }
+        return tuple(action for action, within in given.items() if within)
 
     def decide(self, control: Any) -> None:
         """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`."""

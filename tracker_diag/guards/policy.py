@@ -128,7 +128,7 @@ def guards_of(own: Guarded, rules: Collection[str]) -> tuple[Guard, ...]:
     """
     guards = _load(Path(own)) if isinstance(own, str | Path) else tuple(own)
     for guard in guards:
-        if not isinstance(guard, Guard):
+        if not isinstance(guard, Guard):  # pyright: ignore[reportUnnecessaryIsInstance]  # who checks no types
             raise GuardError(f"guards: {type(guard).__name__} given, expected Guard(do=...), or a YAML file")
         for rule in guard.on.rules:
             if rule not in rules:
