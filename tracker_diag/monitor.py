@@ -378,7 +378,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         told = self._alerts.notices(step.step, changed, self._engine)
         records += self._samples.tables(told=bool(told), step=step.step)
         records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
-        advice = self._guards.step(step.step, step.series, changed, self._engine)
+        advice = self._guards.step(step.step, step.series, self._engine)
         records += self._guards.tables()
         self._out.step(step.step, own, step.unsent(records), changed, told)
         self._tell_events(step.step, advice)

@@ -338,6 +338,22 @@ def test_a_failure_inside_decides_nothing(monkeypatch):
     monkeypatch.setattr(guards, "decided", lambda wishes: 1 / 0)
     assert not monitor.decide()
     assert monitor.health["internal_errors"] == 1
+    monkeypatch.undo()
+    assert monitor.decide().stop == "training"  # what was not done is not taken for done
+
+
+def test_what_a_new_baseline_has_ended_is_held_no_longer(rng, make_batch):
+    monitor = Monitor(guards=[guard("scale_lr", on={"rules": ("POL003", "POL001")})])
+    held = []
+    for step in range(130):
+        if step == 120:
+            monitor.rebaseline("a planned change")
+        monitor.observe(**make_batch(rng, post=0.02 if step < 80 else 0.2, pairs=("policy",)))
+        monitor.log({"reward": 0.5}, step)
+        held += [step] if monitor.decide() else []
+    assert held[-1] == 119
+    assert 80 < held[0] < 110
+    assert (120, "guard scale_lr: lets go, the incident is over") in monitor.events
 
 
 def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):

@@ -17,8 +17,7 @@ from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import SeriesKey
 from tracker_diag.records import Scalar, Table
-from tracker_diag.rules.alerts import HasFindings, identity, recent
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.alerts import HasFindings, Identity, identity, recent
 from tracker_diag.rules.incidents import Incident, incidents
 from tracker_diag.tensors.ranks import Ranks
 
@@ -49,8 +48,10 @@ class Guards:
         self._told = Memory()
         self._health, self._ranks = health, ranks
         self._listener = Listener(on_incident, health) if on_incident and self._leads else None
-        self._firing: Sequence[Incident] | None = None
-        """Incidents that go on; None while it is to be found out."""
+        self._seen: list[tuple[Identity, str, str]] = []
+        """Findings that have fired, as they were when incidents were last made of them."""
+        self._firing: Sequence[Incident] = ()
+        """The incidents that go on."""
         self._last: dict[str, float] = {}
         """The last value of each series that a number depends on."""
         self._unasked = 0
@@ -60,21 +61,12 @@ class Guards:
     def _leads(self) -> bool:
         return self._ranks is None or self._ranks.leads
 
-    def step(
-        self, step: int, series: Mapping[SeriesKey, Scalar], changed: Sequence[Finding], run: HasFindings
-    ) -> list[str]:
-        """Take in a step, and tell what dry-runs would do and what is let go.
-
-        Args:
-            series: what has come of `step` so far.
-            changed: which of the findings of `run` did; none of it matters to a run that has nothing to guard.
-        """
+    def step(self, step: int, series: Mapping[SeriesKey, Scalar], run: HasFindings) -> list[str]:
+        """Take in a step and what has come of it so far; what dry-runs would do, and what is let go."""
         said: list[str] = []
         with self._health.guard("internal_errors"):
             for error in self.checkpoints.errors():
                 self._health.record("checkpoint_errors", _as_exception(error))
-            if any(one.state != "pending" for one in changed):
-                self._firing = None
             if self.guards or self._listener or self.checkpoints:
                 self._last |= control.remembered(series)
                 said = self._stepped(step, self._incidents(run))
@@ -99,10 +91,13 @@ class Guards:
         if not self.guards:  # on every rank, or on none
             return Decision(), []
         before, self._unasked = self._accounts(), -1
-        decision, said = Decision(), list[str]()
+        decision, said, failed = Decision(), list[str](), self._leads
         if self._leads:
             with self._health.guard("internal_errors"):
                 decision, said = self._decided(step, self._incidents(run), can)
+                failed = False
+        if failed:  # what is not done is not taken for done
+            self._load(before)
         if self._ranks is None:
             return decision, said
         message = {"decision": decision.state_dict(), "accounts": self._accounts()} if self._leads else None
@@ -142,7 +137,7 @@ class Guards:
         """Go on where `state` was taken; guards that are new since then begin anew."""
         self._load(state["accounts"])
         self.checkpoints.load_state_dict(state["checkpoints"])
-        self._firing = None
+        self._seen = []
 
     def _accounts(self) -> dict[str, Any]:
         kept = [[guard.model_dump_json(), memory.state_dict()] for guard, memory in self._each()]
@@ -160,9 +155,10 @@ class Guards:
 
     def _incidents(self, run: HasFindings) -> Sequence[Incident]:
         """Those that go on; what has changed of them is taken note of."""
-        if self._firing is None:
-            findings = run.findings
-            there = {identity(one) for one in findings}
+        findings = run.findings
+        seen = [(identity(one), one.state, one.severity) for one in findings if one.fired is not None]
+        if seen != self._seen:
+            self._seen, there = seen, {identity(one) for one in findings}
             self._firing = [one for one in incidents(recent(findings)) if one.state == "firing"]
             for memory in (*self._memories, self._told):
                 memory.follow(self._firing, there)
