@@ -156,7 +156,8 @@ class Guards:
     def _incidents(self, run: HasFindings) -> Sequence[Incident]:
         """Those that go on; what has changed of them is taken note of."""
         findings = run.findings
-        seen = [(identity(one), one.state, one.severity) for one in findings if one.fired is not None]
+        fired = [one for one in findings if one.fired is not None]
+        seen: list[tuple[Identity, str, str]] = [(identity(one), one.state, one.severity) for one in fired]
         if seen != self._seen:
             self._seen, there = seen, {identity(one) for one in findings}
             self._firing = [one for one in incidents(recent(findings)) if one.state == "firing"]
