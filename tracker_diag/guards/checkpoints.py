@@ -15,8 +15,8 @@ from threading import Thread
 from typing import Any
 
 from tracker_diag.errors import DiagError
-from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Table
+from tracker_diag.report.tables import CHECKPOINTS
 
 MOST = 256
 """Checkpoints that are kept in the register, the last ones."""
@@ -131,7 +131,7 @@ class Register:
             (at, one.path, "yes" if one.clean else "no", ", ".join(one.incidents), one.files, one.size, one.digest)
             for at, one in self._kept.items()
         )
-        return Table(PREFIX + "checkpoints", columns, rows)
+        return Table(CHECKPOINTS, columns, rows)
 
     def __bool__(self) -> bool:
         return bool(self._kept)
