@@ -21,6 +21,7 @@ STANDS_ON = {
     "tensors": {"errors", "health", "records", "stats", "metrics"},
     "samples": {"errors", "health", "records", "stats", "metrics", "tensors"},
     "rules": {"errors", "stats", "records", "detect", "metrics"},
+    "guards": {"errors", "health", "metrics", "records", "report", "rules", "tensors"},
     "report": {"errors", "stats", "records", "metrics", "rules"},
     "backends": {"errors", "health", "hooks", "stats", "records", "metrics", "rules", "report"},
 }

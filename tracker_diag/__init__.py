@@ -9,6 +9,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import (
     BatchError,
     DiagError,
+    GuardError,
     MissingExtra,
     RuleError,
     SourceError,
@@ -16,9 +17,12 @@ from tracker_diag.errors import (
     StepError,
     UnknownName,
 )
+from tracker_diag.guards.decision import Decision
+from tracker_diag.guards.policy import Guard
 from tracker_diag.monitor import Monitor
 from tracker_diag.report.notebook import shown as _shown
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.loader import catalog, load_rules
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
@@ -33,9 +37,13 @@ __all__ = [
     "AllReduce",
     "Backend",
     "BatchError",
+    "Decision",
     "DiagError",
     "Finding",
     "GrowthSettings",
+    "Guard",
+    "GuardError",
+    "Incident",
     "JsonlBackend",
     "MissingExtra",
     "Monitor",

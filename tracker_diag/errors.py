@@ -7,6 +7,7 @@ DiagError
 ├── RuleError       a rule file that cannot be used
 ├── SourceError     a run or file that cannot be read
 ├── StateError      saved state that cannot be restored
+├── GuardError      a guard that cannot be used
 └── MissingExtra    an optional dependency that is not installed
 
 A few more subclasses of DiagError stand beside what raises them and are handled inside the package: HookError in
@@ -17,7 +18,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from types import CodeType, ModuleType
@@ -63,8 +65,30 @@ class StateError(DiagError, ValueError):
     """Saved state that cannot be restored; the message says which part, and what was expected."""
 
 
+class GuardError(DiagError, ValueError):
+    """A guard that cannot be used; of a file, the message starts with file and line."""
+
+
 class MissingExtra(DiagError, ImportError):
     """An optional dependency that is not installed; the message names the extra to install."""
+
+
+@contextmanager
+def restoring(state: Mapping[str, Any], version: int) -> Generator[None, None, None]:
+    """Restore saved state inside; whatever is wrong with it is raised as `StateError`.
+
+    Raises:
+        StateError: `state` is of another version than `version`, or is damaged.
+    """
+    if state.get("version") != version:
+        given = f"version {state.get('version')} given, expected {version}"
+        raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
+    try:
+        yield
+    except StateError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StateError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
 
 
 def nearest(given: str, known: Collection[str], *, otherwise: bool = False) -> str:

@@ -8,10 +8,10 @@ in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 """
 
 import atexit
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, replace
-from types import TracebackType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -20,7 +20,8 @@ from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import DiagError, StateError
+from tracker_diag.errors import restoring
+from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.records import Record, Table
@@ -48,12 +49,10 @@ from tracker_diag.worst.keep import WorstSequences
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 6
-UNSEEN = 20  # steps without tensors after which it is said what can be seen all the same
-SETTLED = 5  # steps after which a ratio that is still 1 stays so: the first ones may be on-policy
+STATE_VERSION = 7
 
 
-class Monitor:
+class Monitor(AbstractContextManager["Monitor"]):
     """Watches one training run: give it tensors with `observe`, and the step's metrics with `log`.
 
     Args:
@@ -70,6 +69,8 @@ class Monitor:
         texts: whether completions given to `samples` may be shown in the tracker.
         decode: makes text of token ids, as `tokenizer.decode` does, for what the tracker and the report show of the
             worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
+        guards: what to do when something goes wrong, or their YAML file; see `decide`.
+        on_incident: called with each `Incident` when it begins and when it becomes an error, in a thread of its own.
     """
 
     def __init__(
@@ -87,6 +88,8 @@ class Monitor:
         essential_tools: Sequence[str] = (),
         texts: bool = False,
         decode: Decode | None = None,
+        guards: Guarded = (),
+        on_incident: OnIncident | None = None,
         source: str = "live",
     ) -> None:
         self._state = Health()
@@ -94,27 +97,24 @@ class Monitor:
         self.guard, self.record = self._state.guard, self._state.record
         self._out = FanOut(self._state, log=source == "live")
         self._alerts = Alerts()
-        self.events: list[tuple[int, str]] = []
-        """What was done on purpose, by step: baselines that were taken anew."""
         self._given, self._settings = settings is not None, settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm)
+        self._guards = Guards(guards, [rule.id for rule in self._engine.rules], self._state, on_incident, ranks)
         self._wanted = readout.wanted(self._engine.rules)
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks)
         self._samples = SampleIntake(self._state, essential_tools, texts=texts)
-        self._silence = Silence()
         self._worst = WorstSequences(self._state, decode, live=source == "live")
-        self._rebaseline: list[str] = []
-        self._history = History()
+        self._history, self._progress, self._silence = History(), Progress(), Silence()
+        self.events = self._history.events
+        """What was done on purpose, by step: baselines that were taken anew, and what guards have said."""
         self._open: Step | None = None
-        self._progress = Progress()
-        self._source = source
+        self._source, self._rebaseline = source, list[str]()
         self._summary: Summary | None = None
         self._at_close = ExitStack()
-        self._shown = False
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
         for backend in backends:
@@ -204,17 +204,38 @@ class Monitor:
         came with one, else the next one. What is not a number is ignored; a step that goes backwards is counted in
         `diag/health/late_steps`, its metrics are left out and its tensors wait for the next step.
         """
-        if self._over():
-            return
-        with self.guard("internal_errors"):
-            own, of_tensors = numbers(metrics), self._intake.step
-            upcoming = 0 if self.step is None else self.step + 1
-            at = step_of(step) if step is not None else upcoming if of_tensors is None else of_tensors
-            if of_tensors is not None and of_tensors != at:
-                self._take({}, of_tensors)
-            warning = self._silence.logged(at, self._progress.last_with_tensors)
-            self._take(own, at)
-            self._say(warning)
+        if not self._over():
+            with self.guard("internal_errors"):
+                own, of_tensors = numbers(metrics), self._intake.step
+                upcoming = 0 if self.step is None else self.step + 1
+                at = step_of(step) if step is not None else upcoming if of_tensors is None else of_tensors
+                if of_tensors is not None and of_tensors != at:
+                    self._take({}, of_tensors)
+                warning = self._silence.logged(at, self._progress.last_with_tensors)
+                self._take(own, at)
+                self._say(warning)
+
+    def decide(self, can: Collection[Action] = ACTIONS) -> Decision:
+        """What `guards` say is to be done now; ask once a step after `log`, on every rank, and do it.
+
+        Args:
+            can: what the caller can do; the rest is told, and not done.
+        """
+        decision = Decision()
+        if not self._over() and (step := self.step) is not None:
+            with self.guard("internal_errors"):
+                decision, told = self._guards.decide(step, self._engine, can)
+                self._tell_events(step, told)
+                if decision.refresh_reference:
+                    self.rebaseline("the reference was refreshed, and what is measured against it begins anew")
+        return decision
+
+    def checkpoint(self, path: str | PathLike[str], step: int | None = None) -> None:
+        """Say that a checkpoint lies at `path`, a file or a folder, whole: for `rollback`. Of this step by default."""
+        if not self._over():
+            with self.guard("checkpoint_errors"):
+                at = step_of(step) if step is not None else self.step or 0
+                self._guards.checkpoint(Path(path), at, self._engine)
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
@@ -229,9 +250,10 @@ class Monitor:
                 self._record_baselines(self._progress.last or 0)
                 self._worst.close()
             self._summary = self._result()
-        tables: tuple[Table, ...] = ()
+        tables: list[Table] = []
         with self.guard("internal_errors"):
-            tables = (self.slices_table(), *self._samples.tables(last=True), *self._worst.tables())
+            tables += [self.slices_table(), *self._samples.tables(last=True), *self._worst.tables()]
+            tables += self._guards.close()
         self._out.close(self._summary, tables)
         self._intake.close()
         with self.guard("internal_errors"):
@@ -253,21 +275,11 @@ class Monitor:
         Strings, numbers, lists and dictionaries alone: it goes into any checkpoint, and into JSON.
         """
         with self._state.turn:
-            return {
+            return {name: part.state_dict() for name, part in self._parts().items()} | {
                 "version": STATE_VERSION,
-                "windows": self._windows.state_dict(),
                 "rows": self._settings.expected_steps,
                 "engine": self._engine.state_dict(),
-                "alerts": self._alerts.state_dict(),
-                "history": self._history.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
-                "intake": self._intake.state_dict(),
-                "samples": self._samples.state_dict(),
-                "strict": self._state.strict,
-                "health": dict(self.health),
-                "failures": list(self.failures),
-                "events": [list(event) for event in self.events],
-                "progress": asdict(self._progress),
                 "rebaseline": list(self._rebaseline),
             }
 
@@ -277,34 +289,22 @@ class Monitor:
         Raises:
             StateError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
         """
-        if state.get("version") != STATE_VERSION:
-            given = f"version {state.get('version')} given, expected {STATE_VERSION}"
-            raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
-        try:
+        with restoring(state, STATE_VERSION):
             self.expect(state.get("rows"))  # as it was begun, it goes on
-            self._windows.load_state_dict(state["windows"])
-            self._intake.load_state_dict(state["intake"])
-            self._samples.load_state_dict(state["samples"])
-            self._state.strict = state["strict"]
+            for name, part in self._parts().items():
+                part.load_state_dict(state[name])
             self._open = Step.of_state(state["open"]) if state["open"] else None
             self._engine.load_state_dict(state["engine"], self._observed(self._open) if self._open else None)
-            self._alerts.load_state_dict(state["alerts"])
-            self._history.load_state_dict(state["history"])
-            self.health.clear()
-            self.health.update(state["health"])
-            self.failures[:] = state["failures"]
-            self.events = [(step, event) for step, event in state["events"]]
-            self._progress = Progress(**state["progress"])
             self._rebaseline = list(state["rebaseline"])
-        except StateError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
 
-    def __enter__(self) -> "Monitor":
-        return self
+    def _parts(self) -> dict[str, Any]:
+        """What is saved and restored by itself, in this order."""
+        return {
+            "windows": self._windows, "intake": self._intake, "samples": self._samples, "health": self._state,
+            "alerts": self._alerts, "history": self._history, "progress": self._progress, "guards": self._guards,
+        }  # fmt: skip
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def summary(self) -> Summary:
@@ -328,18 +328,11 @@ class Monitor:
     def _result(self) -> Summary:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        caveats = readout.caveats(self._windows, self.health, now, self._windows.burn_in + self._windows.baseline)
-        tails, worst = readout.tails(self._windows), self._worst.shown()
-        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
+        return self._history.beside(readout.told(found, self._windows, self.health, now, self._worst.shown()))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
-        if self._state.elsewhere():
-            return True
-        if self._summary is None:
-            return False
-        self._state.record("after_close", DiagError("the run that was watched has ended; wrap the one that goes on"))
-        return True
+        return self._state.over(ended=self._summary is not None)
 
     def _take(self, own: Mapping[str, float], at: int) -> None:
         """Evaluate what has come, as a part of step `at`."""
@@ -353,13 +346,16 @@ class Monitor:
 
     def _record_baselines(self, step: int) -> None:
         """Take the new baselines that were asked for, and say so."""
-        if not self._rebaseline:
-            return
-        events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
-        self._windows.rebaseline()
-        ended = self._engine.rebaseline(step)
-        self.events += [(step, event) for event in events]
-        self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine))
+        if self._rebaseline:
+            events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
+            self._windows.rebaseline()
+            self._tell_events(step, events, self._engine.rebaseline(step))
+
+    def _tell_events(self, step: int, events: Sequence[str], ended: Sequence[Finding] = ()) -> None:
+        """Keep and write what was done on purpose at `step`, and the findings that `ended` by it."""
+        if events or ended:
+            self.events += [(step, event) for event in events]
+            self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine))
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
@@ -382,10 +378,11 @@ class Monitor:
         told = self._alerts.notices(step.step, changed, self._engine)
         records += self._samples.tables(told=bool(told), step=step.step)
         records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
+        advice = self._guards.step(step.step, step.series, self._engine)
+        records += self._guards.tables()
         self._out.step(step.step, own, step.unsent(records), changed, told)
-        settled = self._progress.steps >= SETTLED or self._windows.settled
-        if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:
-            self._shown = True
+        self._tell_events(step.step, advice)
+        if self._out.tells and self._silence.look(self._progress.steps, bool(observed), self._windows.settled):
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())
 

@@ -9,6 +9,10 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain
+from tracker_diag.guards.policy import Action
+
+REACH: tuple[Action, ...] = ("stop_training",)
+"""What guards decide that is done here."""
 
 
 class DiagnosticsCallback(Callback):
@@ -24,6 +28,11 @@ class DiagnosticsCallback(Callback):
         self.monitor = monitor or Monitor()
         self._closed = False
         self._heard: _Listener | None = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self._heard is not None and self._heard.news:
+            self._heard.news = False
+            trainer.should_stop |= self.monitor.decide(REACH).stop == "training"
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if self._closed and not self._given:
@@ -65,6 +74,8 @@ class _Listener(DummyLogger):
     def __init__(self, monitor: Monitor, folder: str) -> None:
         super().__init__()
         self._monitor, self._folder = monitor, folder
+        self.news = False
+        """Whether a row has come, and guards are to be asked."""
 
     @property
     def save_dir(self) -> str:
@@ -72,6 +83,7 @@ class _Listener(DummyLogger):
 
     def log_metrics(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         self._monitor.log(metrics, step)
+        self.news = True
 
     def log_hyperparams(self, params: Any = None, *args: Any, **kwargs: Any) -> None:
         with self._monitor.guard("integration_errors"):

@@ -10,6 +10,10 @@ from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, unless_changed
+from tracker_diag.attach.steps import Steps
+from tracker_diag.errors import DiagError
+from tracker_diag.guards.decision import Decision
+from tracker_diag.guards.policy import Action, Guarded
 from tracker_diag.hooks import after
 from tracker_diag_sb3 import TESTED
 
@@ -25,10 +29,15 @@ class DiagnosticsCallback(BaseCallback):
     Args:
         monitor: by default one is made when training starts, with the settings of the model, and writes to the
             trackers that are underway. In either case it is closed when training ends.
+        guards: those of the monitor that is made; what they decide is done as far as docs/guards.md says.
     """
 
-    def __init__(self, *, monitor: Monitor | None = None) -> None:
+    def __init__(self, *, monitor: Monitor | None = None, guards: Guarded = ()) -> None:
         super().__init__()
+        if monitor is not None and guards:
+            raise DiagError("guards: given beside a monitor, expected one of the two; give them to the monitor")
+        self._guards = guards
+        self._steps: Steps | None = None
         self._given = monitor
         self.monitor = monitor
         """The monitor of this training; None before it starts, if none was given."""
@@ -47,13 +56,16 @@ class DiagnosticsCallback(BaseCallback):
             # PPO's rules are those of any policy with a critic; those that see nothing say so.
             algorithm="ppo",
             clip=clip_of(model),
+            guards=self._guards,
         )
         if self._given is None:
             # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
             add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats))
         with monitor.guard("integration_errors"):
             monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
-        self._writer = _Writer(monitor)
+        optimizer: Any = getattr(model.policy, "optimizer", None)
+        self._steps = None if optimizer is None else Steps(optimizer)
+        self._writer = _Writer(monitor, self._steps)
         self.logger.output_formats.append(self._writer)
         if hasattr(model, "clip_range"):
             self._look_on(model, monitor)
@@ -84,7 +96,7 @@ class DiagnosticsCallback(BaseCallback):
         self._observe()
 
     def _on_step(self) -> bool:
-        return True
+        return self._writer is None or self._writer.decision.stop != "training"
 
     def _on_training_end(self) -> None:
         self._observe()
@@ -116,18 +128,26 @@ class DiagnosticsCallback(BaseCallback):
     def _let_go(self) -> None:
         self._hooks.close()
         self._looks_on = False
+        if self._steps is not None:
+            self._steps.close()
         if self._writer is not None and self._writer in self.logger.output_formats:
             self.logger.output_formats.remove(self._writer)
 
 
 class _Writer(KVWriter):
-    """An output of the model's logger: the monitor hears each dump."""
+    """An output of the model's logger: the monitor hears each dump, and its guards are asked."""
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
+    def __init__(self, monitor: Monitor, steps: Steps | None) -> None:
+        self._monitor, self._steps = monitor, steps
+        self._can: tuple[Action, ...] = ("stop_training", *(("stop_update", "scale_lr") if steps else ()))
+        self.decision = Decision()
+        """The last one."""
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         self._monitor.log(key_values, step)
+        self.decision = self._monitor.decide(self._can)
+        if self._steps:
+            self._steps.follow(self.decision)
 
     def close(self) -> None:
         """Nothing is open."""

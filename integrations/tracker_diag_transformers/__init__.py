@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import require
+from tracker_diag.guards.policy import Guarded
 
 if TYPE_CHECKING:
     from tracker_diag_transformers.trainer import DiagnosticsCallback as DiagnosticsCallback
@@ -30,23 +31,27 @@ SEES: dict[str, str] = {
 }
 
 
-def attach(target: Any, *, monitor: Monitor | None = None, config: dict[str, Any] | None = None) -> Monitor:
+def attach(
+    target: Any, *, monitor: Monitor | None = None, config: dict[str, Any] | None = None, guards: Guarded = ()
+) -> Monitor:
     """Watch a `transformers.Trainer`, or an `accelerate.Accelerator` whose trackers are underway.
 
     Args:
         monitor: by default one is made, with the settings that are known and the trackers that are underway. In
             either case it is closed when training ends, just before the trackers are.
         config: settings of a loop with Accelerate, as given to `init_trackers`.
+        guards: those of the monitor that is made. A Trainer does what they decide, as far as docs/guards.md says; a
+            loop with Accelerate asks for it, by `monitor.decide()`.
     """
     if hasattr(target, "init_trackers"):
         require("accelerate", "accelerate")
         from tracker_diag_transformers.loop import attach_accelerator
 
-        return attach_accelerator(target, monitor, config or {})
+        return attach_accelerator(target, monitor, config or {}, guards)
     require("transformers", "transformers")
     from tracker_diag_transformers.trainer import attach_trainer
 
-    return attach_trainer(target, monitor)
+    return attach_trainer(target, monitor, guards)
 
 
 __getattr__ = on_demand("tracker_diag_transformers.trainer", "DiagnosticsCallback", "transformers", "transformers")

@@ -10,6 +10,11 @@ from tracker_diag import Monitor
 _log = logging.getLogger("tracker_diag")
 
 
+def folder_of(args: Any, state: Any) -> Path:
+    """Where the Trainer puts the checkpoint of this step."""
+    return Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
 def save(monitor: Monitor, args: Any, state: Any) -> None:
     """Write it into the checkpoint that the Trainer has just made; every process its own, as with random states."""
     with monitor.guard("integration_errors"):
@@ -43,7 +48,8 @@ def load(monitor: Monitor, args: Any, state: Any) -> None:
         except Exception:
             monitor.load_state_dict(fresh)
             raise
+        monitor.checkpoint(file.parent, state.global_step)  # its own state does not know of it
 
 
 def _file(args: Any, state: Any, rank: int) -> Path:
-    return Path(args.output_dir) / f"checkpoint-{state.global_step}" / f"tracker_diag_{rank}.json"
+    return folder_of(args, state) / f"tracker_diag_{rank}.json"

@@ -6,6 +6,7 @@ from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active
+from tracker_diag_transformers.guarded import Guards, one_of, ranks
 
 
 class DiagTracker(GeneralTracker):
@@ -29,10 +30,11 @@ class DiagTracker(GeneralTracker):
         self._monitor.close()
 
 
-def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[str, Any]) -> Monitor:
+def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[str, Any], guards: Guards) -> Monitor:
     """Add a `DiagTracker` before the other trackers, which end their runs in their turn."""
+    one_of(monitor, guards)
     if monitor is None:
-        monitor = Monitor(config=config)
+        monitor = Monitor(config=config, guards=guards, ranks=ranks() if guards else None)
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers)
     accelerator.trackers.insert(0, DiagTracker(monitor))

@@ -9,7 +9,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag_transformers import checkpoint
+from tracker_diag_transformers import checkpoint, guarded
 
 
 class DiagnosticsCallback(TrainerCallback):
@@ -19,19 +19,29 @@ class DiagnosticsCallback(TrainerCallback):
         monitor: by default one is made at the first step, with the settings of Trainer and model, and writes to the
             trackers that are underway then.
         algorithm: what is trained with, which a callback is not told.
+        guards: those of the monitor that is made.
     """
 
-    def __init__(self, *, monitor: Monitor | None = None, algorithm: Algorithm = "sft") -> None:
+    def __init__(
+        self, *, monitor: Monitor | None = None, algorithm: Algorithm = "sft", guards: guarded.Guards = ()
+    ) -> None:
+        guarded.one_of(monitor, guards)
         self._given = monitor is not None
         self._algorithm: Algorithm = algorithm
-        self.monitor = monitor or Monitor(algorithm=algorithm)
+        self._guards = guards
+        self.monitor = monitor or self._made()
+        self._guarded: guarded.Guarded | None = None
         self._begun = self._closed = False
         self.trainer: Any = None
         """Where it is known, as by `attach`: its writer of TensorBoard can be found by it alone."""
 
+    def _made(self) -> Monitor:
+        return Monitor(algorithm=self._algorithm, guards=self._guards, ranks=guarded.ranks() if self._guards else None)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._closed and not self._given:
-            self.monitor, self._begun = Monitor(algorithm=self._algorithm), False
+            self.monitor, self._begun = self._made(), False
+        self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
         self._closed = False
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
@@ -39,6 +49,12 @@ class DiagnosticsCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
+        if self._guarded:
+            self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._guarded:
+            self._guarded.stepped()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._begun:
@@ -53,16 +69,21 @@ class DiagnosticsCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self._closed:  # as when something is evaluated after training
             self.monitor.log(logs, state.global_step)
+            if self._guarded:
+                self._guarded.decide(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._closed = True
+        if self._guarded:
+            self._guarded.close()
+            self._guarded = None
         self.monitor.close()
 
 
-def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
+def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:
     """Add a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
     algorithm = algorithm_of({"trainer": type(trainer).__name__}) or "sft"
-    callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm)
+    callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm, guards=guards)
     callback.trainer = trainer
     trainer.add_callback(callback)
     callbacks = trainer.callback_handler.callbacks

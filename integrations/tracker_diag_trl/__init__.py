@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import on_demand
 from tracker_diag.errors import require
+from tracker_diag.guards.policy import Guarded
 
 if TYPE_CHECKING:
     from tracker_diag_trl.callback import DiagnosticsCallback as DiagnosticsCallback  # what __getattr__ gives
@@ -37,7 +38,7 @@ SEES = {
 }
 
 
-def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
+def attach(trainer: Any, *, monitor: Monitor | None = None, guards: Guarded = ()) -> Monitor:
     """Watch `trainer.train()`; call it before that, and on every process.
 
     What cannot be seen with the trainer's settings, or with its version, is told by a warning, once.
@@ -47,11 +48,12 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor: by default one is made that knows the trainer's settings, its clip range and all its processes,
             and that writes to the trackers which the trainer starts. In either case it is closed when training
             ends, just before these are; a second `train()` has one of its own, unless one is given.
+        guards: those of the monitor that is made; the trainer does what they decide, as far as docs/guards.md says.
     """
     require("trl", "trl")
     from tracker_diag_trl.callback import attach_trainer
 
-    return attach_trainer(trainer, monitor)
+    return attach_trainer(trainer, monitor, guards)
 
 
 __getattr__ = on_demand("tracker_diag_trl.callback", "DiagnosticsCallback", "trl", "trl")

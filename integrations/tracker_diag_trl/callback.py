@@ -4,16 +4,15 @@ import logging
 from contextlib import ExitStack
 from typing import Any
 
-from tracker_diag_transformers import checkpoint
+from tracker_diag_transformers import checkpoint, guarded
 from tracker_diag_transformers.trainer import expected_rows, writers
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
 from tracker_diag.hooks import HookError, after
-from tracker_diag.tensors.ranks import AllReduce, Ranks
 from tracker_diag_trl import TESTED
-from tracker_diag_trl.tensors import GrpoTensors, several_processes
+from tracker_diag_trl.tensors import GrpoTensors
 
 NO_RATIO = (
     "no signal: with these settings GRPO trains on-policy by construction, its ratio is 1 at every token, and tails, "
@@ -27,14 +26,19 @@ _log = logging.getLogger("tracker_diag")
 class DiagnosticsCallback(TrainerCallback):
     """Gives what `trainer` logs, and of GRPO its tensors, to `monitor`; `attach` makes one and puts it in its place."""
 
-    def __init__(self, trainer: Any, monitor: Monitor | None = None) -> None:
+    def __init__(self, trainer: Any, monitor: Monitor | None = None, guards: guarded.Guards = ()) -> None:
+        guarded.one_of(monitor, guards)
+        self._guards = guards
+        self._guarded: guarded.Guarded | None = None
         self._trainer, self._given, self._closed = trainer, monitor is not None, False
         self._hooks = ExitStack()
         self._begin(monitor)
 
     def _begin(self, monitor: Monitor | None = None) -> None:
         trainer = self._trainer
-        self.monitor = monitor or Monitor(config=settings(trainer), clip=clip(trainer.args), ranks=_ranks())
+        self.monitor = monitor or Monitor(
+            config=settings(trainer), clip=clip(trainer.args), ranks=guarded.ranks(), guards=self._guards
+        )
         self._tensors: GrpoTensors | None = None
         self._found = False
         if has_token_ratios(trainer):
@@ -44,12 +48,19 @@ class DiagnosticsCallback(TrainerCallback):
         if self._closed and not self._given:
             self._begin()
         self._closed = False
+        self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
+        if self._guarded:
+            self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._guarded:
+            self._guarded.stepped()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self._closed:  # an evaluation after training
@@ -61,10 +72,15 @@ class DiagnosticsCallback(TrainerCallback):
             self._find_trackers(begun=state.global_step > 0)
         # On every process: where there are several, this is where they come together.
         self.monitor.log(logs or {}, state.global_step)
+        if self._guarded:
+            self._guarded.decide(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
         self._closed = True
+        if self._guarded:
+            self._guarded.close()
+            self._guarded = None
         self.monitor.close()
 
     def _find_trackers(self, *, begun: bool) -> None:
@@ -93,9 +109,9 @@ class DiagnosticsCallback(TrainerCallback):
             _warn(trainer, NO_RATIO)
 
 
-def attach_trainer(trainer: Any, monitor: Monitor | None) -> Monitor:
+def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:
     """Put a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
-    callback = DiagnosticsCallback(trainer, monitor)
+    callback = DiagnosticsCallback(trainer, monitor, guards)
     trainer.callback_handler.callbacks.insert(0, callback)
     return callback.monitor
 
@@ -123,8 +139,3 @@ def _warn(trainer: Any, message: str) -> None:
     """Once, however many processes there are."""
     if trainer.is_world_process_zero():
         _log.warning(message)
-
-
-def _ranks() -> Ranks | None:
-    """All processes, if there are several; made on each of them at the same time."""
-    return AllReduce() if several_processes() else None

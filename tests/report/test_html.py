@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,12 @@ def summary():
     engine = Engine(catalog())
     engine.evaluate(Observed(0, {}, ("<script>alert(loss)</script>",)))
     return Summary.of(engine, "x", 1, 0, 0)
+
+
+def test_events_are_marks_with_their_text_and_escaped(summary):
+    page = render_html(replace(summary, events=((0, "guard rollback: to <b>step 3</b>"),)))
+    assert 'title="step 0: guard rollback: to &lt;b&gt;step 3&lt;/b&gt;"' in page
+    assert "Events" not in render_html(summary)
 
 
 def test_everything_is_escaped_and_nothing_is_loaded(summary):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.report.curves import Panel
-from tracker_diag.report.swimlanes import MOST_LANES, POINTS, Bar, swimlanes
+from tracker_diag.report.swimlanes import MOST_EVENTS, MOST_LANES, POINTS, Bar, swimlanes
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.loader import catalog
@@ -29,6 +29,13 @@ def test_bars_lie_where_the_steps_are():
     assert (damage.name, damage.says) == ("OUT001", "onset at step 70, detected at step 70, still there at the end")
     assert drawn.marks == [40, 70]
     assert drawn.ticks == [(0, 0), (25, 25), (50, 50), (75, 75), (100, 100)]
+
+
+def test_events_lie_where_the_steps_are_and_the_last_ones_are_drawn():
+    events = [(step, f"guard {step}") for step in range(300)]
+    drawn = swimlanes([], 0, 400, [], events).events
+    assert drawn[-1] == (74.75, 299, "guard 299")
+    assert len(drawn) == MOST_EVENTS
 
 
 def test_a_second_finding_of_a_rule_is_on_the_line_of_the_first():

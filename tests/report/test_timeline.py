@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from tracker_diag.report.timeline import FIRING, LABEL, MOST_LANES, PENDING, QUIET, WIDTH, curve, lane, timeline
+from tracker_diag.report.timeline import DONE, FIRING, LABEL, MOST_LANES, PENDING, QUIET, WIDTH, curve, lane, timeline
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.loader import catalog
@@ -18,9 +18,9 @@ def finding(rule="POL001", onset=40, fired=60, resolved=None, slice="post_tool")
     return Finding(RULES[rule], "policy", slice, state, onset, fired, resolved, "what", ())
 
 
-def shown(incidents, first=0, last=95, curves=None):
+def shown(incidents, first=0, last=95, curves=None, events=()):
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(timeline(incidents, first, last, curves))
+    console.print(timeline(incidents, first, last, curves, events))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -29,6 +29,15 @@ def test_a_lane_is_pending_then_firing_and_quiet_elsewhere():
     assert lane([finding(resolved=70)], 0, 95) == QUIET * 20 + PENDING * 10 + FIRING * 6 + QUIET * 12
     again = finding(onset=80, fired=90)
     assert lane([finding(resolved=70), again], 0, 95)[40:] == PENDING * 5 + FIRING * 3
+
+
+def test_events_have_a_line_of_marks_and_findings_one_line_less():
+    lines = shown([Incident(finding())], events=[(0, "new baseline"), (60, "guard"), (61, "guard"), (95, "guard")])
+    (marks,) = [line for line in lines if line.startswith("events")]
+    assert [at for at, mark in enumerate(marks[LABEL + 2 :]) if mark == DONE] == [0, 30, 47]
+    many = [Incident(finding(rule, onset=40 + i)) for i, rule in enumerate(sorted(RULES)[:9])]
+    assert len(shown(many)) == len(shown(many, events=[(3, "guard")]))
+    assert not any(line.startswith("events") for line in shown(many))
 
 
 def test_a_curve_has_a_bar_for_each_part_of_the_axis_and_holds_its_value_between_rows():

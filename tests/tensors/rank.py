@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tracker_diag import Monitor
+from tracker_diag import Guard, Monitor, Rule
 from tracker_diag.tensors.ranks import AllReduce, ThroughStore
 from tracker_diag.testing import CapturingBackend
 
@@ -95,6 +95,56 @@ def through_store(rank, world, port, folder):
     (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
 
 
+def deciding(monitor, rank):
+    """Only rank 0 hears of the loss; what each rank has decided at each step."""
+    found = []
+    for step in range(6):
+        monitor.observe(**batch(step, rank))
+        monitor.log({"loss": 2.0 if step >= 3 else 0.5} if rank == 0 else {}, step)
+        decision = monitor.decide()
+        found.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
+        if step == 0 and rank == 0:
+            monitor.checkpoint(Path(__file__), 0)
+            monitor._guards.checkpoints._underway[0].result(60)
+    return found
+
+
+def guarded(ranks):
+    signal = {"kind": "threshold", "series": {"metric": "loss"}, "above": 1.0}
+    high = Rule(id="ACM001", title="Loss", signals={"high": signal}, condition="high", summary="high")
+    guards = [Guard(do=do, act=True) for do in ("rollback", "stop_update", "scale_lr")]
+    return Monitor([CapturingBackend()], ranks=ranks, rules=[high], catalog=False, guards=guards)
+
+
+def decide_all_reduce(rank, world, port, folder):
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
+    )
+    monitor = guarded(AllReduce())
+    found = deciding(monitor, rank)
+    if rank == 0:  # alone: nobody acts where not all do
+        monitor.log({"loss": 2.0}, 6)
+    alone = monitor.decide()
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(_decided(monitor, found, alone)))
+    dist.destroy_process_group()
+
+
+def decide_through_store(rank, world, port, folder):
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)
+    monitor = guarded(ThroughStore(store, rank, world))
+    found = deciding(monitor, rank)
+    (folder / f"{rank}.done").touch()
+    until(lambda: all((folder / f"{other}.done").exists() for other in range(world)))
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(_decided(monitor, found, None)))
+
+
+def _decided(monitor, found, alone):
+    accounts = monitor._guards.state_dict()["accounts"]
+    return {"found": found, "alone": bool(alone), "accounts": accounts, "failures": monitor.failures}
+
+
 def until(holds):
     """Until `holds()`, within three minutes."""
     end = time.monotonic() + 180
@@ -125,6 +175,4 @@ def report(monitor):
 
 if __name__ == "__main__":
     mode, rank, world, port, folder = sys.argv[1:]
-    {"all_reduce": all_reduce, "out_of_step": out_of_step, "through_store": through_store}[mode](
-        int(rank), int(world), int(port), Path(folder)
-    )
+    globals()[mode](int(rank), int(world), int(port), Path(folder))

@@ -96,6 +96,27 @@ def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["decide_all_reduce", "decide_through_store"])
+def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp_path, free_port, mode):
+    finish([start(mode, rank, 2, free_port, tmp_path) for rank in range(2)])
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first["found"] == second["found"]
+    stops, factors, steps = zip(*first["found"], strict=True)
+    assert steps == (None, None, None, 0, None, None)
+    assert stops == (None,) * 6  # the updates have given way to the rollback
+    assert factors[:3] == (1.0,) * 3
+    assert all(0.9 < one < 1 for one in factors[3:])  # √ESS of both ranks' tokens
+    assert first["accounts"]["guards"] == second["accounts"]["guards"]
+    assert not first["alone"]
+    assert not second["alone"]
+    for one in (first, second):
+        parted = mode == "decide_all_reduce"
+        assert [told.startswith("rank_errors: RuntimeError: the ranks part") for told in one["failures"]] == [
+            True
+        ] * parted
+
+
+@pytest.mark.slow
 def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collectives_are_none_the_wiser(
     tmp_path, free_port
 ):

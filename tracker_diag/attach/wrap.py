@@ -14,6 +14,8 @@ from tracker_diag.backends.discovery import backend_of
 from tracker_diag.backends.notify import from_environment
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
+from tracker_diag.guards.listener import OnIncident
+from tracker_diag.guards.policy import Guarded
 from tracker_diag.monitor import Monitor
 from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.loader import Own
@@ -53,6 +55,8 @@ class Settings(TypedDict, total=False):
     essential_tools: Sequence[str]
     texts: bool
     decode: "Decode | None"
+    guards: "Guarded"
+    on_incident: "OnIncident | None"
 
 
 class Options(Settings, total=False):
@@ -100,8 +104,8 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
-        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools`, `texts` and
-            `decode`, see `Monitor`.
+        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools`, `texts`,
+            `decode`, `guards` and `on_incident`, see `Monitor`.
 
     Returns:
         An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of

@@ -20,7 +20,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.painter import Painter
-from tracker_diag.report.tables import TIMELINE, events_table
+from tracker_diag.report.tables import CHECKPOINTS, TIMELINE, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -315,12 +315,12 @@ class MlflowBackend(Backend):
         return [partial(self._put, "timeline.png", png(figure), "diag"), *parts, self._show]
 
     def _write_table(self, table: Table) -> list[Task]:
-        if table.name == WORST:  # MLflow's own call would add to what stands there, and each of these is the whole
-            whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
-            folder, _, name = f"{table.name}.json".rpartition("/")
-            return [partial(self._put, name, whole, folder), partial(self._list_table, f"{table.name}.json")]
-        columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         path = f"{table.name}.json"
+        if table.name in (WORST, CHECKPOINTS):  # each is the whole; MLflow's own call would add to what stands there
+            whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
+            folder, _, name = path.rpartition("/")
+            return [partial(self._put, name, whole, folder), partial(self._list_table, path)]
+        columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))
         return [file, partial(self._list_table, path)]
 

@@ -118,6 +118,8 @@ def timeline_figure(summary: Summary) -> Figure | None:
         one.set_xticks([])
         for mark in marks:
             one.axvline(mark, color="0.25", lw=0.9, ls=(0, (3, 2)))
+        for step, _ in summary.events:
+            one.axvline(step, color=TONES["info"], lw=0.9)
     axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes[-1].set_xlabel("step", fontsize=9)
     place = "" if cause.slice == "all" else f", on {cause.slice}"

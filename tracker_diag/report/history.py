@@ -12,10 +12,12 @@ from tracker_diag.rules.triage import Summary
 
 
 class History:
-    """The series and the distributions of a run."""
+    """The series, the distributions and the events of a run."""
 
     def __init__(self) -> None:
         self._curves, self._distributions = Curves(), Distributions()
+        self.events: list[tuple[int, str]] = []
+        """By step: new baselines, and what guards did or would have done."""
 
     def add(self, step: int, series: Mapping[SeriesKey, Scalar], records: Iterable[Record]) -> None:
         """Take in what `step` has come to: the series that rules read, and the histograms among its records."""
@@ -24,12 +26,19 @@ class History:
 
     def beside(self, summary: Summary) -> Summary:
         """`summary` with what is drawn beside it."""
-        return replace(summary, curves=self._curves.beside(summary), distributions=self._distributions.snapshots())
+        curves, snapshots = self._curves.beside(summary), self._distributions.snapshots()
+        return replace(summary, curves=curves, distributions=snapshots, events=tuple(self.events))
 
     def state_dict(self) -> dict[str, Any]:
         """In JSON values; `load_state_dict` goes on from it."""
-        return {"curves": self._curves.state_dict(), "distributions": self._distributions.state_dict()}
+        events = [list(event) for event in self.events]
+        return {
+            "curves": self._curves.state_dict(),
+            "distributions": self._distributions.state_dict(),
+            "events": events,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._curves.load_state_dict(state["curves"])
         self._distributions.load_state_dict(state["distributions"])
+        self.events[:] = [(step, event) for step, event in state["events"]]

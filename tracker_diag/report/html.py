@@ -27,7 +27,8 @@ def render_html(
     """
     loud = [one for one in summary.incidents if one.severity != "info"]
     first, last = summary.first_step, summary.last_step
-    lanes = None if first is None or last is None else swimlanes(loud, first, last, panels(summary))
+    drawn = panels(summary)
+    lanes = None if first is None or last is None else swimlanes(loud, first, last, drawn, summary.events)
     filters: dict[str, Callable[..., Any]] = {
         "cell": _cell,
         "speaks_for": speaks_for,

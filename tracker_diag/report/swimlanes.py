@@ -14,6 +14,9 @@ from tracker_diag.rules.model import Severity
 MOST_LANES = 24
 """Lines of findings on a page."""
 
+MOST_EVENTS = 100
+"""Those that have a mark, the last ones."""
+
 POINTS = 500
 """Of a curve, at most: each the mean of its part of the run."""
 
@@ -78,10 +81,18 @@ class Swimlanes:
     curves: Sequence[Curve]
     left_out: int = 0
     """Findings that have no line."""
+    events: Sequence[tuple[float, int, str]] = ()
+    """Place in per cent, step and text."""
 
 
-def swimlanes(incidents: Sequence[Incident], first: int, last: int, curves: Sequence[Panel]) -> Swimlanes:
-    """What was found between the steps `first` and `last`, over the same axis as `curves`."""
+def swimlanes(
+    incidents: Sequence[Incident],
+    first: int,
+    last: int,
+    curves: Sequence[Panel],
+    events: Sequence[tuple[int, str]] = (),
+) -> Swimlanes:
+    """What was found between the steps `first` and `last`, and `events`, over the same axis as `curves`."""
     drawn = grouped(incidents)
     whole = [(role, findings) for role, findings in drawn if role in ("cause", "damage")]
     marks = [_place(findings[0].onset, first, last) for role, findings in whole[:1] + whole[-1:] if role]
@@ -92,6 +103,7 @@ def swimlanes(incidents: Sequence[Incident], first: int, last: int, curves: Sequ
         lanes=[_lane(role, findings, first, last) for role, findings in drawn[:MOST_LANES]],
         curves=[one for panel in curves if (one := _curve(panel, first, last))],
         left_out=max(len(drawn) - MOST_LANES, 0),
+        events=[(_place(step, first, last), step, text) for step, text in events[-MOST_EVENTS:]],
     )
 
 

@@ -60,6 +60,9 @@ def events_table(events: Sequence[tuple[int, str]]) -> Table:
 TIMELINE = f"{PREFIX}timeline"
 """Name of the picture of what was found."""
 
+CHECKPOINTS = f"{PREFIX}checkpoints"
+"""Name of the table of checkpoints: each time all of them."""
+
 BASELINE = "p95 baseline"
 """Column of the slices' table: p95 in the reference period."""
 

@@ -48,7 +48,7 @@ def verdict(
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
-        drawn = timeline(loud, summary.first_step, summary.last_step, curves)
+        drawn = timeline(loud, summary.first_step, summary.last_step, curves, summary.events)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
     places = [

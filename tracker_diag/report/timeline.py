@@ -21,34 +21,44 @@ WIDTH = 48
 MOST_LANES = 5
 """Lines of findings; those of the first incident's cause and damage are always among them."""
 
-QUIET, PENDING, FIRING = "·", "░", "█"
+QUIET, PENDING, FIRING, DONE = "·", "░", "█", "◆"
 BARS = "▁▂▃▄▅▆▇█"
 PEAK = 50
 """Medians of a curve from which on its peak would flatten all else."""
 
 
 def timeline(
-    incidents: Sequence[Incident], first: int, last: int, curves: Mapping[str, Mapping[int, float]] | None = None
+    incidents: Sequence[Incident],
+    first: int,
+    last: int,
+    curves: Mapping[str, Mapping[int, float]] | None = None,
+    events: Sequence[tuple[int, str]] = (),
 ) -> Table:
     """A line for each rule and slice, the first incident's cause on top and its damage below, then one for each curve.
+
+    Between the two stands a line with a mark for each of `events`, if there are any.
 
     Args:
         incidents: at least one.
         first, last: steps of the run's first and last row.
         curves: by the name that they are shown with, values by step.
+        events: step and text.
     """
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=LABEL, max_width=LABEL, overflow="ellipsis")
     table.add_column(no_wrap=True)
     ends = f"{first:<{WIDTH - len(str(last))}}{last}"
     table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
-    drawn, left_out = _lanes(incidents)
+    drawn, left_out = _lanes(incidents, MOST_LANES - bool(events))
     for mark, findings in drawn:
         color = STYLE[max((one.severity for one in findings), key=SEVERITIES.index)]
         name = f"{mark}{findings[0].rule.id} {_place(findings[0])}"
         table.add_row(Text(name, style=color), Text(lane(findings, first, last), style=color))
     if left_out:
         table.add_row(Text(f"and {left_out} more", style="dim"), "")
+    if events:
+        marked = {_column(step, first, last) for step, _ in events}
+        table.add_row("events", "".join(DONE if at in marked else QUIET for at in range(WIDTH)))
     for name, points in (curves or {}).items():
         table.add_row(name, curve(points, first, last))
     return table
@@ -144,15 +154,15 @@ def grouped(incidents: Sequence[Incident]) -> list[tuple[Role, Sequence[Finding]
     return [*found.values()]
 
 
-def _lanes(incidents: Sequence[Incident]) -> tuple[list[tuple[str, Sequence[Finding]]], int]:
+def _lanes(incidents: Sequence[Incident], most: int) -> tuple[list[tuple[str, Sequence[Finding]]], int]:
     """What is drawn, each with the mark of its part in the incident, and how many lines are left out."""
     whole = grouped(incidents)
     parts = [one for one in whole[1:] if one[0] != "other"]
     rest = [one for one in whole[1:] if one[0] == "other"]
     # The last part, that is the damage if there is any, always has a line, and so has what else began by itself.
-    room = MOST_LANES - 1 - bool(rest)
+    room = most - 1 - bool(rest)
     shown = parts if len(parts) <= room else [*parts[: room - 1], parts[-1]]
-    drawn = [*whole[:1], *shown, *rest[: MOST_LANES - 1 - len(shown)]]
+    drawn = [*whole[:1], *shown, *rest[: most - 1 - len(shown)]]
     lanes = [(MARKS[role], one) for role, one in drawn]
     if shown:
         lanes[len(shown)] = ("└ ", lanes[len(shown)][1])

@@ -76,7 +76,7 @@ class Alerts:
         self._due = None
         news: list[tuple[Incident, str]] = []
         ended: list[Incident] = []
-        for incident in incidents(_recent(findings)):
+        for incident in incidents(recent(findings)):
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
             why = self._why(incident, told, loud, step) if loud else None
@@ -127,7 +127,7 @@ class Alerts:
         self._due = state["due"]
 
 
-def _recent(findings: Sequence[Finding]) -> list[Finding]:
+def recent(findings: Sequence[Finding]) -> list[Finding]:
     """Those that an incident of now may be made of: all but what came and went long ago in a run of many findings."""
     early = len(findings) - MOST
     return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]

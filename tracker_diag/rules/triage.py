@@ -45,6 +45,8 @@ class Summary:
     """The sequences behind the tails, where tensors told them; without token ids."""
     distributions: Sequence[tuple[int, tuple[Histogram, ...]]] = ()
     """|log-ratio| of both slices at some steps of the run, and at the last one."""
+    events: tuple[tuple[int, str], ...] = ()
+    """By step: new baselines, and what guards did or would have done."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":

@@ -2,7 +2,8 @@
 
 `AllReduce` takes two collectives a step, of a size that does not depend on the data, on every rank.
 `ThroughStore` takes none: each rank leaves its part in a store, and rank 0 takes what is there, so that a late,
-dead or absent rank delays nobody; it is reported instead. Both need the extra `torch`.
+dead or absent rank delays nobody; it is reported instead. Who asks for a decision waits for that of rank 0. Both need
+the extra `torch`.
 
 Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others without, and on each of them call
 `observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
@@ -24,9 +25,8 @@ import numpy as np
 from tracker_diag.errors import require
 from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair, Rank
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.stats.histogram import BINS, Sketch
-from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors.observation import FLOAT_SHAPES, Observation, rows_of
+from tracker_diag.tensors.flat import counts_of, observation_of, sums_of
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.worker import Writer
 
@@ -69,6 +69,15 @@ class Ranks(Protocol):
 
     names: Names
     """Names of tools and environments that the ranks agree on."""
+    leads: bool
+    """Whether this is the rank whose word counts."""
+
+    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What the rank that leads gives as `message` at `step`, in JSON values; each rank calls it at the same steps.
+
+        None where the ranks do not come together.
+        """
+        ...
 
     def merge(
         self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
@@ -107,6 +116,7 @@ class AllReduce:
         self._group: Any = dist.new_group(backend=backend, timeout=WAIT)
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         self._world = dist.get_world_size(self._group)
+        self.leads = dist.get_rank(self._group) == 0
         self._hosts: list[str] = [""] * self._world
         dist.all_gather_object(self._hosts, socket.gethostname(), group=self._group)
         self.names = Names()
@@ -120,11 +130,31 @@ class AllReduce:
             try:
                 return self._merge(step, observed, names, seconds)
             except Exception as error:  # noqa: BLE001  # whatever it was, the next call would not fit the others'
-                self._together = False
-                what = f"the ranks part at step {step}, each goes on with its own data: {type(error).__name__}: {error}"
-                self._errors.append(RuntimeError(what))
+                self._part(step, error)
         _adopt(self.names, names.rows)
         return Merged({pair: one.renamed(names, self.names) for pair, one in observed.items()})
+
+    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """The first rank's `message`, on all of them or, if one of them does not come, on none."""
+        if not self._together:
+            return None
+        everyones: list[Any] = [None] * self._world
+        try:
+            self._dist.all_gather_object(everyones, (step, message), group=self._group)
+        except Exception as error:  # noqa: BLE001  # as in `merge`
+            self._part(step, error)
+            return None
+        steps = [at for at, _ in everyones]
+        if len({*steps}) > 1:
+            self._part(step, ValueError(f"decide at steps {steps}, expected the same on every rank"))
+            return None
+        agreed: Mapping[str, Any] = everyones[0][1]
+        return agreed
+
+    def _part(self, step: int, error: Exception) -> None:
+        self._together = False
+        what = f"the ranks part at step {step}, each goes on with its own data: {type(error).__name__}: {error}"
+        self._errors.append(RuntimeError(what))
 
     def errors(self) -> Sequence[Exception]:
         """That the ranks have parted, once."""
@@ -138,7 +168,7 @@ class AllReduce:
         dimensions = {dimension for one in observed.values() for dimension in one.sketches}
         own = float("nan") if seconds is None else seconds
         header = [step, own, float(_known(names, self.names)), *(float(d in dimensions) for d in DIMENSIONS)]
-        gathered = self._gather(np.concatenate([header, *(_floats(observed.get(pair)) for pair in PAIRS)]))
+        gathered = self._gather(np.concatenate([header, *(sums_of(observed.get(pair)) for pair in PAIRS)]))
         if (gathered[:, STEP] != step).any():
             steps = ", ".join(f"{step:.0f}" for step in gathered[:, STEP])
             raise ValueError(f"steps {steps} given, expected the same on every rank")
@@ -155,10 +185,10 @@ class AllReduce:
         if not pairs:
             return Merged({}, taken)
         mine = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
-        counts = np.concatenate([_integers(mine.get(pair), together) for pair in pairs])
+        counts = np.concatenate([counts_of(mine.get(pair), together) for pair in pairs])
         total = self._sum(counts, small=float(sums[:, :, 1].sum()) <= INT32_MAX)
         merged: dict[Pair, Observation] = {
-            pair: _observation(part, sums[:, list(PAIRS).index(pair)], together)
+            pair: observation_of(part, sums[:, list(PAIRS).index(pair)], together)
             for pair, part in zip(pairs, np.split(total, len(pairs)), strict=True)
         }
         return Merged(merged, taken)
@@ -201,7 +231,10 @@ class ThroughStore:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank: {rank} given, expected 0 … {world_size - 1}")
         self.names = Names()
-        self._store, self._rank = store, rank
+        self._store, self._rank, self.leads = store, rank, rank == 0
+        self._failed: list[Exception] = []
+        self._agreed: list[str] = []
+        """Keys of what this rank has said, the last ones."""
         self._host = host or socket.gethostname()
         self._id, self._sent = uuid.uuid4().hex[:8], 0
         self._thread = Writer(f"tracker_diag-rank-{rank}", UNSENT_STEPS)
@@ -241,9 +274,27 @@ class ThroughStore:
         self._thread.put(self._take, droppable=True)
         return Merged(merged, taken, missing, lost)
 
+    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What rank 0 has left at `step`; the others wait for it, a minute at most. Rank 0 waits for nobody."""
+        key = f"agreed/{step}"
+        try:
+            if message is None:
+                self._store.wait([f"tracker_diag/{key}"], WAIT)
+                agreed: Mapping[str, Any] = json.loads(self._get(key) or b"null")
+                return agreed
+            self._set(key, json.dumps(message).encode())
+            self._agreed.append(key)
+            if len(self._agreed) > LATE_STEPS:
+                self._store.delete_key(f"tracker_diag/{self._agreed.pop(0)}")
+        except Exception as error:  # noqa: BLE001  # whatever a store raises
+            self._failed.append(RuntimeError(f"no decision at step {step}: {type(error).__name__}: {error}"))
+            return None
+        return message
+
     def errors(self) -> Sequence[Exception]:
         """What could not be sent or read."""
-        return self._thread.errors()
+        failed, self._failed = self._failed, []
+        return [*failed, *self._thread.errors()]
 
     def close(self) -> None:
         """Send what is still to be sent."""
@@ -342,40 +393,3 @@ def _adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
     for dimension, known in rows.items():
         for name in known:
             into.row(dimension, name)
-
-
-def _floats(observed: Observation | None) -> Float64Array:
-    """Whether there is an observation, how many values it has, and its sums, in fixed places."""
-    if observed is None:
-        return np.zeros(2 + sum(a * b for a, b in FLOAT_SHAPES))
-    n = max(float(one.counts.sum() + one.nonfinite.sum()) for one in observed.sketches.values())
-    return np.concatenate([[1.0, n], *(part.reshape(-1) for part in observed.floats())])
-
-
-def _integers(observed: Observation | None, dimensions: Sequence[Dimension]) -> IntArray:
-    """All counts in one array: of `dimensions` in their order, then of the sequences."""
-    parts: list[IntArray] = []
-    for dimension in dimensions:
-        one = observed.sketches.get(dimension) if observed else None
-        one = one or Sketch.empty(rows_of(dimension))
-        parts += [one.counts.reshape(-1), one.nonfinite]
-    of_sequences = observed.sequence_sketch if observed else Sketch.empty(3)
-    return np.concatenate([*parts, of_sequences.counts.reshape(-1), of_sequences.nonfinite])
-
-
-def _observation(integers: IntArray, sums: Float64Array, dimensions: Sequence[Dimension]) -> Observation:
-    """The merge of all ranks: counts summed already, sums (world, …) of `_floats`."""
-    rows = [*(rows_of(dimension) for dimension in dimensions), 3]
-    sketches: list[Sketch] = []
-    start = 0
-    for n in rows:
-        middle, end = start + n * 2 * BINS, start + n * 2 * BINS + n
-        sketches.append(Sketch(integers[start:middle].reshape(n, 2, BINS), integers[middle:end]))
-        start = end
-    tokens, sequences, applied = WeightSums.none((2,)), WeightSums.none((3,)), np.zeros((2, 5))
-    cuts = np.cumsum([a * b for a, b in FLOAT_SHAPES])[:-1]
-    for one in sums[sums[:, 0] > 0]:
-        parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), FLOAT_SHAPES, strict=True)]
-        tokens, sequences = tokens + WeightSums.of_array(parts[0]), sequences + WeightSums.of_array(parts[1])
-        applied = applied + parts[2]
-    return Observation(dict(zip(dimensions, sketches[:-1], strict=True)), tokens, sequences, sketches[-1], applied)

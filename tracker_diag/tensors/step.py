@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,13 @@ class Progress:
         if self.last_with_tensors is not None:
             self.widest = max(self.widest, step - self.last_with_tensors)
         self.last_with_tensors = step
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for one in fields(self):
+            setattr(self, one.name, state[one.name])
 
     def begin(self, step: int, *, with_tensors: bool) -> None:
         """Count `step`.

@@ -142,6 +142,12 @@ NO_TOOLS = 20
 UNOBSERVED = 50
 """Steps logged without tensors, after which these have ceased to come."""
 
+UNSEEN = 20
+"""Steps without tensors after which it is said what can be seen all the same."""
+
+SETTLED = 5
+"""Steps after which a ratio that is still 1 stays so: the first ones may be on-policy."""
+
 
 class Silence:
     """What does not come: a `log` after observations, or tensors after some had come. Each is said once.
@@ -155,7 +161,7 @@ class Silence:
         self._steps, self._most_steps = 0, 0
         self._last_logged: int | None = None
         self._with_tools, self._without_tools = False, 0
-        self._unsaid = {"metrics", "tensors", "tools"}
+        self._unsaid = {"metrics", "tensors", "tools", "look"}
 
     def observed(self, step: int | None) -> str | None:
         """A batch has come, of `step` if that was said; what is to be said."""
@@ -184,6 +190,13 @@ class Silence:
             f"{usual} steps were logged without tensors since step {last_with_tensors}: tails, ESS and the rules over "
             "them see nothing any more. Call run.diag.observe(...) in each step, before its log."
         )
+
+    def look(self, steps: int, observed: bool, settled: bool) -> bool:
+        """Whether after so many `steps` it is to be said what is seen: once, when that is settled."""
+        due = (observed or steps == UNSEEN) and (settled or steps >= SETTLED) and "look" in self._unsaid
+        if due:
+            self._unsaid.discard("look")
+        return due
 
     def judged(self, observed: Mapping[Pair, Observation]) -> str | None:
         """The tensors of a step, on the host; what is to be said."""

@@ -247,3 +247,18 @@ def test_it_works_in_the_package_of_the_older_name(tmp_path):
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
     trainer(tmp_path, [callback], steps=3, kind=pytorch_lightning).fit(Old(), loader(3))
     assert sorted(backend.own) == [0, 1, 2]
+
+
+def test_a_guard_stops_a_training_that_is_lost_and_no_healthy_one(tmp_path):
+    def fit(**faults):
+        monitor = td.Monitor(guards=[td.Guard(do=do, act=True) for do in ("stop_training", "save_state")])
+        fitted = trainer(tmp_path, [DiagnosticsCallback(monitor=monitor)], logger=CSVLogger(tmp_path), steps=20)
+        fitted.fit(Agent(**faults), loader(20))
+        assert monitor.failures == []
+        return fitted.global_step, [event.split(";")[0] for _, event in monitor.events]
+
+    healthy, lost = fit(), fit(nan_from=5)
+    assert healthy == (20, [])
+    assert lost == (7, [  # the row of a step comes after its batch, and the next batch is there already
+        "guard stop_training: stop training", "guard save_state: not done, not within reach of this trainer",
+    ])  # fmt: skip

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tracker_diag.guards.control import kl_coefficient
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 HERE = Path(__file__).parent
@@ -273,6 +275,22 @@ def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, zygote
     assert not {f"no series {name}" for name in ("kl", "entropy", "value_loss")} & set(run["blind"].values())
     assert run["mlflow"]["tags"]["diag.alert.state"] in {"ok", "warn", "error"}
     assert "diag/findings.json" in run["mlflow"]["artifacts"]
+
+
+def test_guards_raise_the_coefficient_save_and_say_what_is_out_of_reach(tmp_path, zygote):
+    (done,) = zygote.run("guarded", tmp_path)
+    assert done["failures"] == []
+    expected = [0.02, 0.02, 0.05]
+    for row in done["rows"][2:5]:
+        expected.append(kl_coefficient(expected[-1], row["kl"], 1e-9, (0.05, 0.4)))
+    assert done["betas"] == expected
+    assert max(expected) == 0.1
+    assert done["after"] == 0.02
+    assert done["saved"] == [2]
+    assert len({row["learning_rate"] for row in done["rows"]}) == 1  # as the trainer itself has it
+    told = [event for step, event in done["events"] if step == 2]
+    assert told[0].startswith("guard kl_cap: coefficient 0.05; for ACM001")
+    assert any("guard refresh_reference: not done, not within reach of this trainer" in event for event in told)
 
 
 def test_several_processes_are_counted_together(tmp_path, zygote, free_port):

@@ -21,7 +21,7 @@ from tracker_diag_trl import attach
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 from transformers.integrations import MLflowCallback
 
-from tracker_diag import Monitor
+from tracker_diag import Guard, Monitor, Rule
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.algorithm import algorithm_of
@@ -340,6 +340,35 @@ def again(folder):
         "slices": [[row[:2] for row in one.slices_table().rows] for one in (first, second)],
         "health": [dict(one.health) for one in (first, second)],
     }
+
+
+def guarded(folder):
+    """GRPO with a KL coefficient; from its second step on the entropy is "too high", as a rule of the test has it."""
+    entropy = {"kind": "threshold", "series": {"metric": "entropy"}, "above": 0.0}
+    high = Rule(id="ACM001", title="Entropy", signals={"high": entropy}, condition="high", for_steps=2, summary="high")
+    on = {"rules": ("ACM001",)}
+    guards = [
+        Guard(do="kl_cap", on=on, act=True, bounds=(0.05, 0.4), target=1e-9),
+        Guard(do="scale_lr", on=on, act=True, bounds=(0.25, 0.25)),
+        Guard(do="refresh_reference", on=on, act=True),
+        Guard(do="save_state", on=on, act=True),
+    ]
+    trainer = grpo(folder, **SMALL | {"max_steps": 6})
+    monitor = Monitor(rules=[high], catalog=False, guards=guards)
+    attach(trainer, monitor=monitor)
+    betas = []
+
+    class Betas(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            betas.append(trainer.beta)
+
+    trainer.add_callback(Betas())
+    trainer.train()
+    register = monitor._guards.checkpoints.table().rows
+    return {
+        "betas": betas, "after": trainer.beta, "events": monitor.events, "failures": monitor.failures,
+        "saved": [row[0] for row in register], "rows": [row for row in rows(trainer) if "loss" in row],
+    }  # fmt: skip
 
 
 def environment(folder):

@@ -1,0 +1,90 @@
+"""What guards decide, done by a Trainer as far as its callbacks reach; for TRL too."""
+
+from typing import Any
+
+from tracker_diag import Monitor
+from tracker_diag.attach.steps import Steps
+from tracker_diag.errors import DiagError
+from tracker_diag.guards.policy import Action
+from tracker_diag.guards.policy import Guarded as Guards
+from tracker_diag.tensors.ranks import AllReduce, Ranks
+
+__all__ = ["Guarded", "Guards", "one_of", "ranks"]
+
+PENALISED = {"GRPOTrainer", "RLOOTrainer"}
+"""TRL's trainers whose `beta` is the weight of the KL, at each use of it."""
+
+
+class Guarded:
+    """Of one training.
+
+    Args:
+        trainer: None for a callback that does not know it: what needs it is out of reach then.
+        optimizer: the trainer's own.
+    """
+
+    def __init__(self, monitor: Monitor, trainer: Any, optimizer: Any) -> None:
+        self._monitor, self._trainer = monitor, trainer
+        deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False))  # its engine makes the steps
+        hooked = hasattr(getattr(optimizer, "optimizer", optimizer), "register_step_pre_hook")
+        self._steps = Steps(optimizer) if hooked and not deepspeed else None
+        classes = {kind.__name__ for kind in type(trainer).__mro__}
+        self._beta: float | None = trainer.beta if classes & PENALISED and trainer.beta > 0 else None
+        self._saved: tuple[Any, int] | None = None
+
+    @property
+    def can(self) -> tuple[Action, ...]:
+        """What is within reach."""
+        given: dict[Action, bool] = {
+            "stop_training": True,
+            "save_state": True,
+            "skip_batch": self._steps is not None,
+            "stop_update": self._steps is not None,
+            "scale_lr": self._steps is not None,
+            "kl_cap": self._beta is not None,
+            "reevaluate": getattr(self._trainer, "eval_dataset", None) is not None,
+        }
+        return tuple(action for action, within in given.items() if within)
+
+    def decide(self, control: Any) -> None:
+        """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`."""
+        decision = self._monitor.decide(self.can)
+        control.should_save |= decision.save
+        control.should_evaluate |= decision.reevaluate
+        control.should_training_stop |= decision.stop == "training"
+        if self._steps:
+            self._steps.follow(decision)
+        if self._beta is not None:  # never below what the user has set
+            self._trainer.beta = max(self._beta, decision.kl_coef or 0.0)
+
+    def saved(self, folder: Any, step: int) -> None:
+        """A checkpoint is there, or this process's part of it."""
+        self._saved = folder, step
+
+    def stepped(self) -> None:
+        """A step is over, in which all processes have come together: what was saved before it is whole."""
+        if self._saved is not None:
+            self._monitor.checkpoint(*self._saved)
+            self._saved = None
+
+    def close(self) -> None:
+        """Training is over."""
+        self.stepped()
+        if self._steps:
+            self._steps.close()
+        if self._beta is not None:
+            self._trainer.beta = self._beta
+
+
+def ranks() -> Ranks | None:
+    """All processes, if there are several, which decide as one; made on each of them at the same time."""
+    import torch.distributed as dist
+
+    several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return AllReduce() if several else None
+
+
+def one_of(monitor: Monitor | None, guards: Guards) -> None:
+    """Raise DiagError where both are given."""
+    if monitor is not None and guards:
+        raise DiagError("guards: given beside a monitor, expected one of the two; give them to the monitor")

@@ -1,0 +1,286 @@
+"""Guards: holds each policy against the incidents of the run, once a step, and says what is to be done.
+
+log:     dry-runs say what they would do; what is held goes on or is let go
+decide:  guards that act are asked, what gives way gives way, all ranks take the first one's word
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tracker_diag.guards import control
+from tracker_diag.guards.checkpoints import Register
+from tracker_diag.guards.decision import Decision, Order, Value, Wish, decided, overruled, smallest, strength
+from tracker_diag.guards.listener import Listener, OnIncident
+from tracker_diag.guards.memory import Memory
+from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On, guards_of
+from tracker_diag.health import Health
+from tracker_diag.metrics.series import SeriesKey
+from tracker_diag.records import Scalar, Table
+from tracker_diag.rules.alerts import HasFindings, Identity, identity, recent
+from tracker_diag.rules.incidents import Incident, incidents
+from tracker_diag.tensors.ranks import Ranks
+
+__all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards", "OnIncident"]
+
+UNASKED = 5
+"""Steps after which it is told that a guard that acts is never asked."""
+
+LOUD = On()
+"""Incidents at warn or above."""
+
+
+class Guards:
+    """The policies of one run, its register of checkpoints, and whom to tell of incidents.
+
+    Args:
+        own: as `Monitor` takes them.
+        rules: ids of those that the run is held against.
+        ranks: where there are several processes; the first one's word counts.
+    """
+
+    def __init__(
+        self, own: Guarded, rules: Collection[str], health: Health, on_incident: OnIncident | None, ranks: Ranks | None
+    ) -> None:
+        self.guards = guards_of(own, rules)
+        self.checkpoints = Register()
+        self._memories = [Memory() for _ in self.guards]
+        self._told = Memory()
+        self._health, self._ranks = health, ranks
+        self._listener = Listener(on_incident, health) if on_incident and self._leads else None
+        self._seen: list[tuple[Identity, str, str]] = []
+        """Findings that have fired, as they were when incidents were last made of them."""
+        self._firing: Sequence[Incident] = ()
+        """The incidents that go on."""
+        self._last: dict[str, float] = {}
+        """The last value of each series that a number depends on."""
+        self._unasked = 0
+        """Steps on which a guard that acts was due; negative once it has been asked, or told of."""
+
+    @property
+    def _leads(self) -> bool:
+        return self._ranks is None or self._ranks.leads
+
+    def step(self, step: int, series: Mapping[SeriesKey, Scalar], run: HasFindings) -> list[str]:
+        """Take in a step and what has come of it so far; what dry-runs would do, and what is let go."""
+        said: list[str] = []
+        with self._health.guard("internal_errors"):
+            for error in self.checkpoints.errors():
+                self._health.record("checkpoint_errors", _as_exception(error))
+            if self.guards or self._listener or self.checkpoints:
+                self._last |= control.remembered(series)
+                said = self._stepped(step, self._incidents(run))
+        return said
+
+    def _stepped(self, step: int, firing: Sequence[Incident]) -> list[str]:
+        if self._listener:
+            news = [one for one in firing if LOUD.holds(one) and self._told.is_news(one)]
+            for incident in news:
+                self._told.meet(incident, incident.severity)
+            self._listener.tell(news)
+        said = [said for guard, memory in self._each() for said in self._held(guard, memory, step, firing)]
+        dry = [self._wish(guard, memory, step, firing) for guard, memory in self._each() if not guard.act]
+        return [*said, *(wish.order.why for wish in dry if wish), *self._told_unasked(step, firing)]
+
+    def decide(self, step: int, run: HasFindings, can: Collection[Action]) -> tuple[Decision, list[str]]:
+        """What is to be done now, the same on every rank, and what is to be told of it.
+
+        Args:
+            can: what the caller can do.
+        """
+        if not self.guards:  # on every rank, or on none
+            return Decision(), []
+        before, self._unasked = self._accounts(), -1
+        decision, said, failed = Decision(), list[str](), self._leads
+        if self._leads:
+            with self._health.guard("internal_errors"):
+                decision, said = self._decided(step, self._incidents(run), can)
+                failed = False
+        if failed:  # what is not done is not taken for done
+            self._load(before)
+        if self._ranks is None:
+            return decision, said
+        message = {"decision": decision.state_dict(), "accounts": self._accounts()} if self._leads else None
+        agreed = self._ranks.agree(step, message)
+        for error in self._ranks.errors():
+            self._health.record("rank_errors", error)
+        if agreed is None:  # nobody acts where some would not
+            self._load(before)
+            return Decision(), []
+        if not self._leads:
+            self._load(agreed["accounts"])
+        return Decision.of_state(agreed["decision"]), said
+
+    def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
+        """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
+        if self._leads:
+            loud = [one for one in self._incidents(run) if LOUD.holds(one)]
+            self.checkpoints.add(path, step, [one.id for one in loud])
+            for one in loud:  # it may be of an earlier step
+                self.checkpoints.taint(one.onset, one.id)
+
+    def tables(self) -> tuple[Table, ...]:
+        """The register, where there is news of it."""
+        return (self.checkpoints.table(),) if self.checkpoints.changed else ()
+
+    def close(self) -> tuple[Table, ...]:
+        """Let go of the callback; the register as it is at the end."""
+        if self._listener:
+            self._listener.close()
+        return (self.checkpoints.table(),) if self.checkpoints else ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Limits, what has been dealt with, and the register, in JSON values."""
+        return {"accounts": self._accounts(), "checkpoints": self.checkpoints.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken; guards that are new since then begin anew."""
+        self._load(state["accounts"])
+        self.checkpoints.load_state_dict(state["checkpoints"])
+        self._seen = []
+
+    def _accounts(self) -> dict[str, Any]:
+        kept = [[guard.model_dump_json(), memory.state_dict()] for guard, memory in self._each()]
+        return {"guards": kept, "told": self._told.state_dict(), "last": dict(self._last)}
+
+    def _load(self, accounts: Mapping[str, Any]) -> None:
+        kept = dict(accounts["guards"])
+        for i, guard in enumerate(self.guards):
+            if (state := kept.get(guard.model_dump_json())) is not None:
+                self._memories[i] = Memory.of_state(state)
+        self._told, self._last = Memory.of_state(accounts["told"]), dict(accounts["last"])
+
+    def _each(self) -> list[tuple[Guard, Memory]]:
+        return list(zip(self.guards, self._memories, strict=True))
+
+    def _incidents(self, run: HasFindings) -> Sequence[Incident]:
+        """Those that go on; what has changed of them is taken note of."""
+        findings = run.findings
+        fired = [one for one in findings if one.fired is not None]
+        seen: list[tuple[Identity, str, str]] = [(identity(one), one.state, one.severity) for one in fired]
+        if seen != self._seen:
+            self._seen, there = seen, {identity(one) for one in findings}
+            self._firing = [one for one in incidents(recent(findings)) if one.state == "firing"]
+            for memory in (*self._memories, self._told):
+                memory.follow(self._firing, there)
+            for one in self._firing:
+                if LOUD.holds(one):
+                    self.checkpoints.taint(one.onset, one.id)
+        return self._firing
+
+    def _held(self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident]) -> list[str]:
+        """Go on with what `guard` holds, or let it go, and say so."""
+        if memory.since is None:
+            return []
+        there = [one for one in firing if guard.on.holds(one)]
+        for one in there:  # what has come since is dealt with by that, too
+            memory.meet(one, one.severity)
+        if guard.target is not None:
+            kl = next((self._last[key] for key in control.KL if key in self._last), None)
+            memory.value = control.kl_coefficient(memory.value, kl, guard.target, guard.within)
+        if there and step - memory.since < guard.hold:
+            return []
+        why = f"held for {step - memory.since} steps" if there else "the incident is over"
+        memory.since = None
+        return [f"guard {guard.do}{_mode(guard)}: lets go, {why}"]
+
+    def _decided(self, step: int, firing: Sequence[Incident], can: Collection[Action]) -> tuple[Decision, list[str]]:
+        """What guards that act want, what others give way to first; and what is new of that."""
+        wishes, said = list[Wish](), list[str]()
+        acting = [(guard, memory) for guard, memory in self._each() if guard.act]
+        for guard, memory in sorted(acting, key=lambda one: -strength(one[0].do)):
+            above = overruled(guard.do, [wish.order.do for wish in wishes if not wish.order.dry])
+            if memory.since is not None:
+                known = [one for one in firing if guard.on.holds(one)]
+                wishes += [self._going_on(guard, memory, known)] if known and above is None else []
+                continue
+            undone = f"gives way to {above}" if above else "" if guard.do in can else "not within reach of this trainer"
+            wish = self._wish(guard, memory, step, firing, undone)
+            if wish is not None:
+                wishes.append(wish)
+                said.append(wish.order.why)
+        return decided(wishes), said
+
+    def _going_on(self, guard: Guard, memory: Memory, known: Sequence[Incident]) -> Wish:
+        value, what = self._value(guard, memory, known)
+        why = f"guard {guard.do}: {what}, since step {memory.since}; for {_named(known[0])}"
+        return Wish(Order(guard.do, known[0].id, why, dry=False), value)
+
+    def _due(self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident]) -> list[Incident]:
+        """The incidents that `guard` has to deal with now."""
+        rests = memory.last is not None and step - memory.last < guard.cooldown
+        if memory.times >= guard.most or memory.since is not None or rests:
+            return []
+        return [one for one in firing if memory.is_news(one) and guard.on.holds(one)]
+
+    def _wish(
+        self, guard: Guard, memory: Memory, step: int, firing: Sequence[Incident], undone: str = ""
+    ) -> Wish | None:
+        """What `guard` wants now, if anything; it is taken for done.
+
+        Args:
+            undone: why it cannot be done, if it cannot: the incident is dealt with all the same, and nothing counted.
+        """
+        due = self._due(guard, memory, step, firing)
+        if not due:
+            return None
+        value: Value = None
+        what = guard.do.replace("_", " ")
+        if guard.do == "rollback" and not undone:
+            onset = min(one.onset for one in due)
+            value, wrong, certain = self.checkpoints.before(onset, look=guard.act)
+            if not certain:
+                return None  # asked again at the next step
+            passed = f"; passed over {', '.join(wrong)}" if wrong else ""
+            if value is None:
+                undone = f"no clean and whole checkpoint from before step {onset}{passed}"
+            else:
+                what = f"to step {value.step}, {value.path}{passed}"
+        for one in due:
+            memory.meet(one, one.severity)
+        if not undone:
+            memory.times, memory.last = memory.times + 1, step
+            if guard.do in HELD:
+                memory.since = step
+                memory.value = control.within(self._last.get("kl_coefficient", 0.0), guard.within)
+                value, what = self._value(guard, memory, due)
+        why = f"guard {guard.do}{_mode(guard)}: {f'not done, {undone}' if undone else what}; for {_named(due[0])}"
+        return Wish(Order(guard.do, due[0].id, why, dry=bool(undone) or not guard.act), value)
+
+    def _value(self, guard: Guard, memory: Memory, known: Sequence[Incident]) -> tuple[Value, str]:
+        """What a guard that holds on sets now, and how that is said."""
+        if guard.do == "kl_cap":
+            return memory.value, f"coefficient {memory.value:.3g}"
+        if guard.do == "scale_lr":
+            seen = [self._last[key] for key in control.ESS if key in self._last]
+            factor = control.lr_factor(min(seen, default=None), guard.within)
+            return factor, f"learning rate × {factor:.3g}, " + (f"ESS {min(seen):.3g}" if seen else "no ESS seen")
+        if guard.do == "cap_tool_share":
+            weights = smallest(control.tool_weights(one, self._last, guard.within) for one in known)
+            return weights, ", ".join(f"weight of {tool} {weight:.3g}" for tool, weight in weights.items())
+        return None, "no updates"
+
+    def _told_unasked(self, step: int, firing: Sequence[Incident]) -> list[str]:
+        """That guards that act are due, and nobody asks; once."""
+        due = [guard.do for guard, memory in self._each() if guard.act and self._due(guard, memory, step, firing)]
+        if self._unasked < 0 or not due:
+            return []
+        self._unasked += 1
+        if self._unasked < UNASKED:
+            return []
+        self._unasked = -1
+        said = f"guards: {', '.join(due)} would act, but nobody asks; call decide() after each log, and do what it says"
+        self._health.tell([said])
+        return [said]
+
+
+def _mode(guard: Guard) -> str:
+    return "" if guard.act else ", dry-run"
+
+
+def _named(incident: Incident) -> str:
+    return f"{incident.id}, {incident.severity}: {incident.cause.summary}"
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
