@@ -62,6 +62,13 @@ def test_a_short_earlier_run_counts_with_what_it_has():
     assert not against([[0.1] * 23], [0.1] * 10)
 
 
+def test_a_run_of_less_than_two_blocks_tells_nothing():
+    detector = KnownCusum()
+    detector.know([[0.1] * 9])
+    assert not detector.ready
+    assert against([[0.1] * 60, [5.0] * 9], [0.2] * 10) == against([[0.1] * 60], [0.2] * 10)
+
+
 def test_what_is_worse_when_it_falls_is_held_against_the_lowest_level():
     assert against([[0.5] * 60], [0.2] * 20, direction="falling")
     assert not against([[0.5] * 60 + [0.2] * 60], [0.2] * 20, direction="falling")

@@ -32,8 +32,9 @@ def test_the_series_of_one_key_and_the_ratio_of_two():
 
 def test_steps_without_a_value_or_without_a_number_are_left_out():
     broken = [math.nan, math.inf, 0.0, None]
-    run = finished({"diag/policy/post_tool/p95_step": [*broken, *[0.2] * 20], "reward": [0.5] * 24})
+    run = finished({f"diag/{key}": [*broken, *[0.2] * 20] for key in (POST, TEXT)} | {"reward": [0.5] * 24})
     assert Earlier([run]).values([POST]) == [[0.2] * 20]
+    assert Earlier([run]).values([POST, TEXT]) == [[1.0] * 20]
 
 
 def test_a_run_that_lacks_a_series_or_has_too_little_of_it_is_left_out_of_it():

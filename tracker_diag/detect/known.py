@@ -11,7 +11,8 @@ from tracker_diag.detect.cusum import BlockCusum
 SEEDS = 0.15
 """Standard deviation of a level's logarithm between runs that differ in their seed alone, before any is known.
 
-Between five seeds of the demo's healthy arm it is 0.12, for `policy` on either slice."""
+Between five seeds of the demo's healthy arm it is 0.12, for `policy` on either slice.
+"""
 WORTH = 3
 """Runs that this counts as; those that are given count as one each."""
 SURE = 2.33
@@ -31,10 +32,13 @@ class KnownCusum(BlockCusum):
     """
 
     def know(self, runs: Sequence[Sequence[float]]) -> None:
-        """Take the level of `runs`: the values of each, step by step, in the series' own unit; two blocks at least."""
+        """Take the level of `runs`: the values of each, step by step, in the series' own unit.
+
+        Of fewer than two blocks no noise can be told: such a run is left out, and without any there is no baseline.
+        """
         size, block = self.settings.baseline, self.settings.block
         levels, noises = list[float](), list[float]()
-        for run in runs:
+        for run in (run for run in runs if len(run) >= 2 * block):
             values = np.array([self._scaled(x) for x in run[: len(run) // block * block]])
             means = values.reshape(-1, block).mean(axis=1)
             several = min(size // block, len(means))
@@ -43,6 +47,8 @@ class KnownCusum(BlockCusum):
             levels.append(float(courses[best]))
             chosen = slice(best * block, (best + several) * block)
             noises.append(self._noise_of(values[chosen], means[best : best + several]))
+        if not levels:
+            return
         mean, n = float(np.mean(levels)), len(levels)
         apart = sum((level - mean) ** 2 for level in levels)
         between = math.sqrt((WORTH * SEEDS**2 + apart) / (WORTH + n - 1))

@@ -52,7 +52,8 @@ class Earlier:
             columns = [_column(run, key) for key in keys]
             if all(column is not None for column in columns):
                 over, *under = (column for column in columns if column is not None)
-                values = over / under[0] if under else over
+                with np.errstate(divide="ignore", invalid="ignore"):  # on-policy steps are 0 on both slices
+                    values = over / under[0] if under else over
                 found.append(values[np.isfinite(values) & (values > 0)].tolist())
         return [values for values in found if len(values) >= FEWEST]
 
