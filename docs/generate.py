@@ -139,11 +139,11 @@ def _rows(titles: list[str], rows: Iterable[tuple[str, list[Any]]]) -> list[str]
 ALERTS = """\
 # Alerts, at the Monitor's door
 
-`make alerts` plays {runs} runs of each kind: real tensors for each step, through `Monitor.observe` and
-`Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a tool's answer in their middle.
-The log-ratio of each token is drawn from a normal distribution with a standard deviation of 0.05, which itself moves
-from step to step, in each slice on its own, by 10 % as an AR(.8). The author of the rules wrote these runs too: they
-measure delays and false alarms under such noise, not whether real failures look like this.
+`make alerts` plays 200 runs of each kind, of which these are the first {fewest} to {most}: real tensors for each step,
+through `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
+tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution with a standard deviation
+of 0.05, which itself moves from step to step, in each slice on its own, by 10 % as an AR(.8). The author of the rules
+wrote these runs too: they measure delays and false alarms under such noise, not whether real failures look like this.
 
 ## Failures
 
@@ -160,6 +160,7 @@ def alerts_page() -> str:
     """docs/alerts.md, from the figures of `make alerts`."""
     rows = json.loads((DOCS / "alerts.json").read_text())
     failures, healthy = ([row for row in rows if ("found" in row) is ill] for ill in (True, False))
+    runs = [row["runs"] for row in rows]
     lines = [
         f"| {row['name']} | {row['found']} of {row['runs']} | {row['named']} | {row['early']} | {row['delay'] or '–'} "
         f"| {row['late'] or '–'} | {', '.join(row['else']) or '–'} |"
@@ -167,7 +168,7 @@ def alerts_page() -> str:
     ]
     return "\n".join(
         [
-            ALERTS.format(runs=min(row["runs"] for row in rows)) + "\n".join(lines),
+            ALERTS.format(fewest=min(runs), most=max(runs)) + "\n".join(lines),
             "",
             "## Healthy runs",
             "",

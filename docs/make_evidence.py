@@ -285,7 +285,7 @@ CLAIMS = """\
   something are simulated with rewards from 0 on: on rewards around 0 only an evaluation that falls, or stands still,
   tells.
 - The alarm needs 65 steps with values before it can see: 15 of burn-in and 50 of baseline. What is ill from
-  the first step on is found only by the absolute limits.
+  the first step on is found by the absolute limits alone, or, with `baseline=`, against runs that went well.
 """
 
 

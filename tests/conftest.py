@@ -126,7 +126,7 @@ def rng():
     return np.random.default_rng(0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_batch():
     return batch
 

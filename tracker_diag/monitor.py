@@ -29,6 +29,7 @@ from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Alerts
 from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.rules.earlier import Earlier, EarlierRun
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import Own, in_force
@@ -66,6 +67,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
         algorithm: what is trained with, for the limits that depend on it; what `config` tells by default.
         essential_tools: tools without which tasks cannot be solved, for ENV002.
+        baseline: finished runs that went well, of `read_run`; beyond their tails growth counts from the first step on.
         texts: whether completions given to `samples` may be shown in the tracker.
         decode: makes text of token ids, as `tokenizer.decode` does, for what the tracker and the report show of the
             worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
@@ -86,6 +88,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         config: Mapping[str, object] | None = None,
         algorithm: Algorithm | None = None,
         essential_tools: Sequence[str] = (),
+        baseline: Sequence[EarlierRun] = (),
         texts: bool = False,
         decode: Decode | None = None,
         guards: Guarded = (),
@@ -100,7 +103,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._given, self._settings = settings is not None, settings or GrowthSettings()
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
-        self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm)
+        self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm, Earlier(baseline))
         self._guards = Guards(guards, [rule.id for rule in self._engine.rules], self._state, on_incident, ranks)
         self._wanted = readout.wanted(self._engine.rules)
         self._keys = key_map(())
@@ -160,16 +163,15 @@ class Monitor(AbstractContextManager["Monitor"]):
         """
         if rows and not self._given and self.step is None:
             self._settings = GrowthSettings.for_run(rows)
-            self._engine = Engine(self._engine.rules, self._settings, self.algorithm)
+            self._engine = Engine(self._engine.rules, self._settings, self.algorithm, self._engine.earlier)
             self._windows.burn_in, self._windows.baseline = self._settings.short.burn_in, self._settings.short.baseline
 
     def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
 
         Several calls before a `log`, for micro-batches say, add up, and so do several of one `step`. See `Tensors` for
-        shapes, units and dtypes. `seconds` is this rank's own time for the step, without what it waited for others;
-        where ranks come together, a straggler is told by it. Tensors on a device stay there, and from the second call
-        on nothing waits for it.
+        shapes, units and dtypes. `seconds` is this rank's own time for the step, without waiting for others: among
+        ranks it tells a straggler. Tensors on a device stay there, and from the second call on nothing waits for it.
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
@@ -199,10 +201,9 @@ class Monitor(AbstractContextManager["Monitor"]):
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        The step is evaluated here and now. Several calls of one step add up: each is evaluated for what is new in it,
-        and of a metric that comes twice the first value counts. Without `step` that of the tensors is meant, if they
-        came with one, else the next one. What is not a number is ignored; a step that goes backwards is counted in
-        `diag/health/late_steps`, its metrics are left out and its tensors wait for the next step.
+        Several calls of one step add up: each is evaluated at once, for what is new in it; of a metric that comes twice
+        the first value counts. Without `step` that of the tensors is meant, or the next. What is no number is ignored;
+        a step that goes back is counted in `diag/health/late_steps`: metrics are left out, tensors wait for the next.
         """
         if not self._over():
             with self.guard("internal_errors"):
@@ -264,8 +265,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def rebaseline(self, reason: str) -> None:
         """Take what comes from the next step on as the new normal, after a planned change of tools, say.
 
-        Windows and detectors begin a new baseline, findings that are firing end, and `reason` is written into
-        the tracker.
+        All baselines begin anew, findings that are firing end, and `reason` is written into the tracker.
         """
         self._rebaseline.append(reason)
 
@@ -328,7 +328,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _result(self) -> Summary:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        return self._history.beside(readout.told(found, self._windows, self.health, now, self._worst.shown()))
+        return self._history.beside(readout.told(found, self._windows, self.health, now, self._engine, self._worst.shown()))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""

@@ -17,6 +17,7 @@ from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slic
 from tracker_diag.records import Histogram, Record, Scalar, Table, WorstSequence
 from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
+from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Growth, Often, Spike
@@ -95,21 +96,18 @@ def told(
     windows: PairWindows,
     health: Mapping[str, int],
     progress: Progress,
+    engine: Engine,
     worst: tuple[WorstSequence, ...],
 ) -> Summary:
     """`found` with what the tensors tell beside it: caveats, the tails as they are now, the sequences behind them."""
-    but = caveats(windows, health, progress, windows.burn_in + windows.baseline)
+    but = caveats(windows, health, progress, engine)
     return replace(found, caveats=but, tails=tails(windows), worst=worst)
 
 
 def caveats(
-    windows: Mapping[Pair, PairWindow], health: Mapping[str, int], progress: Progress, needed: int
+    windows: Mapping[Pair, PairWindow], health: Mapping[str, int], progress: Progress, engine: Engine
 ) -> tuple[str, ...]:
-    """What keeps "nothing was found" from meaning that all was well, the gravest first.
-
-    Args:
-        needed: steps with a signal until growth can be judged.
-    """
+    """What keeps "nothing was found" from meaning that all was well, the gravest first."""
     found: list[str] = []
     if lost := health.get("rejected_batches", 0):
         found.append(f"{lost} batches were rejected; the first warning says why")
@@ -122,7 +120,7 @@ def caveats(
         found.append("no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step")
     elif last is not None and last - with_tensors > max(UNHEARD, 2 * progress.widest):
         found.append(f"no tensors came after step {with_tensors}")
-    have = max((window.with_signal for window in windows.values()), default=0)
+    have, needed = max((window.with_signal for window in windows.values()), default=0), engine.needed(windows)
     if windows and not have:
         found.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
     elif windows and have < needed:
@@ -155,7 +153,17 @@ def seen(step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, eng
     why = absent(windows)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair)) for pair, n in tokens.items()]
-    return first_look(step, pairs, told_by, {rule.id: rule.name for rule in engine.rules}, engine.blind())
+    names = {rule.id: rule.name for rule in engine.rules}
+    return first_look(step, pairs, told_by, names, engine.blind(), against=_against(engine.earlier, windows))
+
+
+def _against(earlier: Earlier, windows: Iterable[Pair]) -> str:
+    """Which pairs are held against which earlier runs; empty without any."""
+    if not earlier.sources:
+        return ""
+    n, judged, has = len(earlier.sources), [pair for pair in windows if pair in earlier.pairs], sorted(earlier.pairs)
+    said = f"{' and '.join(judged)} from the first step on" if judged else f"nothing, as they have {has[0]} alone"
+    return f"{n} earlier run{'s' * (n > 1)} to judge {said}: {', '.join(earlier.sources)}"
 
 
 def _tokens(window: PairWindow | None) -> Counter[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from tracker_diag.attach.ears import MLFLOW
-from tracker_diag.attach.wrap import Settings, underway, wrap
+from tracker_diag.attach.wrap import Baseline, Settings, read_baseline, underway, wrap
 from tracker_diag.backends.base import writing_of_ours
 from tracker_diag.errors import DiagError
 from tracker_diag.health import Health
@@ -28,8 +28,8 @@ _log = logging.getLogger("tracker_diag")
 class Watch:
     """Has a monitor for each run that is underway, and gives all of them the tensors that it is given."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, baseline: Baseline) -> None:
+        self._settings, self._baseline = settings, baseline
         self._state = Health()
         self._open: list[Monitor] = []
         self._last: list[Monitor] = []
@@ -120,7 +120,7 @@ class Watch:
             return
         self._seen.add(run_id)
         try:
-            monitor = underway(name, run_id) or wrap(run, **self._settings).diag
+            monitor = underway(name, run_id) or wrap(run, baseline=self._baseline, **self._settings).diag
         except DiagError as error:
             self._state.record("integration_errors", error)
             return
@@ -136,7 +136,7 @@ class Watch:
         if run_id in self._seen:
             return None
         self._seen.add(run_id)
-        monitor: Monitor = wrap(client, run_id=run_id, **self._settings).diag
+        monitor: Monitor = wrap(client, run_id=run_id, baseline=self._baseline, **self._settings).diag
         self._take(monitor)
         return monitor
 
@@ -150,7 +150,7 @@ def current_run(name: str, module: Any) -> Any:
     return module.context_vars.current_run.get() if hasattr(module, "context_vars") else None
 
 
-def watch(**settings: "Unpack[Settings]") -> Watch:
+def watch(*, baseline: Baseline = (), **settings: "Unpack[Settings]") -> Watch:
     """Watch every run of MLflow, W&B and Trackio that is underway or begins, until `close`.
 
         watcher = td.watch()
@@ -160,6 +160,9 @@ def watch(**settings: "Unpack[Settings]") -> Watch:
     What is logged is heard; tensors are taken by `observe`. Each run has a monitor of its own, which ends with it.
 
     Args:
-        settings: of each monitor, as `wrap` takes them.
+        baseline, settings: of each monitor, as `wrap` takes them.
+
+    Raises:
+        DiagError: a run of `baseline` cannot be read, or holds nothing to judge by.
     """
-    return Watch(settings)
+    return Watch(settings, read_baseline(baseline))

@@ -18,8 +18,11 @@ from tracker_diag.guards.listener import OnIncident
 from tracker_diag.guards.policy import Guarded
 from tracker_diag.monitor import Monitor
 from tracker_diag.report.console import say, unbroken
+from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.runs.sources.open import read_run
+from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.worst.decode import Decode
 
@@ -37,6 +40,7 @@ EXPECTED = (
 )
 
 Config: TypeAlias = Mapping[str, object]
+Baseline: TypeAlias = str | FinishedRun | Sequence[str | FinishedRun]
 
 FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "accelerate"}
 """Their loggers hold a tracker, as `experiment` or `tracker`."""
@@ -65,6 +69,7 @@ class Options(Settings, total=False):
     run_id: str | None
     also: Sequence[Backend]
     config: Config | None
+    baseline: "Baseline"
 
 
 # The last one takes what the others do, and gives less; checkers call that an overlap.
@@ -92,6 +97,7 @@ def wrap(
     run_id: str | None = None,
     also: Sequence[Backend] = (),
     config: Config | None = None,
+    baseline: Baseline = (),
     **settings: "Unpack[Settings]",
 ) -> Any:
     """Wrap the tracker that the training loop logs to.
@@ -104,6 +110,8 @@ def wrap(
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name; those that the tracker knows by default.
+        baseline: runs of the same setting that went well, each as `read_run` takes or gives it, such as
+            `mlflow:<run id>`: growth beyond their tails counts from the first step on.
         settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools`, `texts`,
             `decode`, `guards` and `on_incident`, see `Monitor`.
 
@@ -114,12 +122,14 @@ def wrap(
         has the same `diag`. `diag.close()` lets go of the tracker.
 
     Raises:
-        DiagError: if `target` is none of these, has no run that is underway, or has a `diag` of its own.
+        DiagError: if `target` is none of these, has no run that is underway, or has a `diag` of its own; or if a run of
+            `baseline` cannot be read, or holds nothing to judge by.
     """
-    given = {"run_id": run_id, "also": also, "config": config, **settings}
+    given = {"run_id": run_id, "also": also, "config": config, "baseline": baseline, **settings}
     if isinstance(target, proxies.Wrapped):
         _nothing_more(given)
         return target
+    earlier = read_baseline(baseline)
     backend, around = _find(target, run_id)
     key = _key(target, backend)
     if key in _underway:
@@ -127,7 +137,7 @@ def wrap(
         return _stand_in(target, None if around else backend, _underway[key])
     people = from_environment(backend.address.get("run"))
     known = dotted(backend.config) if config is None else config
-    monitor = Monitor((backend, *also, *people), config=known, **settings)
+    monitor = Monitor((backend, *also, *people), config=known, baseline=earlier, **settings)
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
     _listen(target, None if around else backend, monitor)
@@ -158,6 +168,18 @@ def _nothing_more(given: Mapping[str, object], but: str = "") -> None:
     """Raise DiagError if settings are given for a monitor that is there already."""
     if names := [name for name, value in given.items() if value and name != but]:
         raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
+
+
+def read_baseline(given: Baseline) -> tuple[FinishedRun, ...]:
+    """The runs that `given` names.
+
+    Raises:
+        DiagError: one of them cannot be read, or holds nothing to judge by.
+    """
+    several = (given,) if isinstance(given, str | FinishedRun) else given
+    found = tuple(read_run(one) if isinstance(one, str) else one for one in several)
+    Earlier(found)
+    return found
 
 
 def _find(target: Any, run_id: str | None) -> tuple[Backend, bool]:

@@ -100,8 +100,7 @@ class BlockDetector(ABC, Generic[Settings]):
             error: Standard deviation of `x` through sampling, on the detector's scale (on the log scale that
                 of the logarithm); None where it is not known.
         """
-        y = math.log(max(x, LEAST)) if self.scale == "log" else min(max(float(x), -MOST), MOST)
-        y = y if self.direction == "rising" else -y
+        y = self._scaled(x)
         self.seen += 1
         if self.seen <= self.settings.burn_in:
             return
@@ -178,6 +177,10 @@ class BlockDetector(ABC, Generic[Settings]):
     def _least_change(self, growth: float) -> float:
         """A growth by `growth`, in log units, on the detector's scale."""
         return growth if self.scale == "log" else max(math.expm1(growth) * abs(self._mean), self.matters)
+
+    def _scaled(self, x: float) -> float:
+        y = math.log(max(x, LEAST)) if self.scale == "log" else min(max(float(x), -MOST), MOST)
+        return y if self.direction == "rising" else -y
 
     def _unscale(self, y: float) -> float:
         y = y if self.direction == "rising" else -y

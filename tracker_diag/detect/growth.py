@@ -1,12 +1,16 @@
-"""The detector that the rules use: a quick one for short runs, a near silent one for long runs, side by side."""
+"""The detector that the rules use: a quick one for short runs, a near silent one for long runs, side by side.
 
-from collections.abc import Mapping
+And a third that holds the run against earlier ones, where they are given.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracker_diag.detect.blocks import Direction, Scale
 from tracker_diag.detect.cusum import BlockCusum, CusumSettings
 from tracker_diag.detect.esr import BlockEsr, EsrSettings
+from tracker_diag.detect.known import KnownCusum
 
 SHORT_RUN = 200
 """Rows of a run from which on signals look as far back as they are written to; in a shorter one less far."""
@@ -59,6 +63,8 @@ class GrowthDetector:
 
     That is the short one until the run is a long one, by what is expected of it or by the steps it has had, and
     the long one has a baseline that can tell growth. Growth that holds is never handed over: it ends first.
+
+    With the values of `earlier` runs, one sequence a run, growth beyond theirs counts as well, from the first step on.
     """
 
     def __init__(
@@ -68,10 +74,15 @@ class GrowthDetector:
         direction: Direction = "rising",
         matters: float = 0.0,
         disjoint: bool = False,
+        *,
+        earlier: Sequence[Sequence[float]] = (),
     ) -> None:
         self.settings = settings or GrowthSettings()
         self._short = BlockCusum(self.settings.short, scale, direction, matters, disjoint)
         self._long = BlockEsr(self.settings.long, scale, direction, matters, disjoint)
+        self._known = self._new_known() if earlier else None
+        if self._known:
+            self._known.know(earlier)
         self._steps = 0
         """Valid steps ever, also those before `rebaseline`: a long run remains one."""
         self._handed_over = False
@@ -80,15 +91,19 @@ class GrowthDetector:
         """Take the value of the series at `step`; see `BlockDetector.update`."""
         self._steps += 1
         self._long.update(step, x, error)
+        if self._known and self._known.ready:
+            self._known.update(step, x, error)
         if not self._handed_over:
             self._short.update(step, x, error)
             is_long = max(self._steps, self.settings.expected_steps or 0) > LONG_RUN
             self._handed_over = is_long and self._long.holds is not None and not self._short.holds
 
     def rebaseline(self) -> None:
-        """Begin anew with the baselines, without a burn-in."""
+        """Begin anew with the baselines, without a burn-in; what earlier runs kept to is normal no more."""
         self._short.rebaseline()
         self._long.rebaseline()
+        if self._known:
+            self._known.rebaseline()
         self._handed_over = False
 
     @property
@@ -137,14 +152,24 @@ class GrowthDetector:
             "long": self._long.state_dict(),
             "steps": self._steps,
             "handed_over": int(self._handed_over),
+            "known": self._known.state_dict() if self._known else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken, bit for bit; the run may be expected to be longer or shorter than then."""
         self._short.load_state_dict(state["short"])
         self._long.load_state_dict(state["long"])
+        if known := state.get("known"):  # none: of before there were such, or of a run that was given no earlier ones
+            self._known = self._new_known()
+            self._known.load_state_dict(known)
         self._steps, self._handed_over = state["steps"], bool(state["handed_over"])
 
     @property
     def _decides(self) -> BlockCusum | BlockEsr:
-        return self._long if self._handed_over else self._short
+        own = self._long if self._handed_over else self._short
+        known = self._known if self._known and self._known.ready else None
+        return known if known and not own.holds and (known.holds or own.holds is None) else own
+
+    def _new_known(self) -> KnownCusum:
+        of = self._short
+        return KnownCusum(of.settings, of.scale, of.direction, of.matters, of.disjoint)

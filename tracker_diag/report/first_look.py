@@ -43,6 +43,8 @@ def first_look(
     told_by: str,
     rules: Mapping[str, str],
     blind: Mapping[str, Sequence[Reason]],
+    *,
+    against: str = "",
 ) -> RenderableType:
     """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
 
@@ -50,6 +52,7 @@ def first_look(
         told_by: from what it was taken which tokens come after a tool.
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
+        against: which earlier runs the run is held against.
     """
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
@@ -59,6 +62,8 @@ def first_look(
         table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
     if told_by:
         table.add_row("post_tool", told_by)
+    if against:
+        table.add_row("baseline", against)
     if any(one.text_only for one in pairs) and not any(one.post_tool for one in pairs):
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
         table.add_row("", Text(missing, style="yellow"))

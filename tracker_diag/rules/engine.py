@@ -8,6 +8,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, Pair, SeriesKey, StatKey, any_of
+from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
@@ -27,7 +28,11 @@ class Engine:
     """Evaluates `rules` step by step. Cost and memory do not depend on the number of steps seen."""
 
     def __init__(
-        self, rules: Sequence[Rule], settings: GrowthSettings | None = None, algorithm: Algorithm | None = None
+        self,
+        rules: Sequence[Rule],
+        settings: GrowthSettings | None = None,
+        algorithm: Algorithm | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
@@ -41,6 +46,7 @@ class Engine:
         """The last one that came."""
         self._settings = settings or GrowthSettings()
         self._algorithm: Algorithm | None = algorithm
+        self.earlier = earlier or Earlier()
         self._cells: set[str] = set()
         """Slices that were met at run time, which rules ask for by `tool:*` and the like."""
         for rule in self.rules:
@@ -51,7 +57,7 @@ class Engine:
     def _watch(self, rule: Rule, slice: str) -> None:
         """Hold `rule` against `slice` of each of its pairs from now on."""
         for pair in _pairs(rule):
-            at = Place(pair, slice, self._settings, self._algorithm, self._series)
+            at = Place(pair, slice, self._settings, self._algorithm, self.earlier, self._series)
             readers: dict[str, Reader] = {}
             for name, signal in rule.signals.items():
                 key = _key(signal, pair, slice)
@@ -87,6 +93,11 @@ class Engine:
         if any(changed):
             changed = [a or b for a, b in zip(changed, self._inhibit(), strict=True)]
         return [w.finding for w, new in zip(self._watches, changed, strict=True) if new and w.finding]
+
+    def needed(self, pairs: Iterable[Pair]) -> int:
+        """Steps with a signal until growth can be judged in any of `pairs`."""
+        short = self._settings.short
+        return short.block if self.earlier.pairs.intersection(pairs) else short.burn_in + short.baseline
 
     def _inhibit(self) -> list[bool]:
         """Mark what is explained, and tell for each watch whether that has changed: it may be an alert now, or none."""

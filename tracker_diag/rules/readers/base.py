@@ -10,6 +10,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
+from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Algorithm, Limit, Limited, SeriesRef, SliceName
 from tracker_diag.rules.observed import Observed
@@ -105,6 +106,8 @@ class Place:
     slice: SliceName
     settings: GrowthSettings
     algorithm: Algorithm | None = None
+    earlier: Earlier = field(default_factory=Earlier)
+    """Runs that went well."""
     known: dict[str, Series] = field(default_factory=dict[str, Series])
     """Series that other readers look at, by name."""
 

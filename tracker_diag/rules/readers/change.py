@@ -28,7 +28,7 @@ STEADY = 2.0
 
 
 class GrowthReader(Reader):
-    """Growth against a frozen baseline; between two values it says what it last said."""
+    """Growth against a frozen baseline, or that of earlier runs; between two values it says what it last said."""
 
     def __init__(self, signal: Growth, at: Place) -> None:
         self._series = at.series(signal.series, signal.relative_to)
@@ -37,7 +37,10 @@ class GrowthReader(Reader):
         metric = self._series.definition
         self._scale: Scale = "log" if signal.relative_to else metric.scale
         disjoint = all(ref is None or ref.stat in OF_STEP for ref in (signal.series, signal.relative_to))
-        self._detector = GrowthDetector(at.settings, self._scale, signal.direction, metric.matters, disjoint)
+        self._detector = GrowthDetector(
+            at.settings, self._scale, signal.direction, metric.matters, disjoint,
+            earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
+        )  # fmt: skip
         self._signal = signal
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
@@ -109,7 +112,8 @@ class TrendReader(Reader):
         self._starts: deque[int] = deque(maxlen=BLOCKS)
         self._block: list[float] = []
         self._block_start = 0
-        self._changes: bool | None = None
+        # Where earlier runs tell what is normal, a rise before there are eight blocks is growth beyond theirs.
+        self._changes: bool | None = False if at.earlier.values(self._series.keys) else None
         """What the last eight blocks said."""
         self._missed, self._last_step = 0, 0
 
