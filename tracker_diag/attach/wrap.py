@@ -15,6 +15,7 @@ from tracker_diag.backends.notify import from_environment
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.monitor import Monitor
+from tracker_diag.postmortem.live import leave_one
 from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.nodes import Algorithm
@@ -99,7 +100,8 @@ def wrap(
             function of metrics and step. The run must be underway; it is never started or ended here.
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
-        config: settings of the run by dotted name; those that the tracker knows by default.
+        config: settings of the run by dotted name, beside those that the tracker knows. `seed`, `data_splits` and
+            `evaluation_command` complete the context record.
         settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools`, `texts` and
             `decode`, see `Monitor`.
 
@@ -122,10 +124,10 @@ def wrap(
         _nothing_more(given, but="run_id")
         return _stand_in(target, None if around else backend, _underway[key])
     people = from_environment(backend.address.get("run"))
-    known = dotted(backend.config) if config is None else config
-    monitor = Monitor((backend, *also, *people), config=known, **settings)
+    monitor = Monitor((backend, *also, *people), config=dotted(backend.config) | dotted(config or {}), **settings)
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
+    leave_one(monitor)
     _listen(target, None if around else backend, monitor)
     if page := backend.page:
         say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
