@@ -76,7 +76,7 @@ class Process:
         self._last: BaseException | None = None
         """The exception that Python kept when the first run began."""
         self._ending = False
-        """Whether SIGTERM is about to be sent on."""
+        """Whether SIGTERM has come and is about to be sent on."""
 
     def watch(self, run: Watched) -> bool:
         """Tell `run` of what ends this process; whether SIGTERM is heard, which only the main thread can have so."""
@@ -153,15 +153,17 @@ class Process:
             self._pipe = None
 
     def _wake(self) -> None:
+        self._ending = True
         if self._pipe is not None:
             with suppress(OSError):  # it is full: the thread is awake
                 os.write(self._pipe[1], bytes([signal.SIGTERM]))
 
     def _hear(self, end: int) -> None:
         while numbers := os.read(end, 256):
-            if signal.SIGTERM in numbers and self._runs:
+            if signal.SIGTERM in numbers and (self._runs or self._ending):
                 ending = Ending("signal", "SIGTERM", time.time(), _stacks())
-                if signal.getsignal(signal.SIGTERM) is self._handler:
+                handler: object = signal.getsignal(signal.SIGTERM)
+                if self._ending or handler is self._handler:
                     self._end(ending)
                 for run in tuple(self._runs):  # a handler of the user's has it
                     run.noted(ending)
