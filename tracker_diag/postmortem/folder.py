@@ -57,6 +57,17 @@ class Ending:
     """The traceback, or the stacks of all threads."""
 
 
+NON_FINITE = "NUM004"
+"""The rule that tells NaN in what the parameters are made of."""
+
+
+def of_nan(summary: Summary) -> Iterator[Ending]:
+    """NaN that was there to the end, as where a run is stopped for it."""
+    for finding in summary.findings:
+        if finding.rule.id == NON_FINITE and finding.state == "firing":
+            yield Ending("nan", f"NaN or infinity: {finding.summary}, since step {finding.onset}")
+
+
 @dataclass(frozen=True)
 class Remains:
     """All that is known of a run that is over."""

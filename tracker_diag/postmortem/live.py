@@ -17,19 +17,16 @@ from weakref import WeakKeyDictionary
 from rich.text import Text
 
 from tracker_diag.backends.base import Backend
-from tracker_diag.backends.delivery.journal import folder
+from tracker_diag.backends.delivery.journal import file_name, folder
 from tracker_diag.errors import secrets_of, without_secrets
 from tracker_diag.monitor import SETTLED, Monitor
 from tracker_diag.postmortem.context import FILE, Context, code_here, context_of, versions_here
-from tracker_diag.postmortem.folder import NAME, PAGE, Ending, Remains, write
+from tracker_diag.postmortem.folder import NAME, PAGE, Ending, Remains, of_nan, write
 from tracker_diag.postmortem.process import PROCESS, of_exception
 from tracker_diag.records import Record, Table
 from tracker_diag.report.console import near, say, unbroken
 from tracker_diag.report.tokens import worst_table
 from tracker_diag.rules.triage import Summary
-
-NON_FINITE = "NUM004"
-"""The rule that tells NaN in what the parameters are made of."""
 
 RECENT = 120.0
 """Seconds after a signal that a handler of the user's has taken in which the run's end is put down to it."""
@@ -122,9 +119,7 @@ class Postmortem(Backend):
             # A thread whose exception ended it, and since then nothing was logged: it was the one that trains.
             if ending.cause == "stop" or (step == self._monitor.step if ending.cause == "thread" else recent):
                 yield ending
-        for finding in summary.findings:
-            if finding.rule.id == NON_FINITE and finding.state == "firing":
-                yield Ending("nan", f"NaN or infinity: {finding.summary}, since step {finding.onset}")
+        yield from of_nan(summary)
 
     def _remains(self, endings: tuple[Ending, ...], summary: Summary | None) -> Remains:
         monitor = self._monitor
@@ -146,8 +141,7 @@ class Postmortem(Backend):
         """Once: what comes later knows no more."""
         with self._turn:
             if self._written is None:
-                name = "".join(char if char.isalnum() or char in "-_" else "_" for char in remains.run)
-                self._written = write(remains, self._place / name)
+                self._written = write(remains, self._place / file_name(remains.run))
 
     def _hand_over(self, name: str, text: str) -> None:
         for backend in self._monitor.backends:

@@ -1,10 +1,10 @@
 """Process: hears how this process ends, for all the runs that are watched in it, and changes nothing about it.
 
-SIGTERM ends a process that has no handler for it, and so it does here, a few seconds later at most: meanwhile a thread
-of ours has each run written down, and then sends the signal on. The main thread is neither asked nor stopped for that:
-it may wait in a library that never comes back, or hold what would be needed. A handler of the user's stays alone in
-charge; that its signal came is noted. So is an exception that ends a thread. One that ends the program needs no hook:
-Python keeps it until its end.
+SIGTERM ends a process that has no handler for it, and so it does here, TRACKER_DIAG_EXIT_TIMEOUT later at most:
+meanwhile a thread of ours has each run written down, and then sends the signal on. The main thread is neither asked nor
+stopped for that: it may wait in a library that never comes back, or hold what would be needed. A handler of the user's
+stays alone in charge; that its signal came is noted. So is an exception that ends a thread. One that ends the program
+needs no hook: Python keeps it until its end.
 """
 
 import atexit
@@ -21,13 +21,12 @@ from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 
+from tracker_diag.backends.delivery.patience import exit_timeout
 from tracker_diag.hooks import replace
 from tracker_diag.postmortem.folder import Ending
 
-WITHIN = 5.0
-"""Seconds by which SIGTERM ends the process later than without us, at most."""
-AT_ONCE = 3.0
-"""Seconds of these after which what is known is written down without asking the diagnostics: they are at work."""
+AT_ONCE = 0.6
+"""Share of the time after which what is known is written down without asking the diagnostics: they are at work."""
 
 
 class Watched(Protocol):
@@ -139,7 +138,7 @@ class Process:
     def _wait(self) -> None:
         """The program ends by itself while SIGTERM is about to end it: as without us, the signal wins."""
         if self._ending:
-            time.sleep(2 * WITHIN)
+            time.sleep(2 * exit_timeout())
 
     def forked(self) -> None:
         """A fork ends as it would without us, and its runs are its own."""
@@ -171,19 +170,19 @@ class Process:
     def _end(self, ending: Ending) -> None:
         self._ending = True
         runs = tuple(self._runs)
-        begun = time.monotonic()
+        begun, seconds = time.monotonic(), exit_timeout()
         workers = [threading.Thread(target=run.ended, args=(ending,), daemon=True) for run in runs]
         for worker in workers:
             with suppress(RuntimeError):  # the interpreter ends already, and each run with it
                 worker.start()
         for run, worker in zip(runs, workers, strict=True):
             if worker.ident is not None:
-                worker.join(max(0.0, begun + AT_ONCE - time.monotonic()))
+                worker.join(max(0.0, begun + AT_ONCE * seconds - time.monotonic()))
             if worker.is_alive():
                 run.gave_up()
         for worker in workers:
             if worker.ident is not None:
-                worker.join(max(0.0, begun + WITHIN - time.monotonic()))
+                worker.join(max(0.0, begun + seconds - time.monotonic()))
         _default(signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
 
