@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tracker_diag.postmortem.context import Code, Context, context_of, versions_here
@@ -37,19 +38,19 @@ def test_what_is_missing_is_said_with_what_to_do():
 def test_no_secret_of_the_settings_or_the_environment_is_in_it(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_ofTheEnvironment")
     config = {
-        "hf_token": SECRET, "wandb.api_key": "k", "evaluation_command": f"evaluate --token {SECRET} hf_ofTheEnvironment",
+        "hf_token": SECRET, "wandb.api_key": "k", "evaluation_command": f"run --token {SECRET} hf_ofTheEnvironment",
         "store": "https://user:pass@host/x", "hub": {"access_token": SECRET, "name": "m"}, "eos_token": "</s>",
     }  # fmt: skip
     found = context_of(config)
     assert SECRET not in json.dumps(found.to_json())
     assert found.config == {
-        "hf_token": "***", "wandb.api_key": "***", "evaluation_command": "evaluate --token *** ***",
+        "hf_token": "***", "wandb.api_key": "***", "evaluation_command": "run --token *** ***",
         "store": "https://***@host/x", "hub": {"access_token": "***", "name": "m"}, "eos_token": "</s>",
     }  # fmt: skip
 
 
 def test_settings_that_are_no_json_are_kept_as_text():
-    found = context_of({"a": float("nan"), "b": {1, 1}, "c": (1, None), "d": "x" * 5000, "e": float("inf")})
+    found = context_of({"a": float("nan"), "b": {1}, "c": (1, None), "d": "x" * 5000, "e": float("inf")})
     assert found.config == {"a": "nan", "b": "{1}", "c": [1, None], "d": "x" * 2000, "e": "inf"}
     json.dumps(found.to_json(), allow_nan=False)
 
@@ -66,10 +67,8 @@ def test_another_programs_file_is_none(text):
 
 
 def test_the_versions_are_those_that_are_installed():
-    import numpy
-
     found = versions_here()
-    assert found["numpy"] == numpy.__version__
+    assert found["numpy"] == np.__version__
     assert found["python"] == sys.version.split()[0]
     assert "verl" not in found
 
@@ -81,7 +80,9 @@ def code_of(folder, path=None):
     """What the program finds that stands in `folder`."""
     (folder / "train.py").write_text(PROGRAM)
     known = os.environ | ({"PATH": path} if path is not None else {})
-    said = subprocess.run([sys.executable, "train.py"], cwd=folder, env=known, capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, env=known, capture_output=True, text=True, check=True
+    )
     return said.stdout.strip()
 
 

@@ -31,10 +31,12 @@ def remains(summary=None, **given):
 
 def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it(summary):
     said = files(remains(summary))["README.md"].decode()
-    assert said.startswith("# mlflow-1: what ended it\n\n**ValueError: \\*\\*\\***, after step 99, at 1970-01-01 00:00:00 UTC.")
+    assert said.startswith(
+        "# mlflow-1: what ended it\n\n**ValueError: \\*\\*\\***, after step 99, at 1970-01-01 00:00:00 UTC."
+    )
     assert "**Weight tail grows after tool calls, on post_tool**, since step" in said
     assert "| code | abc, with changes that are not committed |" in said
-    assert "Not recorded: the data splits (\\`data_splits\\`)" in said
+    assert "Not recorded: the data splits (`data_splits`)" in said
     assert "None was registered." in said
     assert "    line 59\n" in said
     assert "line 20\n" not in said  # all of it is in a file
@@ -53,7 +55,8 @@ def test_the_files_are_those_that_are_listed(summary):
     found = files(remains(summary, tables=tables))
     said = json.loads(found["postmortem.json"])
     assert set(found) == {
-        "README.md", "postmortem.json", "context.json", "traceback.txt", "slices.json", "checkpoints.json", "report.html"
+        "README.md", "postmortem.json", "context.json", "traceback.txt", "slices.json", "checkpoints.json",
+        "report.html",
     }  # fmt: skip
     assert said["tables"] == ["slices.json", "checkpoints.json"]
     assert said["diagnosis"]["first_break"]["rule"] == "POL001"
@@ -72,7 +75,7 @@ def test_without_the_diagnostics_the_page_says_so():
 
 def test_what_else_ended_is_told_below():
     one = Ending("signal", "SIGTERM", 1.0)
-    both = remains().endings + (one,)
+    both = (*remains().endings, one)
     said = page(Remains("r", "", both, context_of({})))
     assert "- then SIGTERM, at 1970-01-01 00:00:01 UTC" in said
 

@@ -254,7 +254,7 @@ def _repeated(context: Context) -> Iterator[str]:
     ]
     yield markdown(Table("", ("what", "value"), tuple((what, value or "not recorded") for what, value in rows)))
     if context.missing:
-        yield f"Not recorded: {escaped('; '.join(context.missing))}."
+        yield f"Not recorded: {'; '.join(context.missing)}."
 
 
 def _settings(settings: Mapping[str, object]) -> str:

@@ -121,7 +121,8 @@ class Process:
     def _listen(self) -> bool:
         """Have our handler on SIGTERM where there is none, and a thread that is told of it."""
         if threading.current_thread() is not threading.main_thread() or os.name == "nt":
-            return self._pipe is not None
+            handler: object = signal.getsignal(signal.SIGTERM)
+            return handler is self._handler
         if self._pipe is None:
             self._pipe = os.pipe()
             os.set_blocking(self._pipe[1], False)
@@ -208,14 +209,14 @@ def _in_words(kind: type[BaseException], error: BaseException | None) -> str:
 
 
 def _stacks() -> str:
-    """Where each thread is, but this one."""
+    """Where each thread is that is none of ours; the main thread last, as it is where the program is."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    here = threading.get_ident()
     parts = []
     for ident, frame in sys._current_frames().items():  # noqa: SLF001  # documented, and there is no other way
-        if ident != here:
-            parts.append(f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}")
-    return "\n".join(sorted(parts, key=lambda part: not part.startswith("Thread MainThread")))
+        name = names.get(ident, str(ident))
+        if not name.startswith("tracker_diag"):
+            parts.append(f"Thread {name}:\n{''.join(traceback.format_stack(frame))}")
+    return "\n".join(sorted(parts, key=lambda part: part.startswith("Thread MainThread")))
 
 
 def _default(number: int) -> None:
