@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from weakref import WeakKeyDictionary
 
 from rich.text import Text
 
@@ -33,7 +32,8 @@ RECENT = 120.0
 
 _log = logging.getLogger("tracker_diag")
 
-_of: "WeakKeyDictionary[Monitor, Postmortem]" = WeakKeyDictionary()
+_of: "dict[Monitor, Postmortem]" = {}
+"""Of the runs that are underway."""
 
 
 class Postmortem(Backend):
@@ -164,7 +164,7 @@ def leave_one(monitor: Monitor) -> None:
             if not PROCESS.watch(one):
                 _log.warning("SIGTERM would end this run without a postmortem: attach to it in the main thread")
             monitor.add(one)
-            monitor.at_close(lambda: PROCESS.leave(one))
+            monitor.at_close(lambda: PROCESS.leave(_of.pop(monitor)))
 
 
 def stopped(monitor: Monitor, why: str) -> None:

@@ -212,7 +212,8 @@ def _stacks() -> str:
     """Where each thread is that is none of ours; the main thread last, as it is where the program is."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001  # documented, and there is no other way
+    # It is documented, and there is no other way.
+    for ident, frame in sys._current_frames().items():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         name = names.get(ident, str(ident))
         if not name.startswith("tracker_diag"):
             parts.append(f"Thread {name}:\n{''.join(traceback.format_stack(frame))}")

@@ -29,6 +29,8 @@ Verdict: TypeAlias = Literal["yes", "no", "unknown", "person"]
 Part: TypeAlias = Literal["config", "seed", "data", "evaluation", "versions", "code"]
 
 SAYS: dict[Verdict, str] = {"yes": "Yes", "no": "No", "unknown": "Cannot know", "person": "For a person"}
+STRONGEST: tuple[Verdict, ...] = ("no", "unknown", "yes")
+"""What counts where the parts of a record say different things."""
 MOST = 3
 """Settings, incidents and findings that an answer names."""
 
@@ -123,7 +125,7 @@ def _answer(item: Item, found: Diagnosis, context: Context) -> Answer:
     if item.best:
         said.append(("person", "; ".join(map(best_level, found.summary.best)) or "no reward or evaluation is logged"))
     verdicts = [verdict for verdict, _ in said]
-    worst: Verdict = next((one for one in ("no", "unknown", "yes") if one in verdicts), "unknown")
+    worst = next((one for one in STRONGEST if one in verdicts), "unknown")
     verdict: Verdict = "person" if item.person else worst
     log = item.log if verdict == "unknown" or (verdict == "no" and item.context) else ""
     return Answer(item.ask, item.why, verdict, tuple(text for _, text in said if text), log)
