@@ -25,7 +25,7 @@ def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
     page = journals / "postmortem" / "metrics_jsonl" / "README.md"
     assert said.stdout.strip().endswith(str(page.relative_to(journals)))
     text = page.read_text()
-    assert "**The run is over; what ended it is not recorded**, after step 30." in text
+    assert "**What ended the run is not recorded**, after step 30." in text
     assert "- then NaN or infinity: loss is NaN or infinite" in text
     assert "| seed | seed=3 |" in text
     assert all("hf_ofNobody" not in file.read_text() for file in page.parent.iterdir())

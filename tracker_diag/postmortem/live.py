@@ -91,14 +91,17 @@ class Postmortem(Backend):
     def ended(self, ending: Ending) -> None:
         """The process ends within seconds: write, then have the trackers told."""
         self.noted(ending)
-        summary = self._monitor.summary()
-        self._tables |= {table.name: table for table in (self._monitor.slices_table(), worst_table(summary.worst))}
-        self._write(self._remains((ending,), summary))
+        try:
+            summary = self._monitor.summary()
+            self._tables |= {table.name: table for table in (self._monitor.slices_table(), worst_table(summary.worst))}
+            self._write(self._remains((ending,), summary))
+        except Exception as error:  # noqa: BLE001  # the trackers are told all the same
+            self._monitor.record("internal_errors", error)
         self._monitor.close()
 
     def gave_up(self) -> None:
         """The diagnostics do not answer: write what is known without them."""
-        with suppress(OSError):
+        with suppress(Exception):  # nobody is left to be told
             self._write(self._remains(tuple(ending for ending, _ in self._noted), None))
 
     def _keep_context(self) -> None:

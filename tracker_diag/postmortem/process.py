@@ -9,13 +9,14 @@ needs no hook: Python keeps it until its end.
 
 import atexit
 import ctypes
+import dataclasses
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -161,7 +162,9 @@ class Process:
     def _hear(self, end: int) -> None:
         while numbers := os.read(end, 256):
             if signal.SIGTERM in numbers and (self._runs or self._ending):
-                ending = Ending("signal", "SIGTERM", time.time(), _stacks())
+                ending = Ending("signal", "SIGTERM", time.time())
+                with suppress(Exception):  # nothing may keep the process from ending
+                    ending = dataclasses.replace(ending, trace=_stacks())
                 handler: object = signal.getsignal(signal.SIGTERM)
                 if self._ending or handler is self._handler:
                     self._end(ending)
@@ -170,22 +173,15 @@ class Process:
 
     def _end(self, ending: Ending) -> None:
         self._ending = True
-        runs = tuple(self._runs)
-        begun, seconds = time.monotonic(), exit_timeout()
-        workers = [threading.Thread(target=run.ended, args=(ending,), daemon=True) for run in runs]
-        for worker in workers:
-            with suppress(RuntimeError):  # the interpreter ends already, and each run with it
-                worker.start()
-        for run, worker in zip(runs, workers, strict=True):
-            if worker.ident is not None:
-                worker.join(max(0.0, begun + AT_ONCE * seconds - time.monotonic()))
-            if worker.is_alive():
-                run.gave_up()
-        for worker in workers:
-            if worker.ident is not None:
-                worker.join(max(0.0, begun + seconds - time.monotonic()))
-        _default(signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        runs, begun, seconds = tuple(self._runs), time.monotonic(), exit_timeout()
+        try:  # each in a thread of its own: whatever one of them waits for, the end does not
+            workers = [_begun(partial(run.ended, ending)) for run in runs]
+            _wait_for(workers, begun + AT_ONCE * seconds)
+            late = [run for run, worker in zip(runs, workers, strict=True) if worker.is_alive()]
+            _wait_for([*workers, *(_begun(run.gave_up) for run in late)], begun + seconds)
+        finally:
+            _default(signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _thread_ended(self, before: Callable[[threading.ExceptHookArgs], Any], given: threading.ExceptHookArgs) -> None:
         name = given.thread.name if given.thread else "a thread"
@@ -195,6 +191,19 @@ class Process:
             for run in tuple(self._runs):
                 run.noted(Ending("thread", what, time.time(), trace))
         before(given)
+
+
+def _begun(call: Callable[[], None]) -> threading.Thread:
+    worker = threading.Thread(target=call, name="tracker_diag-last", daemon=True)
+    with suppress(RuntimeError):  # the interpreter ends already, and each run with it
+        worker.start()
+    return worker
+
+
+def _wait_for(workers: Sequence[threading.Thread], until: float) -> None:
+    for worker in workers:
+        if worker.ident is not None:
+            worker.join(max(0.0, until - time.monotonic()))
 
 
 def of_exception(error: BaseException) -> Ending:

@@ -125,7 +125,7 @@ def _answer(item: Item, found: Diagnosis, context: Context) -> Answer:
     if item.best:
         said.append(("person", "; ".join(map(best_level, found.summary.best)) or "no reward or evaluation is logged"))
     verdicts = [verdict for verdict, _ in said]
-    worst = next((one for one in STRONGEST if one in verdicts), "unknown")
+    worst: Verdict = next((one for one in STRONGEST if one in verdicts), "unknown")
     verdict: Verdict = "person" if item.person else worst
     log = item.log if verdict == "unknown" or (verdict == "no" and item.context) else ""
     return Answer(item.ask, item.why, verdict, tuple(text for _, text in said if text), log)

@@ -42,9 +42,9 @@ def context_kept(found: Diagnosis) -> Context:
 
 
 def _endings(found: Diagnosis) -> Iterator[Ending]:
-    if found.run.ended in (None, "finished"):
-        known = "what ended it is not recorded" if found.run.ended is None else "it ended by itself"
-        yield Ending("end", f"The run is over; {known}")
+    says = {None: "What ended the run is not recorded", "finished": "The run ended by itself"}
+    if found.run.ended in says:
+        yield Ending("end", says[found.run.ended])
     else:
         yield Ending("status", f"Its tracker says: {found.run.ended}")
     yield from of_nan(found.summary)
