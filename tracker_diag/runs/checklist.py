@@ -4,7 +4,7 @@ The lists are data, in `checklists/`. What the record cannot tell is said to be 
 person can tell stays a question, with whatever the record has to say about it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -113,7 +113,7 @@ def answers(when: When, found: Diagnosis) -> Checklist:
 
 
 def _answer(item: Item, found: Diagnosis, context: Context) -> Answer:
-    said = [
+    said: list[tuple[Verdict, str]] = [
         *(_of_rules(item, found.summary) if item.rules else ()),
         *(_of_settings(item, context) if item.settings else ()),
         *(_of_context(part, context) for part in item.context),
@@ -124,11 +124,17 @@ def _answer(item: Item, found: Diagnosis, context: Context) -> Answer:
         said.append(("person", "; ".join(loud[:MOST]) or "no incident at warn or above"))
     if item.best:
         said.append(("person", "; ".join(map(best_level, found.summary.best)) or "no reward or evaluation is logged"))
-    verdicts = [verdict for verdict, _ in said]
-    worst: Verdict = next((one for one in STRONGEST if one in verdicts), "unknown")
-    verdict: Verdict = "person" if item.person else worst
+    verdicts: list[Verdict] = [verdict for verdict, _ in said]
+    verdict = "person" if item.person else _strongest(verdicts)
     log = item.log if verdict == "unknown" or (verdict == "no" and item.context) else ""
     return Answer(item.ask, item.why, verdict, tuple(text for _, text in said if text), log)
+
+
+def _strongest(verdicts: Collection[Verdict]) -> Verdict:
+    for one in STRONGEST:
+        if one in verdicts:
+            return one
+    return "unknown"
 
 
 def _of_rules(item: Item, summary: Summary) -> Iterator[tuple[Verdict, str]]:
