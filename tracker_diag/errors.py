@@ -195,11 +195,25 @@ SECRET = re.compile(r"(^|_)(TOKENS?|PASSWORD|SECRETS?|API_?KEY|(SECRET|ACCESS)_K
 """In the name of an environment variable that holds one."""
 
 
-def without_secrets(text: str) -> str:
-    """`text` with stars for the user and password of each address, and for what the environment holds as secrets."""
-    for name, values in os.environ.items():
-        if SECRET.search(name):
-            for value in values.split():
-                for form in (value, quote(value, safe="")):
-                    text = text.replace(form, "***") if len(value) >= 8 else text
+SECRET_SETTING = re.compile(
+    r"password|secret|credential|api_?key|access_?key|(api|auth|access|hf|hub|bearer|wandb)_?token|(^|[./-])token$"
+)
+"""In the name of a setting whose value is never shown; in lower case."""
+
+
+def secrets_of(config: Mapping[str, object]) -> list[str]:
+    """Values of settings that are secrets by their names."""
+    return [str(value) for name, value in config.items() if SECRET_SETTING.search(name.lower()) and value]
+
+
+def without_secrets(text: str, known: Collection[str] = ()) -> str:
+    """`text` with stars for the user and password of each address, and for what the environment holds as secrets.
+
+    Args:
+        known: further secrets, of the run's settings say; as with the others, one below 8 characters stays.
+    """
+    held = [value for name, values in os.environ.items() if SECRET.search(name) for value in values.split()]
+    for value in (*held, *known):
+        for form in (value, quote(value, safe="")):
+            text = text.replace(form, "***") if len(value) >= 8 else text
     return without_password(re.sub(r"([?&]X-Amz-(?:Signature|Credential|Security-Token)=)[^&\s]+", r"\1***", text))

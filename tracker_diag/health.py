@@ -27,6 +27,10 @@ _log = logging.getLogger("tracker_diag")
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
+def _is_default(handler: object) -> bool:
+    return handler == signal.SIG_DFL
+
+
 @contextmanager
 def whole() -> Generator[None, None, None]:
     """Do what is inside as a whole: signal handlers, and so Ctrl-C, come right after it. Nothing inside may wait."""
@@ -43,7 +47,8 @@ def whole() -> Generator[None, None, None]:
             came.append((number, frame))
 
     found = {number: signal.getsignal(number) for number in SIGNALS}
-    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    # One that equals SIG_DFL does nothing in this thread: see postmortem/process.py.
+    handlers = {number: one for number, one in found.items() if callable(one) and not _is_default(one)}
     try:
         for number in handlers:
             signal.signal(number, later)

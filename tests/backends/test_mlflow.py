@@ -59,6 +59,7 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     assert artifacts == {
         f"diag/{name}"
         for name in (
+            "context.json",
             "events.json",
             "findings.json",
             "report.html",
@@ -344,7 +345,9 @@ print(run.info.run_id)
     done = subprocess.run([sys.executable, script, mlflow_store], capture_output=True, text=True, check=True)
     run_id = done.stdout.split()[-1]
     client = mlflow.MlflowClient()
-    assert len(client.list_artifacts(run_id, "diag")) == 5
+    left = {Path(artifact.path).name for artifact in client.list_artifacts(run_id, "diag")}
+    assert left >= {"findings.json", "report.html", "context.json", "postmortem"}  # it ends on NaN
+    assert len(left) == 7
     assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 2"
     assert client.get_run(run_id).info.status == "FINISHED"
     assert "cannot schedule" not in done.stderr

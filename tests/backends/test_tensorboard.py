@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from tracker_diag import Monitor, wrap
-from tracker_diag.backends.tensorboard import CHARTS, TensorBoardBackend, findings_text, markdown
+from tracker_diag.backends.tensorboard import CHARTS, TensorBoardBackend
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.records import Histogram, Scalar, Table
+from tracker_diag.report.markdown import findings_text, markdown
 
 pytestmark = pytest.mark.slow
 

@@ -18,6 +18,7 @@ from tracker_diag.backends.notify import Notifier, from_environment
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError
 from tracker_diag.monitor import Monitor
+from tracker_diag.postmortem.live import leave_one
 
 NOTHING = "nothing of it is watched"
 USUAL_CLIP = 0.2
@@ -77,6 +78,8 @@ def add_active(monitor: Monitor, *writers: object) -> bool:
             names = [backend.address["run"] for backend in monitor.backends if "run" in backend.address]
             for people in from_environment(names[0] if names else None):
                 monitor.add(people)
+    if runs:
+        leave_one(monitor)
     return runs
 
 

@@ -17,6 +17,7 @@ from tracker_diag.errors import DiagError
 from tracker_diag.guards.listener import OnIncident
 from tracker_diag.guards.policy import Guarded
 from tracker_diag.monitor import Monitor
+from tracker_diag.postmortem.live import leave_one
 from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.loader import Own
@@ -109,7 +110,8 @@ def wrap(
             function of metrics and step. The run must be underway; it is never started or ended here.
         also: further backends that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
-        config: settings of the run by dotted name; those that the tracker knows by default.
+        config: settings of the run by dotted name, beside those that the tracker knows. `seed`, `data_splits` and
+            `evaluation_command` complete the context record.
         baseline: runs of the same setting that went well, each as `read_run` takes or gives it, such as
             `mlflow:<run id>`: growth beyond their tails counts from the first step on.
         settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `essential_tools`, `texts`,
@@ -136,10 +138,11 @@ def wrap(
         _nothing_more(given, but="run_id")
         return _stand_in(target, None if around else backend, _underway[key])
     people = from_environment(backend.address.get("run"))
-    known = dotted(backend.config) if config is None else config
+    known = dotted(backend.config) | dotted(config or {})
     monitor = Monitor((backend, *also, *people), config=known, baseline=earlier, **settings)
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
+    leave_one(monitor)
     _listen(target, None if around else backend, monitor)
     if page := backend.page:
         say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))

@@ -46,6 +46,8 @@ class Backend:
     """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
     sent = 0
     """Requests that went well, for a backend that collects: after a failure, whether there was progress since."""
+    beside = False
+    """Whether it is none of the run's trackers: it is told before they are, and not counted among them."""
     pace = 0.0
     """Seconds to wait before writing again, where several steps in one request cost what one does."""
 
@@ -128,6 +130,9 @@ class Backend:
 
     def event(self, step: int, event: str) -> None:
         """Something was done on purpose at `step`, such as taking a new baseline."""
+
+    def file(self, name: str, text: str) -> None:
+        """Keep `text` among the files of the run, as `diag/<name>`; one that is there is replaced."""
 
     def flush(self, *, last: bool = False) -> bool:
         """Bring all that was given to the tracker; whether all of it is there. If not, it is called again.

@@ -23,12 +23,16 @@ class FanOut:
 
     def __init__(self, health: Health, *, log: bool) -> None:
         self.backends: tuple[Backend, ...] = ()
+        self._beside: tuple[Backend, ...] = ()
         self.tells = False
         """Whether the log is told."""
         self._log = LogBackend(lambda: self.backends) if log else None
         self._health = health
 
     def add(self, backend: Backend) -> None:
+        if backend.beside:
+            self._beside += (backend,)
+            return
         self.tell_people()
         backend.begin()
         self.backends += (backend if backend.local else Outbox(backend),)
@@ -39,7 +43,8 @@ class FanOut:
 
     @property
     def _all(self) -> tuple[Backend, ...]:
-        return (self._log, *self.backends) if self._log and self.tells else self.backends
+        log = (self._log,) if self._log and self.tells else ()
+        return (*log, *self._beside, *self.backends)
 
     @contextmanager
     def _guard(self, kind: str) -> Generator[None, None, None]:
@@ -71,7 +76,10 @@ class FanOut:
             self._tell(backend, step, changed, notices)
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        for backend in self.backends:  # all at once: one that is down is waited for, and the others with it
+        for backend in (
+            *self._beside,
+            *self.backends,
+        ):  # all at once: one that is down is waited for, and the others with it
             with self._guard("backend_errors"):
                 backend.end(summary, tables)
         for backend in self._all:

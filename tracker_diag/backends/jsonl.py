@@ -54,6 +54,11 @@ class JsonlBackend(Backend):
     def event(self, step: int, event: str) -> None:
         _write(self._findings, {"step": step, "event": event})
 
+    def file(self, name: str, text: str) -> None:
+        place = self.folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._metrics.close()
         self._findings.close()

@@ -90,7 +90,6 @@ class MlflowBackend(Backend):
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
         self._tasks: deque[Task] = deque()
         self.sent = 0
-        """Requests that went well."""
         self._tries = 0
         """Times that the first of the tasks was answered by 4xx."""
 
@@ -203,6 +202,9 @@ class MlflowBackend(Backend):
         # A table that is there grows.
         self._tasks.append(partial(self._write_table, events_table([(step, event)])))
 
+    def file(self, name: str, text: str) -> None:
+        self._tasks.appendleft(partial(self._put, f"diag/{name}", text.encode()))  # before pictures, which take long
+
     def flush(self, *, last: bool = False) -> bool:
         answered = None
         try:
@@ -288,7 +290,7 @@ class MlflowBackend(Backend):
         step, pictures = self._pictures
         self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary, *links(self._experiment, self.run_id))}
         self._tasks += [
-            partial(self._put, "findings.json", found.encode(), "diag"),
+            partial(self._put, "diag/findings.json", found.encode()),
             partial(self._report, summary, tables),
             partial(self._timeline, summary),
             *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
@@ -301,7 +303,7 @@ class MlflowBackend(Backend):
     def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
         from tracker_diag.report.html import render_html
 
-        return [partial(self._put, "report.html", render_html(summary, tables).encode(), "diag")]
+        return [partial(self._put, "diag/report.html", render_html(summary, tables).encode())]
 
     def _timeline(self, summary: Summary) -> list[Task]:
         from tracker_diag.report.figures import pixels, png, timeline_figure
@@ -312,14 +314,13 @@ class MlflowBackend(Backend):
         self._shown.add(TIMELINE)
         given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
         parts = self._parts(lambda client: client.log_image(self.run_id, pixels(figure), **given))
-        return [partial(self._put, "timeline.png", png(figure), "diag"), *parts, self._show]
+        return [partial(self._put, "diag/timeline.png", png(figure)), *parts, self._show]
 
     def _write_table(self, table: Table) -> list[Task]:
         path = f"{table.name}.json"
         if table.name in (WORST, CHECKPOINTS):  # each is the whole; MLflow's own call would add to what stands there
             whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
-            folder, _, name = path.rpartition("/")
-            return [partial(self._put, name, whole, folder), partial(self._list_table, path)]
+            return [partial(self._put, path, whole), partial(self._list_table, path)]
         columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
         file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))
         return [file, partial(self._list_table, path)]
@@ -360,7 +361,7 @@ class MlflowBackend(Backend):
 
         def log_artifact(_: str, local_path: str, artifact_path: str | None = None) -> None:
             file = Path(local_path)
-            parts.append(partial(self._put, file.name, file.read_bytes(), artifact_path))
+            parts.append(partial(self._put, str(Path(artifact_path or "", file.name)), file.read_bytes()))
 
         def set_tag(run_id: str, key: str, value: object, *_: object, **__: object) -> None:
             parts.append(partial(self._client.set_tag, run_id, key, value, synchronous=True))
@@ -377,11 +378,11 @@ class MlflowBackend(Backend):
         write(client)
         return parts
 
-    def _put(self, name: str, content: bytes, folder: str | None) -> None:
+    def _put(self, path: str, content: bytes) -> None:
+        folder, _, name = path.rpartition("/")
         with TemporaryDirectory() as place:
-            file = Path(place) / name
-            file.write_bytes(content)
-            self._client.log_artifact(self.run_id, str(file), folder)
+            (Path(place) / name).write_bytes(content)
+            self._client.log_artifact(self.run_id, str(Path(place) / name), folder or None)
 
     def _described(self, text: str) -> str:
         """The run's description with `text` in it, beside what stands there already."""

@@ -5,7 +5,6 @@ without its fast data server TensorBoard follows the latest file of a folder alo
 """
 
 import os
-import re
 import shlex
 import socket
 import time
@@ -23,8 +22,9 @@ from tracker_diag.backends.panels import PLOTS
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
-from tracker_diag.records import Cell, Histogram, Record, Scalar, Table
+from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
+from tracker_diag.report.markdown import findings_text, markdown
 from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -243,32 +243,3 @@ def _string(tag: str, content: bytes, plugin: str) -> Any:
     about = pb.SummaryMetadata(plugin_data=plugin_data, data_class=pb.DATA_CLASS_TENSOR)
     tensor = _pb("tensor").TensorProto(dtype=_pb("types").DT_STRING, string_val=[content])
     return pb.Summary.Value(tag=tag, metadata=about, tensor=tensor)
-
-
-def markdown(table: Table) -> str:
-    """`table` in Markdown; whatever stands in its cells is shown as it is."""
-    lines = [map(_cell, table.columns), ["---"] * len(table.columns), *(map(_cell, row) for row in table.rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def findings_text(table: Table) -> str:
-    """The findings in Markdown, one below the other: in a table of eleven columns nobody could read them."""
-    parts: list[str] = []
-    for row in table.rows:
-        cells = dict(zip(table.columns, map(_cell, row), strict=True))
-        steps = ", ".join(f"{name} {cells[name]}" for name in ("onset", "fired", "resolved") if cells[name])
-        parts += [
-            f"#### {cells['rule']} {cells['name']}, {cells['slice']}",
-            f"**{cells['severity']}, {cells['state']}** (steps: {steps}). {cells['summary']}.",
-            f"*Evidence:* {cells['evidence']}",
-            f"*First:* {cells['remedy']}",
-        ]
-    return "\n\n".join(parts)
-
-
-def _cell(value: Cell) -> str:
-    if value is None:
-        return ""
-    text = f"{value:.3g}" if isinstance(value, float) else " ".join(str(value).split())
-    text = text.replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_{}\[\]()#+.!|>-])", r"\\\1", text)

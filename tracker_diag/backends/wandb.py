@@ -175,6 +175,9 @@ class WandbBackend(Backend):
     def event(self, step: int, event: str) -> None:
         self._rest.event(step, event)
 
+    def file(self, name: str, text: str) -> None:
+        self._rest.file(name, text)
+
     def errors(self) -> Sequence[Exception]:
         found = [*self._errors, *self._rest.errors()]
         self._errors.clear()

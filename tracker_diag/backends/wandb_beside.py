@@ -4,6 +4,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tracker_diag.backends.base import Backend
@@ -47,6 +48,7 @@ class Beside(Backend):
         self._rows: deque[dict[str, Any]] = deque()
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
+        self._files: dict[str, str] = {}
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -77,6 +79,9 @@ class Beside(Backend):
         table = events_table(self._events)
         self._tables[table.name] = table
 
+    def file(self, name: str, text: str) -> None:
+        self._files[PREFIX + name] = text
+
     def flush(self, *, last: bool = False) -> bool:
         while self._rows:
             self._begin().log(self._rows[0], commit=True)
@@ -92,7 +97,19 @@ class Beside(Backend):
                 raise
             del self._tables[name]
             self.sent += 1
+        while self._files:
+            self._save(*next(iter(self._files.items())))
+            self.sent += 1
         return True
+
+    def _save(self, name: str, text: str) -> None:
+        """Put a file among those of the run; W&B takes them from the run's own folder alone."""
+        del self._files[name]  # whatever comes of it: a disk that takes nothing now would be asked for ever
+        run = self._run or self._begin()
+        file = Path(run.dir) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        run.save(str(file), base_path=run.dir, policy="now")
 
     def finish(self) -> None:
         """End the run beside, if there is one; what it was given lies in a file of W&B's already."""

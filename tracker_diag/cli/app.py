@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 
+from tracker_diag.cli.after import checklist, postmortem
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
@@ -47,6 +48,8 @@ app.add_typer(panels_app, name="panels")
 app.command()(integrations)
 app.command()(compare)
 app.command()(watch)
+app.command()(postmortem)
+app.command()(checklist)
 
 
 def _version(asked: bool) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tracker_diag.errors import SourceError
+from tracker_diag.errors import SECRET_SETTING, SourceError
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.nodes import ConfigChanged
 from tracker_diag.runs.diagnose import Diagnosis
@@ -16,8 +16,6 @@ NO_SETTING = re.compile(
     r"_(dir|path|folder)|hostname|host|pid|\w*timestamp|date|start_time|notes|tags)$|^(name|id|dir|_wandb.*)$"
 )
 """Names of what tells one run from another and changes nothing in training; in lower case."""
-SECRET = re.compile(r"password|secret|credential|api_?key|access_?key|(auth|access|hf|hub|bearer)_?token|^token$")
-"""In the name of a setting whose value is never shown; in lower case."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def _settings(arm: Sequence[Diagnosis]) -> dict[str, tuple[str, ...]]:
     for run in arm:
         for name, value in run.run.config.items():
             if not _is_no_setting(name):
-                found.setdefault(name, set()).add("***" if SECRET.search(name.lower()) else _text(value))
+                found.setdefault(name, set()).add("***" if SECRET_SETTING.search(name.lower()) else _text(value))
     return {name: tuple(sorted(values)) for name, values in found.items()}
 
 

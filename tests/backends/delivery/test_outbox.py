@@ -14,7 +14,8 @@ from tracker_diag import Monitor
 from tracker_diag.backends.base import Backend, Refused
 from tracker_diag.backends.delivery import outbox as module
 from tracker_diag.backends.delivery.journal import FOLDER, Journal
-from tracker_diag.backends.delivery.outbox import HISTOGRAM_STEPS, Outbox
+from tracker_diag.backends.delivery.outbox import Outbox
+from tracker_diag.backends.delivery.pictures import STEPS
 from tracker_diag.records import Histogram, Scalar
 from tracker_diag.rules.triage import Summary
 
@@ -113,13 +114,13 @@ def test_histograms_are_dropped_oldest_first_and_counted(journals):
     tracker = Tracker()
     outbox = Outbox(tracker)
     tracker.ready.clear()
-    for step in range(HISTOGRAM_STEPS + 30):
+    for step in range(STEPS + 30):
         outbox.log(step, picture(step), 0.0)
     tracker.ready.set()
     outbox.close(NOTHING, ())
-    assert tracker.steps == list(range(HISTOGRAM_STEPS + 30))
-    assert tracker.pictures[-HISTOGRAM_STEPS:] == list(range(30, HISTOGRAM_STEPS + 30))
-    assert outbox.counts()["dropped_histograms"] + len(tracker.pictures) == HISTOGRAM_STEPS + 30
+    assert tracker.steps == list(range(STEPS + 30))
+    assert tracker.pictures[-STEPS:] == list(range(30, STEPS + 30))
+    assert outbox.counts()["dropped_histograms"] + len(tracker.pictures) == STEPS + 30
 
 
 class Hourly(Tracker):
@@ -136,7 +137,7 @@ class Hourly(Tracker):
 def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_and_at_the_end(journals):
     tracker = Hourly()
     outbox = Outbox(tracker)
-    half = HISTOGRAM_STEPS // 2
+    half = STEPS // 2
     for step in range(half):
         outbox.log(step, picture(step), 0.0)
     assert tracker.asked.wait(60)

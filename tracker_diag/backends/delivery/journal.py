@@ -234,13 +234,18 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER, ".tracker_diag"))
 
 
+def file_name(text: str) -> str:
+    """`text` with nothing in it that a file's name may not have."""
+    return "".join(char if char.isalnum() or char in "-_" else "_" for char in text)
+
+
 def journal_for(backend: Backend, kind: str = "") -> Journal:
     """A journal of `backend`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
 
     It has another name where the first is in use, of another version, or of a kind that is not to go on with it.
     """
     about = {"backend": backend.name, "address": dict(backend.address)}
-    run = "".join(c if c.isalnum() or c in "-_" else "_" for c in backend.address.get("run", str(os.getpid())))
+    run = file_name(backend.address.get("run", str(os.getpid())))
     for number in count():
         with contextlib.suppress(JournalInUse, JournalVersion):
             journal = Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)

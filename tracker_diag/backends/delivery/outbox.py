@@ -7,7 +7,7 @@ wait for `tracker-diag flush`. Nothing is dropped but histograms, which are larg
 import contextlib
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,15 +16,13 @@ from tracker_diag.backends.base import Backend, Refused, writing
 from tracker_diag.backends.delivery.journal import Journal, journal_for
 from tracker_diag.backends.delivery.memory import Memory
 from tracker_diag.backends.delivery.patience import exit_timeout, jittered
+from tracker_diag.backends.delivery.pictures import Pictures
 from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
-
-HISTOGRAM_STEPS = 200
-"""Steps whose histograms may wait; those of a step take about 7 kB."""
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
@@ -57,7 +55,7 @@ class Outbox(Backend):
         self._there = there or {}
         self._memory = Memory()
         """What the disk did not take; it comes after all that is in the journal."""
-        self._pictures: OrderedDict[int, list[Record]] = OrderedDict()
+        self._pictures = Pictures()
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
         self._known: dict[Identity, Finding] = {}
         self._changed: int | None = None
@@ -117,6 +115,10 @@ class Outbox(Backend):
     def event(self, step: int, event: str) -> None:
         if self.inner.hears("event"):
             self._put({"event": event, "step": step})
+
+    def file(self, name: str, text: str) -> None:
+        if self.inner.hears("file"):
+            self._put({"file": name, "text": text})
 
     def errors(self) -> Sequence[Exception]:
         with self._wake:
@@ -182,11 +184,8 @@ class Outbox(Backend):
         with self._wake:
             self._number += 1
             entry["n"] = self._number
-            if pictures:
-                self._pictures[self._number] = list(pictures)
-                while len(self._pictures) > HISTOGRAM_STEPS:
-                    _, dropped = self._pictures.popitem(last=False)
-                    self._counts["dropped_histograms"] += len(dropped)
+            if pictures and (dropped := self._pictures.add(self._number, pictures)):
+                self._counts["dropped_histograms"] += dropped
             self._start()
             if self._memory or not self._on_disk(entry, keep=keep):
                 self._counts["dropped_steps"] += self._memory.append(entry, MEMORY)
@@ -247,7 +246,7 @@ class Outbox(Backend):
                     self._wake.wait(pause)
                 else:
                     self._wake.wait_for(lambda: self._waits or self._ending)
-                    self._wake.wait_for(lambda: self._ending or self._crowded, self.inner.pace)
+                    self._wake.wait_for(lambda: self._ending or self._pictures.crowded, self.inner.pace)
                 if self._ending and (not self._waits or time.monotonic() > self._deadline):
                     break
             try:
@@ -297,11 +296,6 @@ class Outbox(Backend):
             else:
                 return True
         return False
-
-    @property
-    def _crowded(self) -> bool:
-        """Whether histograms would soon have to go."""
-        return len(self._pictures) > HISTOGRAM_STEPS // 2
 
     @property
     def _ending(self) -> bool:
@@ -357,13 +351,12 @@ class Outbox(Backend):
             if known and not scalars:
                 return
             with self._wake:
-                pictures = self._pictures.pop(entry["n"], [])
+                pictures = self._pictures.take(entry["n"])
             try:
                 self.inner.log(step, [*scalars, *pictures], entry["at"])
             except Exception:
                 with self._wake:
-                    self._pictures[entry["n"]] = pictures
-                    self._pictures.move_to_end(entry["n"], last=False)
+                    self._pictures.put_back(entry["n"], pictures)
                 raise
         elif "metrics" in entry:
             self.inner.metrics(step, entry["metrics"])
@@ -371,6 +364,8 @@ class Outbox(Backend):
             self.inner.alert(step, Notice(step, *entry["alert"]))
         elif "event" in entry:
             self.inner.event(step, entry["event"])
+        elif "file" in entry:
+            self.inner.file(entry["file"], entry["text"])
         elif "finding" in entry:
             finding = self._remember(entry)
             if finding.fired is not None:

@@ -22,7 +22,7 @@ LARGEST = sys.float_info.max
 """What MLflow stores for infinity."""
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 """A server that does not answer within seconds is told; MLflow would wait for minutes."""
-FINDINGS, FINDINGS_TAG = "diag/findings.json", "diag.alert.state"
+FINDINGS, CONTEXT, FINDINGS_TAG = "diag/findings.json", "diag/context.json", "diag.alert.state"
 UNDERWAY = {"RUNNING", "SCHEDULED"}
 MISSING = "RESOURCE_DOES_NOT_EXIST"
 PAGE = 1000
@@ -143,19 +143,24 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
     if stepless:
         rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
     found = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
-    return replace(found, findings=_findings(client, run))
+    left = _left(client, run)
+    findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
+    ended = None if run.info.status in UNDERWAY else run.info.status.lower()
+    return replace(found, findings=findings, context=left.get(CONTEXT), ended=ended)
 
 
-def _findings(client: Any, run: Any) -> tuple[dict[str, Any], ...]:
-    """What the diagnostics left in the run: `diag/findings.json`, which comes at its end."""
-    if FINDINGS_TAG not in run.data.tags:
-        return ()
+def _left(client: Any, run: Any) -> dict[str, str]:
+    """What the diagnostics left in the run, by path: their record of the context, and at its end the findings."""
+    if FINDINGS_TAG not in run.data.tags and not any(key.startswith("diag/") for key in run.data.metrics):
+        return {}
     run_id = run.info.run_id
-    if not any(one.path == FINDINGS for one in client.list_artifacts(run_id, FINDINGS.partition("/")[0])):
-        return ()
+    there = {one.path for one in client.list_artifacts(run_id, FINDINGS.partition("/")[0])}
     with TemporaryDirectory() as folder:
-        file = Path(client.download_artifacts(run_id, FINDINGS, folder))
-        return tuple(json.loads(file.read_text(encoding="utf-8"))["findings"])
+        return {
+            path: Path(client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")
+            for path in (FINDINGS, CONTEXT)
+            if path in there
+        }
 
 
 def _value(value: float) -> float:

@@ -1,6 +1,7 @@
 """Any finished run: finds out what a source is, and reads it."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,9 @@ FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
 KNOWN = ("trainer_state.json", "metrics.jsonl", "progress.csv", "result.json", "evaluations.npz", "monitor.csv")
 """Files that are looked for in a folder, the first that is there is read."""
 
+BESIDE = {"jsonl": "context.json", "wandb": "files/diag/context.json"}
+"""Where the diagnostics leave the context record of a run, from the file that is read."""
+
 
 def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
     """Read the finished run `source`.
@@ -71,6 +75,9 @@ def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRu
         raise SourceError(f"{source}: no such file or folder, and none of {', '.join(PREFIXES)}")
     kind, misnamed = kind_of(path)
     run = FILES[kind](path, source, progress)
+    if kind in BESIDE:
+        with suppress(OSError, UnicodeDecodeError):
+            run = replace(run, context=(path.parent / BESIDE[kind]).read_text(encoding="utf-8"))
     return replace(run, notes=(misnamed, *run.notes)) if misnamed else run
 
 

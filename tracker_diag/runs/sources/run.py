@@ -28,6 +28,10 @@ class FinishedRun:
     """By how much two values differ at least, if they differ: 0.001 where the source rounds to three decimals."""
     findings: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """What the diagnostics found while the run was underway, as `Finding.to_json` writes it, if they left it there."""
+    context: str | None = field(default=None, repr=False)
+    """The context record that the diagnostics left there, as JSON."""
+    ended: str | None = None
+    """How the run ended, as its tracker has it: `finished`, `failed`, `killed`, ...; None where it does not say."""
 
 
 @dataclass(frozen=True)
