@@ -1,8 +1,8 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
-Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), hooks on a framework
-that may have changed (`unless_changed`, `tell_changed`), a batch as a driver has it (`observe_before_update`), and a
-class that needs the framework (`on_demand`).
+Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), the state of an
+earlier process (`resume`), hooks on a framework that may have changed (`unless_changed`, `tell_changed`), a batch as a
+driver has it (`observe_before_update`), and a class that needs the framework (`on_demand`).
 """
 
 import logging
@@ -89,6 +89,30 @@ def _written_by(writer: Any) -> Backend | None:
 def _add_once(monitor: Monitor, backend: Backend) -> None:
     if all((one.name, one.address) != (backend.name, backend.address) for one in monitor.backends):
         monitor.add(backend)
+
+
+def resume(monitor: Monitor, saved: Any, missing: str) -> None:
+    """Go on with the state that a framework's checkpoint holds, for a run that is resumed from there.
+
+    A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
+    so.
+
+    Args:
+        saved: what `Monitor.state_dict` gave; None where the checkpoint holds none.
+        missing: what is said to be without a state then.
+    """
+    if monitor.step is not None:
+        return
+    if saved is None:
+        _log.warning("%s: the diagnostics of the resumed run begin anew", missing)
+        return
+    with monitor.guard("integration_errors"):
+        fresh = monitor.state_dict()
+        try:
+            monitor.load_state_dict(saved)
+        except Exception:
+            monitor.load_state_dict(fresh)
+            raise
 
 
 @contextmanager
