@@ -59,7 +59,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("areal", "areal")
     if monitor is None:
         monitor = _monitor(trainer.config)
-        add_active(monitor)
+        add_active(monitor, sees=SEES)
     watched, stats = monitor, trainer.stats_logger
 
     def on_commit(given: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain, resume
+from tracker_diag_lightning import SEES
 
 
 class DiagnosticsCallback(Callback):
@@ -34,7 +35,7 @@ class DiagnosticsCallback(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if not self._given and trainer.is_global_zero:
-            add_active(self.monitor, *trainer.loggers)
+            add_active(self.monitor, *trainer.loggers, sees=SEES)
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(trainer))
         if trainer.ckpt_path is not None or self._saved is not None:

@@ -13,7 +13,7 @@ from stable_baselines3.common.logger import KVWriter
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, resume, unless_changed
 from tracker_diag.hooks import after
-from tracker_diag_sb3 import TESTED
+from tracker_diag_sb3 import SEES, TESTED
 
 SETTINGS = (
     "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef",
@@ -61,7 +61,7 @@ class DiagnosticsCallback(BaseCallback):
         )
         if self._given is None:
             # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
-            add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats))
+            add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats), sees=SEES)
         with monitor.guard("integration_errors"):
             monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
         if self.num_timesteps:

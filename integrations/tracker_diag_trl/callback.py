@@ -12,7 +12,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
 from tracker_diag.hooks import HookError, after
 from tracker_diag.tensors.ranks import AllReduce, Ranks
-from tracker_diag_trl import TESTED
+from tracker_diag_trl import SEES, TESTED
 from tracker_diag_trl.samples import CompletionSamples
 from tracker_diag_trl.tensors import GrpoTensors, several_processes
 
@@ -74,7 +74,8 @@ class DiagnosticsCallback(TrainerCallback):
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
         # Before training an evaluation may be logged, and no tracker be there yet.
-        self._found = add_active(self.monitor, *writers(self._trainer)) or begun
+        found = add_active(self.monitor, *writers(self._trainer), sees=SEES, wait=not begun)
+        self._found = found or begun
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""

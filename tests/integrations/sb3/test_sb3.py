@@ -310,6 +310,11 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
         PPO("MlpPolicy", env, seed=0, **SMALL | {"n_steps": 32, "n_epochs": 1}).learn(5_120, callback=callback)
         assert callback.monitor.failures == []
         fired.append({one.rule.id for one in callback.monitor.summary().findings if one.fired is not None})
+        (folder,) = callback.monitor.backends  # nobody has a tracker here
+        rows = [json.loads(line) for line in (folder.folder / "findings.jsonl").read_text().splitlines()]
+        assert ("REW001" in {row.get("rule") for row in rows if row.get("state") == "firing"}) == (not pays)
+        found = td.diagnose(folder.source).summary.findings
+        assert ("REW001" in {one.rule.id for one in found if one.fired is not None}) == (not pays)
     assert "REW001" in fired[0]
     assert "REW001" not in fired[1]
 

@@ -145,6 +145,7 @@ def watched(trainer, **given):
         ],
         "health": dict(monitor.health),
         "failures": monitor.failures,
+        "sources": [one.source for one in monitor.backends if one.source],
         "algorithm": algorithm_of(monitor.config),
         "calls": getattr(trainer, "calls", []),
     }
