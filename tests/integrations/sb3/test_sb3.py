@@ -313,8 +313,6 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
         (folder,) = callback.monitor.backends  # nobody has a tracker here
         rows = [json.loads(line) for line in (folder.folder / "findings.jsonl").read_text().splitlines()]
         assert ("REW001" in {row.get("rule") for row in rows if row.get("state") == "firing"}) == (not pays)
-        found = td.diagnose(folder.source).summary.findings
-        assert ("REW001" in {one.rule.id for one in found if one.fired is not None}) == (not pays)
     assert "REW001" in fired[0]
     assert "REW001" not in fired[1]
 
