@@ -39,6 +39,32 @@ def test_functions_of_modules_and_of_classes_too():
     assert seen == [{"x": 4}, {"self", "model", "inputs"}]
 
 
+class Passing(Trainer):
+    def loss(self, *args, **kwargs):
+        return super().loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize("of_class", [False, True])
+def test_a_subclass_that_takes_whatever_comes_is_seen_by_the_names_of_what_it_stands_before(of_class):
+    trainer, seen = Passing(), []
+    owner = Passing if of_class else trainer
+    off = after(owner, "loss", ("model", "inputs"), lambda result, given: seen.append(dict(given)), Monitor())
+    assert trainer.loss(1, inputs=2) == 3
+    off()
+    assert {name: seen[0][name] for name in ("model", "inputs")} == {"model": 1, "inputs": 2}
+
+
+def test_a_subclass_of_one_that_has_changed_is_told_as_it_is():
+    class Renamed(Passing):
+        def loss(self, model, batch):
+            return model + batch
+
+    with pytest.raises(HookError, match="takes no inputs"):
+        after(Renamed(), "loss", ("model", "inputs"), print, Monitor())
+    with pytest.raises(HookError, match="takes no labels"):
+        after(Passing(), "loss", ("labels",), print, Monitor())
+
+
 def test_before_a_call_the_arguments_are_as_they_came():
     batch, seen = {"mask": 1}, []
     module = SimpleNamespace(reject=lambda batch: batch.update(mask=0) or batch, __name__="module")

@@ -699,6 +699,16 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
     assert resumed.health == unbroken.health
 
 
+def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_path, make_batch, rng):
+    monitor = Monitor(rules=())
+    for step in range(6):
+        monitor.observe(**make_batch(rng, pairs=("policy",)))
+        monitor.samples(reward=rng.random(4), calls=[[{"name": "search"}]] * 4)
+        monitor.log({"grad_norm": float("nan") if step == 3 else 1.0}, step)
+    torch.save(monitor.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == monitor.state_dict()
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [

@@ -61,7 +61,8 @@ def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor:
         A function that takes the hook off again.
 
     Raises:
-        HookError: the function is not there, or lacks one of `parameters`.
+        HookError: the function is not there, or lacks one of `parameters`, and is not a subclass's that takes whatever
+            comes in place of one that has them.
     """
     original, signature = _checked(owner, name, parameters)
 
@@ -95,10 +96,24 @@ def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable
     original = getattr(owner, name, None)
     if not callable(original):
         raise HookError(f"{place}: not there, expected a function that takes {', '.join(parameters)}")
-    signature = inspect.signature(original)
+    signature = _signature(owner, name, original, parameters)
     if lacking := [parameter for parameter in parameters if parameter not in signature.parameters]:
         raise HookError(f"{place}{signature}: takes no {', '.join(lacking)}, as the tested versions do")
     return original, signature
+
+
+def _signature(owner: Any, name: str, original: Callable[..., Any], parameters: Sequence[str]) -> inspect.Signature:
+    """Of `original`; where a subclass takes whatever comes, as `(*args, **kwargs)`, of the method below it."""
+    own = inspect.signature(original)
+    found, is_class = own, inspect.isclass(owner)
+    for kind in inspect.getmro(owner if is_class else type(owner)):
+        if all(one in found.parameters for one in parameters):
+            return found
+        if not any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in found.parameters.values()):
+            break
+        if inspect.isfunction(method := vars(kind).get(name)):
+            found = inspect.signature(method if is_class else method.__get__(owner))
+    return found if all(one in found.parameters for one in parameters) else own
 
 
 def replace(owner: Any, name: str, original: Callable[..., Any], call: Callable[..., Any]) -> Callable[[], None]:

@@ -9,6 +9,7 @@ sliced by the policy version that sampled each token.
 """
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -59,7 +60,8 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("areal", "areal")
     if monitor is None:
         monitor = _monitor(trainer.config)
-        add_active(monitor)
+        # Ranks other than the first commit nothing, and need no folder.
+        add_active(monitor, sees=SEES, wait=os.environ.get("RANK", "0") != "0")
     watched, stats = monitor, trainer.stats_logger
 
     def on_commit(given: Mapping[str, Any]) -> None:

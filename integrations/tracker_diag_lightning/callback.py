@@ -8,8 +8,9 @@ from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, plain
+from tracker_diag.attach.kit import add_active, plain, resume
 from tracker_diag.guards.policy import Action
+from tracker_diag_lightning import SEES
 
 REACH: tuple[Action, ...] = ("stop_training",)
 """What guards decide that is done here."""
@@ -28,6 +29,8 @@ class DiagnosticsCallback(Callback):
         self.monitor = monitor or Monitor()
         self._closed = False
         self._heard: _Listener | None = None
+        self._saved: dict[str, Any] | None = None
+        """The state in the checkpoint that `fit` goes on from."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._heard is not None and self._heard.news:
@@ -41,12 +44,24 @@ class DiagnosticsCallback(Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if not self._given and trainer.is_global_zero:
-            add_active(self.monitor, *trainer.loggers)
+            add_active(self.monitor, *trainer.loggers, sees=SEES)
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(trainer))
+        if trainer.ckpt_path is not None or self._saved is not None:
+            resume(self.monitor, self._saved, f"{trainer.ckpt_path} has no state of the diagnostics")
+        self._saved = None
         # Not before: checkpoints take their folder from the loggers that are there at `setup`.
         self._heard = _Listener(self.monitor, trainer.default_root_dir)
         trainer.loggers = [*trainer.loggers, self._heard]
+
+    def state_dict(self) -> dict[str, Any]:
+        """For Lightning's checkpoints: a resumed run raises the alerts of an unbroken one."""
+        with self.monitor.guard("integration_errors"):
+            return self.monitor.state_dict()
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved = state_dict or None
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._close(trainer)

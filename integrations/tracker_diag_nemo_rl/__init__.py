@@ -124,7 +124,7 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
         algorithm="gspo" if of_sequences else "ppo" if ppo else "grpo",
         clip=clip_range(settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max")),
     )
-    add_active(monitor)
+    add_active(monitor, sees=SEES)
     return monitor
 
 

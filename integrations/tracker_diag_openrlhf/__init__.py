@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 
@@ -32,6 +32,7 @@ SEES: dict[str, str] = {
     "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
     "post_tool": "multi-turn agents: tokens between the action ranges",
     "advantage": "the sign of each token's advantage",
+    "samples": "reward, advantage, prompt, length and truncation of each sequence",
     "metrics": "all that the trainer logs, at every step, and its evaluations",
     "not": "the policy ratio by token, which is made in the actors' processes: of it the rules see ppo_kl and "
     "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
@@ -63,7 +64,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("openrlhf", "openrlhf")
     if monitor is None:
         monitor = _monitor(trainer.args)
-        add_active(monitor)
+        add_active(monitor, sees=SEES)
     with unless_changed("OpenRLHF", TESTED) as hooks:
         _watch(trainer, monitor, hooks)
         if monitor.config.get("algo.advantage.is_correction_level") == "off":
@@ -139,6 +140,8 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
                 model_mask=experience.action_mask.bool(),
                 advantages=experience.advantages,
             )
+            with monitor.guard("integration_errors"):
+                monitor.samples(**_samples(experience))
 
     def on_log(given: Mapping[str, Any]) -> None:
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
@@ -153,6 +156,17 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
     for logger in loggers[:1]:  # W&B's, if there are two
         hooks.callback(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
         hooks.callback(before(logger, "close", (), on_close, monitor))
+
+
+def _samples(experience: Any) -> dict[str, Any]:
+    """What is known of each sequence; a field that another version lacks is left out."""
+    theirs = {"reward": "rewards", "group": "prompts", "length": "response_length", "truncated": "truncated"}
+    found = {name: getattr(experience, field, None) for name, field in theirs.items()}
+    n = len(experience.action_mask)
+    columns = {name: values for name, values in found.items() if values is not None and len(values) == n}
+    if experience.advantages is not None:
+        columns["advantage"] = of_sequences(experience.advantages, experience.action_mask)
+    return columns
 
 
 def _monitor(args: Any) -> Monitor:

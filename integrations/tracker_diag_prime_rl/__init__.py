@@ -60,7 +60,8 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
     theirs: Any = require("prime_rl.monitors", "prime-rl", "prime_rl.utils.monitor")
     if monitor is None:
         monitor = Monitor(algorithm="grpo")
-        add_active(monitor)
+        if _rank() == 0:
+            add_active(monitor, sees=SEES)
     watch = _Watch(monitor)
     with unless_changed("prime-rl", TESTED) as hooks:
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15

@@ -9,7 +9,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[repor
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, tell_changed
 from tracker_diag.hooks import HookError, after, before
-from tracker_diag_rllib import TESTED
+from tracker_diag_rllib import SEES, TESTED
 from tracker_diag_rllib.results import joined, row, settings
 
 REMOTE = (
@@ -39,7 +39,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             clip = clip_range(getattr(config, "clip_param", None))
             # PPO's rules are those of any policy with a critic; those that see nothing say so.
             monitor = Monitor(config=settings(config), algorithm="ppo", clip=clip)
-            add_active(monitor)
+            add_active(monitor, sees=SEES)
         self.monitor = monitor
         try:
             before(algorithm, "cleanup", [], self._ending, monitor)

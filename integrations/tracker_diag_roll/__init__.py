@@ -124,7 +124,7 @@ def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Cal
     def made(*args: Any, **kwargs: Any) -> Any:
         one = tracker(*args, **kwargs)
         if add:
-            add_active(monitor)
+            add_active(monitor, sees=SEES)
         with monitor.guard("integration_errors"):
             _hear(one, monitor)
         # ROLL ends no tracker; at the end of the process the last one that came goes first.

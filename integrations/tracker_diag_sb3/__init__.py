@@ -3,8 +3,9 @@
     model.learn(100_000, callback=DiagnosticsCallback())
 
 Findings go to the run of W&B, MLflow or Trackio that is underway when training starts, and beside the event files of
-`tensorboard_log`. Here a token is an action of the environment, and each is a sequence of its own, as each is a sample
-of its own in PPO's loss.
+`tensorboard_log`. The state of the diagnostics is saved with the model: `learn(reset_num_timesteps=False)` of a model
+that was loaded goes on with its baselines. Here a token is an action of the environment, and each is a sequence of its
+own, as each is a sample of its own in PPO's loss.
 """
 
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ SEES: dict[str, str] = {
     "policy": "PPO: each action's log-probability in the last epoch of an update, less that at the time of sampling",
     "env": "PPO with several environments: by their ids if these differ, else by their number",
     "advantage": "PPO: by the sign of the advantage, normalised if the loss normalises it",
+    "samples": "any algorithm, of episodes that SB3's Monitor wrapper has seen to the end: return, is_success, "
+    "TimeLimit.truncated and environment",
     "metrics": "all that the model's logger dumps, of any algorithm, under its step",
     "not": "A2C, DQN, SAC and TD3 have no ratio, and sb3-contrib's recurrent PPO pads its batches: metrics alone. "
     "There are no tools, so every action is text_only, and rules about post_tool stay blind",

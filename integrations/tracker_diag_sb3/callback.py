@@ -1,6 +1,8 @@
 """DiagnosticsCallback: looks on while PPO goes over its rollout buffer, and hears what the logger dumps."""
 
-from collections.abc import Mapping
+import json
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -9,18 +11,25 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, unless_changed
+from tracker_diag.attach.kit import add_active, clip_range, resume, unless_changed
 from tracker_diag.attach.steps import Steps
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Action, Guarded
 from tracker_diag.hooks import after
-from tracker_diag_sb3 import TESTED
+from tracker_diag_sb3 import SEES, TESTED
 
 SETTINGS = (
     "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef",
     "max_grad_norm", "target_kl", "normalize_advantage", "buffer_size", "train_freq", "gradient_steps", "tau",
 )  # fmt: skip
+
+
+STATE = "tracker_diag"
+"""The model's attribute with our state: SB3 saves all attributes with the model."""
+
+MOST_EPISODES = 10_000
+"""Episodes between two dumps that are looked at: the last ones."""
 
 
 class DiagnosticsCallback(BaseCallback):
@@ -47,6 +56,8 @@ class DiagnosticsCallback(BaseCallback):
         self._rollout: dict[str, Any] = {}
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
+        self._episodes: deque[dict[str, Any]] = deque(maxlen=MOST_EPISODES)
+        """Those that have ended since the last dump."""
 
     def _on_training_start(self) -> None:
         self._let_go()  # a training that was interrupted may have left something
@@ -60,12 +71,15 @@ class DiagnosticsCallback(BaseCallback):
         )
         if self._given is None:
             # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
-            add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats))
+            add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats), sees=SEES)
         with monitor.guard("integration_errors"):
             monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
+        if self.num_timesteps:
+            resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
+        setattr(model, STATE, _State(monitor))
         optimizer: Any = getattr(model.policy, "optimizer", None)
         self._steps = None if optimizer is None else Steps(optimizer)
-        self._writer = _Writer(monitor, self._steps)
+        self._writer = _Writer(monitor, self._give_samples, self._steps)
         self.logger.output_formats.append(self._writer)
         if hasattr(model, "clip_range"):
             self._look_on(model, monitor)
@@ -96,13 +110,27 @@ class DiagnosticsCallback(BaseCallback):
         self._observe()
 
     def _on_step(self) -> bool:
+        for place, info in enumerate(self.locals.get("infos", ())):
+            if "episode" in info:  # of SB3's own wrapper, at the end of an episode
+                self._episodes.append({"place": place, **info})
         return self._writer is None or self._writer.decision.stop != "training"
+
+    def _give_samples(self) -> None:
+        """Hand over the episodes that have ended."""
+        ended = list(self._episodes)
+        self._episodes.clear()
+        if ended and self.monitor is not None:
+            with self.monitor.guard("integration_errors"):
+                self.monitor.samples(**samples(ended, self._names()))
 
     def _on_training_end(self) -> None:
         self._observe()
         if self.monitor is not None:
+            self._give_samples()
             # The last update comes after the last dump; it belongs to the same step.
             self.monitor.log(self.logger.name_to_value, self.num_timesteps)
+            with self.monitor.guard("integration_errors"):
+                setattr(self.model, STATE, self.monitor.state_dict())
         self._let_go()
         if self.monitor is not None:
             self.monitor.close()
@@ -137,13 +165,14 @@ class DiagnosticsCallback(BaseCallback):
 class _Writer(KVWriter):
     """An output of the model's logger: the monitor hears each dump, and its guards are asked."""
 
-    def __init__(self, monitor: Monitor, steps: Steps | None) -> None:
-        self._monitor, self._steps = monitor, steps
+    def __init__(self, monitor: Monitor, coming: Callable[[], None], steps: Steps | None) -> None:
+        self._monitor, self._coming, self._steps = monitor, coming, steps
         self._can: tuple[Action, ...] = ("stop_training", *(("stop_update", "scale_lr") if steps else ()))
         self.decision = Decision()
         """The last one."""
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        self._coming()
         self._monitor.log(key_values, step)
         self.decision = self._monitor.decide(self._can)
         if self._steps:
@@ -151,6 +180,35 @@ class _Writer(KVWriter):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class _State:
+    """Stands in the model for the state that the monitor has when the model is saved; loaded it is a dictionary."""
+
+    __slots__ = ("_monitor",)
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return json.loads, (json.dumps(self._monitor.state_dict()),)
+
+
+def samples(ended: Sequence[Mapping[str, Any]], names: Any) -> dict[str, Any]:
+    """What `Monitor.samples` takes, from the infos of episodes that have ended.
+
+    Args:
+        ended: each with the `place` of its environment among `names`.
+        names: of the environments.
+    """
+    columns: dict[str, Any] = {
+        "reward": [float(one["episode"]["r"]) for one in ended],
+        "truncated": [bool(one.get("TimeLimit.truncated", False)) for one in ended],
+        "env": [str(names[one["place"]]) for one in ended],
+    }
+    if any("is_success" in one for one in ended):
+        columns["success"] = [float(one["is_success"]) if "is_success" in one else None for one in ended]
+    return columns
 
 
 def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normalised: bool) -> dict[str, Any]:

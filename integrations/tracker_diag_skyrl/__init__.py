@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, on_demand, unless_changed
+from tracker_diag.attach.kit import (
+    add_active,
+    clip_range,
+    dotted,
+    observe_before_update,
+    of_sequences,
+    on_demand,
+    unless_changed,
+)
 from tracker_diag.errors import require
 from tracker_diag.hooks import before
 
@@ -30,8 +38,10 @@ TESTED = "0.3"
 SEES: dict[str, str] = {
     "mismatch": "with generator.sampling_params.logprobs, where the trainer makes log-probabilities of its own",
     "reference": "with a reference model; it tells how far the batch's first policy is from it",
-    "post_tool": "multi-turn rollouts: response tokens that loss_mask leaves out",
+    "post_tool": "multi-turn rollouts: response tokens that loss_mask leaves out; with step_wise_trajectories, turns "
+    "after a trajectory's first",
     "advantage": "the sign of each token's advantage",
+    "samples": "reward, advantage, length and group of each sequence",
     "metrics": "all that the trainer logs, with its step",
     "not": "the policy ratio by token, which is made in the workers: of it the rules see "
     "policy/loss_metrics/clip_ratio; any ratio with a loss on the rollout's log-probabilities (rollout_is, dppo; "
@@ -97,7 +107,37 @@ class Batches:
             response_mask=batch["response_mask"],
             model_mask=batch["loss_mask"],
             advantages=batch.get("advantages"),
+            **_turns(batch),
         )
+        with self._monitor.guard("integration_errors"):
+            self._monitor.samples(**_samples(batch))
+
+
+def _turns(batch: Any) -> dict[str, Any]:
+    """With step_wise_trajectories a row is a turn, and all but a trajectory's first follow what was said to it."""
+    last = (batch.metadata or {}).get("is_last_step")
+    if last is None or len(last) != len(batch["loss_mask"]):
+        return {}
+    return {"begins_after_tool": [False, *(not one for one in last[:-1])]}
+
+
+def _samples(batch: Any) -> dict[str, Any]:
+    """What is known of each sequence; with step_wise_trajectories of each turn, but the reward, which the last has.
+
+    Rows without a trained token are left out: they only fill the batch up.
+    """
+    mask, about = batch["loss_mask"], batch.metadata or {}
+    n, columns = len(mask), dict[str, Any]()
+    if batch.get("rewards") is not None:
+        last = about.get("is_last_step") or [True] * n
+        rewards = batch["rewards"].reshape(n, -1).sum(1).tolist()
+        columns["reward"] = [one if of else None for one, of in zip(rewards, last, strict=True)]
+    if batch.get("advantages") is not None:
+        columns["advantage"] = of_sequences(batch["advantages"], mask).tolist()
+    if len(uids := about.get("uids") or ()) == n:
+        columns["group"] = uids
+    columns["length"] = lengths = mask.sum(1).tolist()
+    return {name: [one for one, of in zip(values, lengths, strict=True) if of] for name, values in columns.items()}
 
 
 def monitor_of(cfg: Any) -> Monitor:
@@ -107,7 +147,7 @@ def monitor_of(cfg: Any) -> Monitor:
     clip = clip_range(config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
     gspo = config.get(f"{prefix}policy_loss_type") == "gspo"
     monitor = Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
-    add_active(monitor)
+    add_active(monitor, sees=SEES)
     return monitor
 
 

@@ -187,7 +187,7 @@ def _monitor(args: Any, *, rollout: bool) -> Monitor:
     rules = [rule for rule in in_force() if not divided or (rule.link in ROLLOUT_LINKS) == rollout]
     clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
     monitor = Monitor(config=config, clip=clip, rules=rules, catalog=False)
-    add_active(monitor)
+    add_active(monitor, sees=SEES)
     return monitor
 
 

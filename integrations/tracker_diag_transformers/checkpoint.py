@@ -1,13 +1,11 @@
 """The monitor's state in a Trainer's checkpoints: a resumed run raises the alerts of an unbroken one. For TRL too."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-
-_log = logging.getLogger("tracker_diag")
+from tracker_diag.attach.kit import resume
 
 
 def folder_of(args: Any, state: Any) -> Path:
@@ -36,19 +34,12 @@ def load(monitor: Monitor, args: Any, state: Any) -> None:
     with monitor.guard("integration_errors"):
         own, first = (_file(args, state, rank) for rank in (args.process_index, 0))
         file = own if own.exists() else first  # there may be more processes now than there were
-        if not file.exists():
-            _log.warning("%s is not there: the diagnostics of the resumed run begin anew", own)
-            return
-        fresh = monitor.state_dict()
-        try:
-            saved = json.loads(file.read_text())
-            monitor.load_state_dict(
-                saved if file == own else saved | {"intake": {**saved["intake"], "observed": [{}, {}]}}
-            )
-        except Exception:
-            monitor.load_state_dict(fresh)
-            raise
-        monitor.checkpoint(file.parent, state.global_step)  # its own state does not know of it
+        saved = json.loads(file.read_text()) if file.exists() else None
+        if file != own and saved is not None:
+            saved["intake"]["observed"] = [{}, {}]
+        resume(monitor, saved, f"{own} is not there")
+        if saved is not None:
+            monitor.checkpoint(file.parent, state.global_step)  # its own state does not know of it
 
 
 def _file(args: Any, state: Any, rank: int) -> Path:

@@ -6,6 +6,7 @@ from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active
+from tracker_diag_transformers import SEES
 from tracker_diag_transformers.guarded import Guards, one_of, ranks
 
 
@@ -36,6 +37,6 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     if monitor is None:
         monitor = Monitor(config=config, guards=guards, ranks=ranks() if guards else None)
         if accelerator.is_main_process:
-            add_active(monitor, *accelerator.trackers)
+            add_active(monitor, *accelerator.trackers, sees=SEES)
     accelerator.trackers.insert(0, DiagTracker(monitor))
     return monitor

@@ -9,7 +9,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag_transformers import checkpoint, guarded
+from tracker_diag_transformers import SEES, checkpoint, guarded
 
 
 class DiagnosticsCallback(TrainerCallback):
@@ -64,7 +64,7 @@ class DiagnosticsCallback(TrainerCallback):
             return
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
-        add_active(self.monitor, *writers(self.trainer))
+        add_active(self.monitor, *writers(self.trainer), sees=SEES)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self._closed:  # as when something is evaluated after training

@@ -31,6 +31,8 @@ SEES = {
     "advantage": "GRPO, with each of the pairs",
     "prompt": "GRPO: told apart by their token ids",
     "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
+    "samples": "GRPO and RLOO: rewards by function, advantage, length and text of each completion, and the tool calls "
+    "that were answered, by tool; with attach(correct=...) whether it is right",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in AsyncGRPO; "
     "in GRPO with the liger loss of older releases; which of several tools answered. Completions that "
@@ -38,7 +40,9 @@ SEES = {
 }
 
 
-def attach(trainer: Any, *, monitor: Monitor | None = None, guards: Guarded = ()) -> Monitor:
+def attach(
+    trainer: Any, *, monitor: Monitor | None = None, guards: Guarded = (), correct: str | None = None
+) -> Monitor:
     """Watch `trainer.train()`; call it before that, and on every process.
 
     What cannot be seen with the trainer's settings, or with its version, is told by a warning, once.
@@ -49,11 +53,13 @@ def attach(trainer: Any, *, monitor: Monitor | None = None, guards: Guarded = ()
             and that writes to the trackers which the trainer starts. In either case it is closed when training
             ends, just before these are; a second `train()` has one of its own, unless one is given.
         guards: those of the monitor that is made; the trainer does what they decide, as far as docs/guards.md says.
+        correct: name of the reward function that gives 1 for a right answer and 0 for a wrong one, if there is one:
+            for the rules that hold the reward against success.
     """
     require("trl", "trl")
     from tracker_diag_trl.callback import attach_trainer
 
-    return attach_trainer(trainer, monitor, guards)
+    return attach_trainer(trainer, monitor, guards, correct)
 
 
 __getattr__ = on_demand("tracker_diag_trl.callback", "DiagnosticsCallback", "trl", "trl")

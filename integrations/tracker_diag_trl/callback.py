@@ -11,7 +11,8 @@ from transformers import TrainerCallback
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
 from tracker_diag.hooks import HookError, after
-from tracker_diag_trl import TESTED
+from tracker_diag_trl import SEES, TESTED
+from tracker_diag_trl.samples import CompletionSamples
 from tracker_diag_trl.tensors import GrpoTensors
 
 NO_RATIO = (
@@ -26,12 +27,14 @@ _log = logging.getLogger("tracker_diag")
 class DiagnosticsCallback(TrainerCallback):
     """Gives what `trainer` logs, and of GRPO its tensors, to `monitor`; `attach` makes one and puts it in its place."""
 
-    def __init__(self, trainer: Any, monitor: Monitor | None = None, guards: guarded.Guards = ()) -> None:
+    def __init__(
+        self, trainer: Any, monitor: Monitor | None = None, guards: guarded.Guards = (), correct: str | None = None
+    ) -> None:
         guarded.one_of(monitor, guards)
         self._guards = guards
         self._guarded: guarded.Guarded | None = None
         self._trainer, self._given, self._closed = trainer, monitor is not None, False
-        self._hooks = ExitStack()
+        self._correct = correct
         self._begin(monitor)
 
     def _begin(self, monitor: Monitor | None = None) -> None:
@@ -41,8 +44,11 @@ class DiagnosticsCallback(TrainerCallback):
         )
         self._tensors: GrpoTensors | None = None
         self._found = False
+        self._hooks = ExitStack()
         if has_token_ratios(trainer):
             self._look(trainer)
+        if hasattr(trainer, "reward_funcs"):
+            self._look_at_samples(trainer)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._closed and not self._given:
@@ -86,7 +92,8 @@ class DiagnosticsCallback(TrainerCallback):
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
         # Before training an evaluation may be logged, and no tracker be there yet.
-        self._found = add_active(self.monitor, *writers(self._trainer)) or begun
+        found = add_active(self.monitor, *writers(self._trainer), sees=SEES, wait=not begun)
+        self._found = found or begun
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""
@@ -99,19 +106,34 @@ class DiagnosticsCallback(TrainerCallback):
                 name = "_get_per_token_logps_and_entropies"
                 hooks.callback(after(trainer, name, ("model",), tensors.log_probabilities, self.monitor))
                 hooks.callback(after(trainer, "_compute_loss", ("model", "inputs"), tensors.loss, self.monitor))
-                self._hooks = hooks.pop_all()
+                self._hooks.push(hooks.pop_all())
         except HookError as error:
             if trainer.is_world_process_zero():
-                tell_changed("TRL", TESTED, error, "ratios of tokens are not seen, only what the trainer logs")
+                tell_changed("TRL", TESTED, error, "ratios of tokens are not seen")
             return
         self._tensors = tensors
         if not tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
 
+    def _look_at_samples(self, trainer: Any) -> None:
+        """The same for what is known of each completion."""
+        samples = CompletionSamples(trainer, self.monitor, self._correct)
+        scored, whole = "_calculate_rewards", "_generate_and_score_completions"
+        try:
+            with ExitStack() as hooks:
+                hooks.callback(after(trainer, scored, ("completions",), samples.rewards, self.monitor))
+                hooks.callback(after(trainer, whole, (), samples.generation, self.monitor))
+                self._hooks.push(hooks.pop_all())
+        except HookError as error:
+            if trainer.is_world_process_zero():
+                tell_changed("TRL", TESTED, error, "rewards, texts and tool calls of completions are not seen")
 
-def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:
+
+def attach_trainer(
+    trainer: Any, monitor: Monitor | None, guards: guarded.Guards = (), correct: str | None = None
+) -> Monitor:
     """Put a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
-    callback = DiagnosticsCallback(trainer, monitor, guards)
+    callback = DiagnosticsCallback(trainer, monitor, guards, correct)
     trainer.callback_handler.callbacks.insert(0, callback)
     return callback.monitor
 

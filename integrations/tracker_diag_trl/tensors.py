@@ -88,6 +88,7 @@ class GrpoTensors:
             "model_mask": response & inputs["tool_mask"].bool() if "tool_mask" in inputs else response,
             "advantages": inputs["advantages"],
             "control": torch.isin(ids, self._marks),
+            "token_ids": ids,
         } | ({"prompt": _prompts(inputs["prompt_ids"], inputs["prompt_mask"])} if "prompt_ids" in inputs else {})
 
     def _tell_mismatch(self, logprobs: Any, inputs: Mapping[str, Any], shown: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
+from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 
@@ -31,6 +31,8 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage; none for rejected tokens",
     "env": "data_source of each sequence; in v0 trainers",
     "prompt": "uid of each sequence; in v0 trainers",
+    "samples": "score, advantage, length and group of each sequence; in v0 trainers also data source, turns, acc as "
+    "whether it is right, and the numbers that the reward function tells besides, as parts of the reward",
     "metrics": "all that Tracking.log is given, with its step",
     "not": "the policy ratio by token, which is made in the actor's workers: of it the rules see actor/ppo_kl and "
     "actor/pg_clipfrac; which of several tools answered",
@@ -54,7 +56,13 @@ _ADVANTAGES = {
 }
 """Where each trainer looks the function up that adds advantages to the batch."""
 
-_WANTED = ("old_log_probs", "rollout_log_probs", "ref_log_prob", "response_mask", "attention_mask")
+KNOWN = {
+    "uid", "data_source", "__num_turns__", "acc", "score", "index", "tool_call_counts", "min_global_steps",
+    "max_global_steps",
+}  # fmt: skip
+"""Names in `non_tensor_batch` that are verl's own, and no part of a reward."""
+
+_WANTED = ("responses", "old_log_probs", "rollout_log_probs", "ref_log_prob", "response_mask", "attention_mask")
 
 _log = logging.getLogger("tracker_diag")
 
@@ -74,7 +82,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     settings = dotted(dict(config or {}))
     if monitor is None:
         monitor = _monitor(settings)
-        add_active(monitor)
+        add_active(monitor, sees=SEES)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()
@@ -154,6 +162,9 @@ class _Watch:
         if oldest is None and "min_global_steps" in data.non_tensor_batch:
             oldest = list(data.non_tensor_batch["min_global_steps"])
         self._observe(now, mask, _labels(now, mask, data.non_tensor_batch) | self._lag(oldest))
+        with self._monitor.guard("integration_errors"):
+            if columns := _samples(now, mask, data.non_tensor_batch):
+                self._monitor.samples(**columns)
 
     def _on_log(self, given: Mapping[str, Any]) -> None:
         if id(given["self"]) != self._tracking:
@@ -180,6 +191,8 @@ class _Watch:
         masks: dict[str, Any] = {"model_mask": mask}
         if "attention_mask" in tensors:
             masks["response_mask"] = tensors["attention_mask"][:, -mask.shape[1] :]
+        if "responses" in tensors:
+            masks["token_ids"] = tensors["responses"]
         applied = None
         if "rollout_is_weights" in tensors:
             applied = tensors["rollout_is_weights"] * tensors["response_mask"]
@@ -204,3 +217,28 @@ def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) ->
     if "uid" in others:  # one for all samples of a prompt
         labels["prompt"] = [str(uid) for uid in others["uid"]]
     return labels
+
+
+def _samples(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of each sequence: its score, parts of that, and how long it is."""
+    columns: dict[str, Any] = {}
+    n, width = mask.shape
+    if "token_level_scores" in tensors:
+        columns["reward"] = tensors["token_level_scores"].sum(1)
+    if "advantages" in tensors:
+        columns["advantage"] = of_sequences(tensors["advantages"], mask)
+    if "attention_mask" in tensors:
+        columns["length"] = tensors["attention_mask"][:, -width:].sum(1)
+        columns["truncated"] = columns["length"] >= width  # as verl counts them
+        if "responses" in tensors:
+            columns["tokens"] = tensors["responses"]
+    for name, theirs in (("group", "uid"), ("env", "data_source"), ("turns", "__num_turns__"), ("correct", "acc")):
+        if theirs in others and len(others[theirs]) == n:
+            columns[name] = [*others[theirs]]
+    # What the reward function told besides the score lies there under names of its own.
+    parts = {name: values for name, values in others.items() if name not in KNOWN and _numbers(values, n)}
+    return columns | ({"components": parts} if parts else {})
+
+
+def _numbers(values: Any, n: int) -> bool:
+    return len(values) == n and all(isinstance(one, int | float) for one in values.tolist())

@@ -1,3 +1,4 @@
+import json
 import math
 from importlib.metadata import version
 
@@ -6,8 +7,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
 
-from tracker_diag import Monitor
+from tracker_diag import Monitor, diagnose
 from tracker_diag.attach import kit
+from tracker_diag.backends.jsonl import unused_folder
 from tracker_diag.backends.notify import NOTIFY
 from tracker_diag.errors import MissingExtra
 from tracker_diag.hooks import HookError, after, before
@@ -67,13 +69,37 @@ def test_every_clip_range_is_one_that_a_monitor_takes(low, high, clip):
     Monitor(rules=(), clip=clip)
 
 
+def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "of_ours"))
+    sees = {"policy, mismatch": "always", "post_tool": "", "not": "reference"}
+    assert not kit.add_active(monitor, sees=sees, wait=True)
+    assert monitor.backends == ()
+    assert not kit.add_active(monitor, sees=sees)
+    assert not kit.add_active(monitor, sees=sees)
+    (backend,) = monitor.backends
+    said = capsys.readouterr().err
+    assert said.count("writes to") == 1
+    assert "findings.jsonl; looks for policy, mismatch (" in " ".join(said.split())
+    monitor.log({"reward": 0.5}, 3)
+    monitor.close()
+    lines = [json.loads(line) for line in (backend.folder / "metrics.jsonl").read_text().splitlines()]
+    assert (lines[0]["step"], lines[0]["reward"]) == (3, 0.5)
+    assert backend.folder.parent == tmp_path / "of_ours"
+    assert diagnose(str(backend.folder)).summary.last_step == 3
+
+
+def test_two_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    assert len({unused_folder() for _ in range(3)}) == 3
+
+
 @pytest.mark.slow
 def test_a_run_that_is_underway_is_written_to(mlflow_store, monitor):
     import mlflow
 
-    assert not kit.add_active(monitor)
+    assert not kit.add_active(monitor, sees={}, wait=True)
     with mlflow.start_run() as run:
-        assert kit.add_active(monitor)
+        assert kit.add_active(monitor, sees={})
         monitor.log({"reward": 0.5}, 0)
         monitor.close()
     assert [backend.name for backend in monitor.backends] == ["mlflow"]
@@ -85,9 +111,9 @@ def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_howeve
 ):
     monkeypatch.setenv(NOTIFY, receive().url)
     monitor, writer = Monitor(), SummaryWriter(str(tmp_path / "run"))
-    assert not kit.add_active(monitor)
+    assert not kit.add_active(monitor, sees={})
     for _ in range(3):
-        assert kit.add_active(monitor, None, object(), writer)
+        assert kit.add_active(monitor, None, object(), writer, sees={})
     assert [backend.name for backend in monitor.backends] == ["notify", "tensorboard"]
     for step in range(6):
         monitor.log({"loss": 1.0 if step < 4 else math.nan}, step)
@@ -102,7 +128,7 @@ def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_howeve
 
 def test_an_address_that_cannot_be_used_costs_the_alerts_there_and_nothing_else(monitor, monkeypatch):
     monkeypatch.setenv(NOTIFY, "no-address")
-    assert not kit.add_active(monitor)
+    assert not kit.add_active(monitor, sees={})
     assert "expected scheme://" in monitor.failures[0]
 
 
@@ -111,7 +137,7 @@ def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monito
         raise ConnectionError("no server")
 
     monkeypatch.setattr(kit, "active_backends", down)
-    assert not kit.add_active(monitor)
+    assert not kit.add_active(monitor, sees={})
     assert monitor.health["integration_errors"] == 1
     assert "no server" in monitor.failures[0]
 

@@ -192,6 +192,14 @@ def test_non_finite_values_are_told_only_where_they_count():
             {"control": np.full((2, 3), 3)},
             "control: int64 with values other than 0 and 1 given, expected booleans, or 0 and 1",
         ),
+        (
+            {"begins_after_tool": [0.5, 0.0]},
+            "begins_after_tool: float64 with values other than 0 and 1 given, expected booleans, or 0 and 1",
+        ),
+        (
+            {"begins_after_tool": [True]},
+            "begins_after_tool: shape (1,) given, expected (2, 3), or (2,), one per sequence",
+        ),
         ({"applied_weights": np.ones((2, 2))}, "applied_weights: shape (2, 2) given, expected (2, 3), as logprobs has"),
     ],
 )  # fmt: skip

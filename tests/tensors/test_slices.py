@@ -28,6 +28,25 @@ def test_model_tokens_before_and_after_a_tool_result():
     assert labels(response, model) == [[OUT, OUT, TEXT, TEXT, OUT, OUT, POST, POST, OUT]]
 
 
+def test_a_turn_whose_prompt_ends_with_a_tool_result_is_after_it_from_its_first_token_on():
+    """One trajectory, a turn a row: the tool's answer to the first row stands in the second row's prompt."""
+    model = np.array([[0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 1, 0, 1, 1]], bool)
+    response = model | np.array([[0] * 5, [0] * 5, [0, 0, 1, 0, 0]], bool)
+    zero = np.zeros(model.shape, np.float32)
+    given = {"logprobs": zero, "old_logprobs": zero, "model_mask": model, "response_mask": response}
+    batch = TokenBatch.of(**given, begins_after_tool=[False, True, False])
+    rows = label(batch, Names())
+    context, since = (rows[name].reshape(model.shape).tolist() for name in ("context", "after_tool_k"))
+    assert context[0] == [OUT, TEXT, TEXT, OUT, OUT]
+    assert context[1] == [OUT, OUT, POST, POST, OUT]
+    assert context[2] == [OUT, TEXT, OUT, POST, POST]
+    assert (since[1], since[2]) == ([2, 2, 0, 0, 2], [2, 2, 2, 0, 0])
+    assert "turn" not in rows  # which one a row is, nobody has said
+    ragged = {name: [row[:4] for row in of] for name, of in given.items()}
+    packed = TokenBatch.of(**ragged, begins_after_tool=[False, True, False])
+    assert label_context(packed).reshape(3, 4).tolist() == [row[:4] for row in context]
+
+
 def test_a_tool_result_counts_only_in_its_own_sequence():
     response = [[1, 1, 1], [1, 1, 1]]
     model = [[1, 0, 1], [1, 1, 1]]

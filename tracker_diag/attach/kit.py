@@ -1,8 +1,8 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
-Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), hooks on a framework
-that may have changed (`unless_changed`, `tell_changed`), a batch as a driver has it (`observe_before_update`), and a
-class that needs the framework (`on_demand`).
+Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), the state of an
+earlier process (`resume`), hooks on a framework that may have changed (`unless_changed`, `tell_changed`), a batch as a
+driver has it (`observe_before_update`, `of_sequences`), and a class that needs the framework (`on_demand`).
 """
 
 import logging
@@ -12,13 +12,18 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from rich.text import Text
+
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.discovery import active_backends, backend_of
+from tracker_diag.backends.jsonl import JsonlBackend, unused_folder
 from tracker_diag.backends.notify import Notifier, from_environment
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError
+from tracker_diag.metrics.series import PAIRS
 from tracker_diag.monitor import Monitor
 from tracker_diag.postmortem.live import leave_one
+from tracker_diag.report.console import say, unbroken
 
 NOTHING = "nothing of it is watched"
 USUAL_CLIP = 0.2
@@ -55,20 +60,23 @@ def clip_range(low: object, high: object = None) -> tuple[float, float]:
     return min(below, 0.999), above or below
 
 
-def add_active(monitor: Monitor, *writers: object) -> bool:
+def add_active(monitor: Monitor, *writers: object, sees: Mapping[str, str], wait: bool = False) -> bool:
     """Write to the runs that are underway in this process, and tell people by TRACKER_DIAG_NOTIFY.
 
-    Each run is written to once, however often this is called. What fails is counted, as with all that is done while
-    a framework trains.
+    Each run is written to once, however often this is called. Where there is none, a folder of JSON Lines in
+    TRACKER_DIAG_DIR, or `.tracker_diag`, stands for it. One line says where to and what is looked for. What fails is
+    counted, as with all that is done while a framework trains.
 
     Args:
         writers: what the framework itself logs through, for runs that cannot be found in a process: a
             `SummaryWriter`, a logger of Lightning, a tracker of accelerate. One that we do not know is left out.
+        sees: what the integration sees, by name, as its `SEES`.
+        wait: a run may still begin, and this be called again: no folder is made yet.
 
     Returns:
         Whether there is any run.
     """
-    runs = False
+    before, runs = monitor.backends, False
     with monitor.guard("integration_errors"):
         for backend in (*(one for writer in writers if (one := _written_by(writer))), *active_backends()):
             runs = True
@@ -78,8 +86,15 @@ def add_active(monitor: Monitor, *writers: object) -> bool:
             names = [backend.address["run"] for backend in monitor.backends if "run" in backend.address]
             for people in from_environment(names[0] if names else None):
                 monitor.add(people)
-    if runs:
-        leave_one(monitor)
+    with monitor.guard("integration_errors"):
+        if not (runs or wait or any(one.page for one in monitor.backends)):
+            monitor.add(JsonlBackend(unused_folder()))
+        if new := [one for one in monitor.backends if one not in before and one.page]:
+            pairs = [pair for pair in PAIRS if any(pair in name.split(", ") for name in sees)]
+            looked = f"; looks for {', '.join(pairs)} (tracker-diag integrations says when they come)" if pairs else ""
+            names = [f"{one.name}, see it with  {one.page}" for one in new]
+            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), f"writes to {'; '.join(names)}{looked}")))
+            leave_one(monitor)
     return runs
 
 
@@ -92,6 +107,30 @@ def _written_by(writer: Any) -> Backend | None:
 def _add_once(monitor: Monitor, backend: Backend) -> None:
     if all((one.name, one.address) != (backend.name, backend.address) for one in monitor.backends):
         monitor.add(backend)
+
+
+def resume(monitor: Monitor, saved: Any, missing: str) -> None:
+    """Go on with the state that a framework's checkpoint holds, for a run that is resumed from there.
+
+    A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
+    so.
+
+    Args:
+        saved: what `Monitor.state_dict` gave; None where the checkpoint holds none.
+        missing: what is said to be without a state then.
+    """
+    if monitor.step is not None:
+        return
+    if saved is None:
+        _log.warning("%s: the diagnostics of the resumed run begin anew", missing)
+        return
+    with monitor.guard("integration_errors"):
+        fresh = monitor.state_dict()
+        try:
+            monitor.load_state_dict(saved)
+        except Exception:
+            monitor.load_state_dict(fresh)
+            raise
 
 
 @contextmanager
@@ -154,6 +193,11 @@ def observe_before_update(
         monitor.observe(old_logprobs=old, rollout_logprobs=rollout, applied_weights=applied_weights, **labels)
     if ref is not None:
         monitor.observe(logprobs=old, ref_logprobs=ref, **labels)
+
+
+def of_sequences(values: Any, mask: Any) -> Any:
+    """(B,) the mean of `values` (B, T) over each sequence's tokens of `mask`; 0 where it has none."""
+    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
 def on_demand(module: str, name: str, needs: str, extra: str) -> Callable[[str], Any]:

@@ -7,11 +7,16 @@ Each line is flushed to the operating system at once, so a killed process loses 
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import TextIO
 
 from tracker_diag.backends.base import Backend
+from tracker_diag.backends.delivery import journal
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
@@ -62,6 +67,17 @@ class JsonlBackend(Backend):
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._metrics.close()
         self._findings.close()
+
+
+def unused_folder() -> Path:
+    """A new folder for a run that no tracker has, among the journals, by its hour and process."""
+    name = f"run-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}-{os.getpid()}"
+    for number in count():
+        path = journal.folder() / f"{name}{f'-{number}' if number else ''}"
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError
 
 
 def _write(file: TextIO, line: dict[str, object]) -> None:

@@ -78,9 +78,9 @@ class Curves:
         return {name: self._of[name].points() for name in chosen(summary, self._of)}
 
     def state_dict(self) -> dict[str, Any]:
-        """In JSON values; `load_state_dict` goes on from it."""
-        of = {name: [one.every, one.rows, one.steps, one.values] for name, one in self._of.items()}
-        return {"step": self._step, "new": sorted(self._new), "of": of}
+        """In JSON values, and no class of ours; `load_state_dict` goes on from it."""
+        of = {str(name): [one.every, one.rows, one.steps, one.values] for name, one in self._of.items()}
+        return {"step": self._step, "new": sorted(map(str, self._new)), "of": of}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._step, self._new = state["step"], set(state["new"])

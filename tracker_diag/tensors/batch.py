@@ -50,6 +50,9 @@ class Tensors(TypedDict, total=False):
     after_tool: Tensor
     """Bool or 0/1: tokens that follow a tool result, if you know better than the masks do; otherwise a gap in
     `model_mask` counts as one."""
+    begins_after_tool: Tensor
+    """Bool or 0/1, one value per sequence: its prompt ends with a tool result, as where each turn of a trajectory is a
+    sequence of its own. Then its tokens follow one from the first on."""
     sequence_ids: Tensor
     """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
     tool: Tensor

@@ -13,7 +13,7 @@ from tracker_diag.stats.arrays import Array, IntArray, on_device
 NAMED = ("tool", "env")
 """Labels whose codes have names."""
 
-KINDS = {"turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf"}
+KINDS = {"turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf", "begins_after_tool": "biuf"}
 """Labels that are numbers, and the kinds of dtype that say them."""
 
 LABELS = (*NAMED, "prompt", *KINDS)

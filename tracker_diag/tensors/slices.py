@@ -76,16 +76,20 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     Only model tokens have rows, and they have them before any rejection or clipping mask of the trainer, so
     that what the optimiser drops is still seen. `context` and, where the masks show tool results,
     `turn` and `after_tool_k` follow from the masks. A tool token is a response token that the policy
-    did not sample, after the sequence's first model token; what stands before that is its prompt.
+    did not sample, after the sequence's first model token; what stands before that is its prompt, which may end with
+    a tool result too, where `begins_after_tool` says so.
     """
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
     answered = batch.running_count(tool)
-    after = answered > 0 if batch.after_tool is None else batch.after_tool
+    begins = batch.labels.get("begins_after_tool")
+    resulted = answered > 0 if begins is None else (answered > 0) | begins
+    after = resulted if batch.after_tool is None else batch.after_tool
 
     rows: dict[Dimension, Array] = {"context": after * np.int32(1)}
     if batch.after_tool is None:
-        rows["after_tool_k"] = _since_result(batch, tool, answered)
+        rows["after_tool_k"] = _since_result(batch, tool, resulted)
+    if batch.after_tool is None and begins is None:
         # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
         rows["turn"] = _counted(batch.running_count(tool & ~_before(tool)), "turn")
     given = batch.labels
@@ -125,13 +129,13 @@ def _named(batch: TokenBatch, dimension: Literal["tool", "env"], names: Names) -
     return table[xp.where(codes < 0, len(known) + 1, xp.clip(codes, 0, len(known)))]
 
 
-def _since_result(batch: TokenBatch, tool: Array, answered: Array) -> Array:
+def _since_result(batch: TokenBatch, tool: Array, resulted: Array) -> Array:
     """(N,) 0 on the first `FIRST` model tokens after a tool result, 1 on later ones, 2 before any result."""
     xp = namespace(tool)
     model = batch.running_count(batch.model_mask)
     at_result = batch.running_max(xp.where(tool, model, 0))
     later = model - at_result > FIRST
-    return xp.where(answered == 0, 2, later * np.int32(1))
+    return xp.where(resulted, later * np.int32(1), 2)
 
 
 def _before(flags: Array) -> Array:

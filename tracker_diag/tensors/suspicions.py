@@ -116,13 +116,12 @@ def told_by(given: Collection[str]) -> str:
     """From which of the tensors that came it is taken which tokens come after a tool."""
     if "after_tool" in given:
         return "as after_tool says"
-    if "model_mask" in given:
-        return (
-            "what follows a gap of model_mask within response_mask"
-            if "response_mask" in given
-            else ("what follows a gap of model_mask")
-        )
-    return "what follows a gap of response_mask" if "response_mask" in given else ""
+    mask = "model_mask" if "model_mask" in given else "response_mask" if "response_mask" in given else ""
+    if not mask:
+        return ""
+    within = " within response_mask" if {"model_mask", "response_mask"} <= {*given} else ""
+    begins = ", and sequences that begin after one" if "begins_after_tool" in given else ""
+    return f"what follows a gap of {mask}{within}{begins}"
 
 
 POSITIVE = 1e-3

@@ -112,7 +112,7 @@ def watched():
 
     def counts(pair):
         monitor.close()
-        (table,) = captured.tables
+        (table,) = (one for one in captured.tables if one.name == "diag/slices")
         at = table.columns.index("count")
         return {row[1]: row[at] for row in table.rows if row[0] == pair}
 

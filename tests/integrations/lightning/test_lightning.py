@@ -227,6 +227,25 @@ def test_attach_and_a_second_fit(tmp_path):
     assert run.loggers == []
 
 
+def test_a_resumed_fit_goes_on_with_its_baselines_and_one_without_a_state_says_so(tmp_path, make_batch, caplog):
+    def fit(steps, callback, path=None):
+        one = trainer(tmp_path, [callback] if callback else [], steps=steps)
+        one.fit(Agent(make_batch if callback else None), loader(20), ckpt_path=path)
+        one.save_checkpoint(tmp_path / "saved.ckpt")
+        return tmp_path / "saved.ckpt"
+
+    first, second, without = (td.Monitor() for _ in range(3))
+    file = fit(6, DiagnosticsCallback(monitor=first))
+    with caplog.at_level("WARNING", logger="tracker_diag"):
+        fit(10, DiagnosticsCallback(monitor=second), file)
+        assert not [one for one in caplog.messages if "begin anew" in one]
+        fit(10, DiagnosticsCallback(monitor=without), fit(6, None))
+    assert [one for one in caplog.messages if "begin anew" in one]
+    assert first.failures == second.failures == without.failures == []
+    assert second.summary().steps == first.summary().steps + 4
+    assert without.summary().steps == 4
+
+
 def test_it_works_in_the_package_of_the_older_name(tmp_path):
     import pytorch_lightning
 

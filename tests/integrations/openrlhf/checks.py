@@ -114,7 +114,7 @@ def watched():
 
     def counts(pair):
         monitor.close()
-        (table,) = captured.tables
+        (table,) = (one for one in captured.tables if one.name == "diag/slices")
         at = table.columns.index("count")
         return {row[1]: row[at] for row in table.rows if row[0] == pair}
 
@@ -156,6 +156,10 @@ def test_tokens_are_sliced_by_the_action_ranges(a_trainer, watched, rng):
     assert watched.counts("policy") == {}
     assert watched.captured.own[1]["rollout/reward_mean"] == status["rollout/reward_mean"] == 0.5
     assert watched.captured.own[1]["ppo_kl"] == 0.01
+    told = watched.captured.scalars(1)
+    assert (told["diag/samples/reward"], told["diag/samples/truncated_share"]) == (0.5, 0.0)
+    assert told["diag/samples/response_length"] > 0
+    assert watched.monitor.failures == []
 
 
 def test_what_openrlhf_computes_is_as_without_us(a_trainer, watched):

@@ -258,6 +258,109 @@ def test_an_evaluation_in_between_leaves_the_ratios_alone():
     assert monitor.failures == []
 
 
+class Scored(gymnasium.Wrapper):
+    """CartPole with a word on success at the end of an episode; its reward may be lost."""
+
+    def __init__(self, env, pays):
+        super().__init__(env)
+        self.pays, self.steps = pays, 0
+
+    def reset(self, **given):
+        self.steps = 0
+        return self.env.reset(**given)
+
+    def step(self, action):
+        seen, reward, ended, cut, info = self.env.step(action)
+        self.steps += 1
+        if ended or cut:
+            info["is_success"] = self.steps > 20
+        return seen, reward * self.pays, ended, cut, info
+
+
+@pytest.mark.parametrize("algorithm", [PPO, DQN])
+def test_episodes_are_told_with_return_success_and_environment(algorithm):
+    class Counting(DiagnosticsCallback):
+        """Counts by itself."""
+
+        def _on_step(self):
+            seen.extend(info for info in self.locals["infos"] if "episode" in info)
+            return super()._on_step()
+
+    seen, backend = [], CapturingBackend()
+    given = SMALL if algorithm is PPO else {"device": "cpu"}
+    env = make_vec_env(lambda: Scored(gymnasium.make("CartPole-v1"), pays=1.0), n_envs=2, seed=0)
+    model = algorithm("MlpPolicy", env, seed=0, **given)
+    model.learn(512, callback=Counting(monitor=td.Monitor([backend])))
+    rows = [backend.scalars(step) for step in backend.records]
+    told = {name: [row[f"diag/samples/{name}"] for row in rows if f"diag/samples/{name}" in row]
+            for name in ("reward", "success_rate", "truncated_share")}  # fmt: skip
+    assert min(told["reward"]) >= min(one["episode"]["r"] for one in seen)
+    assert max(told["reward"]) <= max(one["episode"]["r"] for one in seen)
+    assert {0.0 < one < 1.0 for one in told["success_rate"]} >= {True}
+    assert set(told["truncated_share"]) == {0.0}
+    (table,) = [one for one in backend.tables if one.name == "diag/samples"][-1:]
+    assert {row[table.columns.index("env")] for row in table.rows} <= {"0", "1"}
+
+
+def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
+    fired = []
+    for pays in (0.0, 1.0):
+        env = make_vec_env(lambda pays=pays: Scored(gymnasium.make("CartPole-v1"), pays), n_envs=4, seed=0)
+        callback = DiagnosticsCallback()
+        PPO("MlpPolicy", env, seed=0, **SMALL | {"n_steps": 32, "n_epochs": 1}).learn(5_120, callback=callback)
+        assert callback.monitor.failures == []
+        fired.append({one.rule.id for one in callback.monitor.summary().findings if one.fired is not None})
+        (folder,) = callback.monitor.backends  # nobody has a tracker here
+        rows = [json.loads(line) for line in (folder.folder / "findings.jsonl").read_text().splitlines()]
+        assert ("REW001" in {row.get("rule") for row in rows if row.get("state") == "firing"}) == (not pays)
+    assert "REW001" in fired[0]
+    assert "REW001" not in fired[1]
+
+
+def test_a_model_that_is_saved_and_loaded_goes_on_with_its_baselines(tmp_path, caplog):
+    backend, callback = CapturingBackend(), DiagnosticsCallback()
+    model = ppo()
+    model.learn(1024, callback=callback)
+    model.save(tmp_path / "model.zip")
+    before = callback.monitor.state_dict()
+    loaded = PPO.load(tmp_path / "model.zip", env=model.get_env(), device="cpu")
+    monitor = td.Monitor([backend])
+    with caplog.at_level("WARNING", logger="tracker_diag"):
+        loaded.learn(512, callback=DiagnosticsCallback(monitor=monitor), reset_num_timesteps=False)
+    assert monitor.failures == []
+    assert not [one for one in caplog.messages if "begin anew" in one]
+    assert sorted(backend.own) == [1280, 1536]
+    assert monitor.summary().steps == 4 + 2
+    old, new = (one["windows"]["policy"]["with_signal"] for one in (before, monitor.state_dict()))
+    assert new == old + 1  # the updates after each of the two rollouts, both with the last row
+
+
+def test_a_model_that_is_saved_underway_has_the_state_of_then(tmp_path):
+    class Saves(DiagnosticsCallback):
+        def _on_rollout_end(self):
+            super()._on_rollout_end()
+            self.model.save(tmp_path / f"{self.num_timesteps}.zip")
+
+    ppo().learn(768, callback=Saves())
+    state = PPO.load(tmp_path / "768.zip", device="cpu").tracker_diag
+    monitor = td.Monitor()
+    monitor.load_state_dict(state)
+    assert (monitor.step, monitor.summary().steps) == (512, 2)
+
+
+def test_a_model_that_goes_on_without_a_state_says_so_and_a_damaged_one_is_counted(caplog):
+    model = ppo()
+    model.learn(256)
+    with caplog.at_level("WARNING", logger="tracker_diag"):
+        model.learn(256, callback=DiagnosticsCallback(), reset_num_timesteps=False)
+        assert [one for one in caplog.messages if "begin anew" in one]
+    model.tracker_diag = {"version": 0}
+    monitor = td.Monitor()
+    model.learn(256, callback=DiagnosticsCallback(monitor=monitor), reset_num_timesteps=False)
+    assert monitor.health["integration_errors"] == 1
+    assert monitor.summary().steps == 1
+
+
 def test_the_next_learn_has_a_monitor_of_its_own():
     callback = DiagnosticsCallback()
     model = ppo()

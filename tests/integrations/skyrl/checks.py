@@ -94,7 +94,7 @@ def watched():
 
     def counts(pair):
         monitor.close()
-        (table,) = captured.tables
+        (table,) = (one for one in captured.tables if one.name == "diag/slices")
         at = table.columns.index("count")
         return {row[1]: row[at] for row in table.rows if row[0] == pair}
 
@@ -136,6 +136,25 @@ def test_left_padded_tokens_are_sliced_by_loss_mask(watched, rng):
     assert watched.counts("reference") == found
     assert watched.counts("policy") == {}
     assert watched.captured.own[1] == {"policy/policy_entropy": 0.7, "reward/avg_raw_reward": 0.5}
+
+
+def test_turns_in_rows_of_their_own_are_after_the_tool_from_the_second_on(watched, rng):
+    """As `step_wise_trajectories` has it: what the tool said to a turn stands in the prompt of the next row."""
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    batch = made(rng)
+    batch["loss_mask"] = batch["response_mask"].clone()  # no row has a gap
+    batch["rewards"] = torch.zeros(batch["loss_mask"].shape)
+    batch["rewards"][:, -1] = torch.tensor([float(row % 4 == 3) for row in range(ROWS)])
+    batch.metadata = {"is_last_step": [row % 2 == 1 for row in range(ROWS)], "uids": [str(r // 4) for r in range(ROWS)]}
+    sync_step(trainer, 1, batch)
+    found = watched.counts("mismatch")
+    tokens = batch["loss_mask"].sum(1)
+    assert (found["text_only"], found["post_tool"]) == (int(tokens[::2].sum()), int(tokens[1::2].sum()))
+    told = watched.captured.scalars(1)
+    assert told["diag/samples/reward"] == 0.5  # of the last turns alone
+    assert told["diag/samples/effective_groups"] == ROWS // 4
+    assert watched.monitor.failures == []
 
 
 def test_the_fully_asynchronous_trainer_is_seen_where_it_trains_and_logs(watched, rng):

@@ -142,6 +142,7 @@ def test_the_trainers_own_rows_are_the_same_with_and_without(result):
         return {key: value for key, value in row.items() if not key.startswith(TIMES)}
 
     assert [untimed(row) for row in plain["own"]] == [untimed(row) for row in ours["own"]]
+    assert plain["weights"] == ours["weights"]
     before, after = plain["mlflow"]["metrics"], ours["mlflow"]["metrics"]
     assert {key for key in after if not key.startswith("diag/")} == set(before)
     for key in before:
@@ -241,6 +242,44 @@ def test_other_trainers_are_seen_by_what_they_log(result):
         is_sound(run)
         assert run["slices"] == []
         assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["2"])
+
+
+PLANTED = {"tool": ("ENV001", "tool:lookup"), "zero": ("REW001", "all"), "length": ("REW010", "all")}
+"""The rule that names each planted fault, and the slice."""
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, fault):
+    def fired(run):
+        return {(one["rule"], one["slice"]) for one in run["findings"] if one["fired"] is not None}
+
+    run, healthy = (result("faults")[name] for name in (fault, "healthy"))
+    is_sound(run)
+    is_sound(healthy)
+    rule, on = PLANTED[fault]
+    assert (rule, on) in fired(run)
+    assert rule not in {name for name, _ in fired(healthy)}
+    assert rule not in healthy["blind"]
+    (folder,) = run["sources"]  # with report_to=[] there is no tracker
+    rows = [json.loads(line) for line in (Path(folder) / "findings.jsonl").read_text().splitlines()]
+    assert (rule, on, "firing") in {(row.get("rule"), row.get("slice"), row.get("state")) for row in rows}
+
+
+def test_samples_are_what_the_trainer_logs_itself(result):
+    run = result("faults")["tool"]
+    calls = 0
+    for row in run["own"][:-1]:
+        ours = run["scalars"][str(row["step"])]
+        theirs = {
+            "reward": row["reward"], "response_length": row["completions/mean_length"],
+            "truncated_share": row["completions/clipped_ratio"], "tool_failure_rate": row["tools/failure_frequency"],
+            "tool_calls": row["tools/call_frequency"], "reward_component:wordy": row["rewards/wordy/mean"],
+            "success_rate": row["rewards/right/mean"],
+        }  # fmt: skip
+        for name, value in theirs.items():
+            assert ours[f"diag/samples/{name}"] == pytest.approx(value, abs=1e-6), name
+        calls += ours["diag/samples/tool_calls"]
+    assert calls > 0
 
 
 def test_an_environments_answers_are_tool_results(tmp_path, zygote):

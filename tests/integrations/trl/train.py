@@ -4,9 +4,11 @@ What the test looks at is written to FOLDER/result-<rank>.json. The tests have z
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
+import random
 import shutil
 import sys
 import time
@@ -16,7 +18,7 @@ from pathlib import Path
 import torch
 import trl
 from datasets import Dataset
-from task import CHECKPOINT, Lookup, judge, prompts, tokenizer
+from task import CHECKPOINT, Lookup, judge, prompts, tokenizer, value_of
 from tracker_diag_trl import attach
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 from transformers.integrations import MLflowCallback
@@ -109,10 +111,18 @@ def rows(trainer):
     return [row for one in trainer.callback_handler.callbacks if isinstance(one, Widening) for row in one.rows]
 
 
-def watched(trainer):
+def weights(trainer):
+    """A hash of all weights, bit by bit."""
+    found = hashlib.sha256()
+    for one in trainer.model.state_dict().values():
+        found.update(one.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def watched(trainer, **given):
     """Attach, train, and tell what came of it."""
     with warnings_of_ours() as said:
-        monitor = attach(trainer)
+        monitor = attach(trainer, **given)
         kept = CapturingBackend()
         monitor.add(kept)
         began = time.perf_counter()
@@ -127,9 +137,15 @@ def watched(trainer):
         "metrics": kept.own,
         "own": rows(trainer),
         "scalars": {step: kept.scalars(step) for step in kept.records},
-        "slices": [dict(zip(table.columns, row, strict=True)) for table in kept.tables for row in table.rows],
+        "slices": [
+            dict(zip(table.columns, row, strict=True))
+            for table in kept.tables
+            if table.name == "diag/slices"
+            for row in table.rows
+        ],
         "health": dict(monitor.health),
         "failures": monitor.failures,
+        "sources": [one.source for one in monitor.backends if one.source],
         "algorithm": algorithm_of(monitor.config),
         "calls": getattr(trainer, "calls", []),
     }
@@ -191,10 +207,11 @@ def user_rows(folder):
     def plain():
         trainer = grpo(folder, **SMALL, report_to=["mlflow"])
         trainer.train()
-        return {"own": rows(trainer)}
+        return {"own": rows(trainer), "weights": weights(trainer)}
 
     def with_us():
-        return watched(grpo(folder, **SMALL, report_to=["mlflow"]))
+        trainer = grpo(folder, **SMALL, report_to=["mlflow"])
+        return watched(trainer) | {"weights": weights(trainer)}
 
     return {"plain": in_mlflow(folder, "plain", plain), "with_us": in_mlflow(folder, "with_us", with_us)}
 
@@ -373,8 +390,6 @@ def guarded(folder):
 
 def environment(folder):
     """An environment for each rollout, whose method is the tool and which gives the reward."""
-    from task import value_of
-
     met = Counter()
 
     class Desk:
@@ -398,6 +413,48 @@ def environment(folder):
 
     made = grpo(folder, tools=False, more={"environment_factory": Desk}, **SMALL)
     return watched(made) | {"met": dict(met)}
+
+
+def faults(folder):
+    """The same short run, healthy and with a fault planted in what it is rewarded by or in its tool."""
+
+    def wordy(completions, **_):
+        """Pays for length, whatever is said."""
+        return [min(len(said[-1].get("content") or "") / 40, 1.0) for said in completions]
+
+    def right(completions, answer, **_):
+        return judge(errs=0.0)(completions, answer)
+
+    def nothing(completions, **_):
+        """A scorer that does not find the answer, whatever it is."""
+        return [0.0 for _ in completions]
+
+    def run(paid, steps, breaks=False):
+        luck = random.Random(0)
+
+        def lookup(key: str) -> str:
+            """Look up.
+
+            Args:
+                key: Key.
+            """
+            if breaks and luck.random() < 0.5:
+                raise ConnectionError("the index is away")
+            return f"value {value_of(key)}"
+
+        rewards = [wordy, right, nothing]
+        weights = [float(one is paid) for one in rewards]
+        quick = {"per_device_train_batch_size": 16, "learning_rate": 1e-3}
+        more = {"reward_funcs": rewards, "tools": [lookup]}
+        trainer = grpo(folder, tools=False, more=more, max_steps=steps, reward_weights=weights, **quick)
+        return watched(trainer, correct="right")
+
+    return {
+        "healthy": run(right, 40),
+        "tool": run(right, 20, breaks=True),
+        "zero": run(nothing, 20),
+        "length": run(wordy, 75),
+    }
 
 
 def ppo(folder):

@@ -100,10 +100,15 @@ def rng():
     return np.random.default_rng(0)
 
 
+def slices(tracking):
+    (table,) = (one for one in tracking.captured.tables if one.name == "diag/slices")
+    return table
+
+
 def counts(tracking, pair):
     """Tokens by slice of what was observed and has no step yet, or of the step that is underway."""
     tracking.diag.close()
-    (table,) = tracking.captured.tables
+    table = slices(tracking)
     at = table.columns.index
     return {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == pair}
 
@@ -140,7 +145,7 @@ def test_tokens_are_sliced_by_the_mask_before_rejection(tracking, rng):
     assert found["post_tool"] == ROWS // 2 * 10
     assert found["env:search"] == ROWS // 2 * 18
     assert counts(tracking, "reference")["all"] == found["all"]
-    assert "policy" not in {row[0] for row in tracking.captured.tables[0].rows}
+    assert "policy" not in {row[0] for row in slices(tracking).rows}
 
 
 def test_rejected_tokens_have_no_advantage_and_count_as_modified(tracking, rng):
@@ -151,7 +156,7 @@ def test_rejected_tokens_have_no_advantage_and_count_as_modified(tracking, rng):
     found = counts(tracking, "mismatch")
     assert kept < before == found["all"]
     assert found["advantage:positive"] + found["advantage:negative"] == kept
-    (table,) = tracking.captured.tables
+    table = slices(tracking)
     shares = {row[1]: row[table.columns.index("modified_fraction")] for row in table.rows if row[0] == "mismatch"}
     assert shares["post_tool"] > 0.3
     assert shares["text_only"] < 0.01
@@ -169,6 +174,26 @@ def test_a_trainer_that_makes_its_advantages_elsewhere_is_seen_by_the_debug_metr
     batch = made(rng)
     tracking.log(debug_metrics.calculate_debug_metrics(batch), 1)
     assert counts(tracking, "mismatch")["all"] == int(batch.batch["response_mask"].sum())
+
+
+def test_scores_and_what_the_reward_function_told_are_of_each_sequence(tracking, rng):
+    batch = made(rng)
+    batch.non_tensor_batch["acc"] = np.array([row % 2 == 1 for row in range(ROWS)])
+    batch.non_tensor_batch["format"] = np.array([0.5] * ROWS)
+    batch.non_tensor_batch["__num_turns__"] = np.array([2 + row % 3 for row in range(ROWS)], dtype=np.int32)
+    batch.non_tensor_batch["reward_model"] = np.array([{"ground_truth": "4"}] * ROWS, dtype=object)
+    v0_step(tracking, 1, batch)
+    found = {k.removeprefix("diag/samples/"): v for k, v in tracking.captured.scalars(1).items() if "/samples/" in k}
+    assert (found["reward"], found["success_rate"], found["reward_component:format"]) == (0.5, 0.5, 0.5)
+    assert found["turns"] == pytest.approx(np.mean([2 + row % 3 for row in range(ROWS)]))
+    assert (found["effective_groups"], found["zero_std_share"]) == (ROWS // 4, 0.0)
+    assert (found["response_length"], found["truncated_share"]) == (RESPONSE - 2, 0.0)
+    assert found["advantage_success_correlation"] > 0.99
+    assert not {name for name in found if "component" in name} - {
+        "reward_component:format",
+        "reward_component_std:format",
+    }
+    assert tracking.diag.failures == []
 
 
 def test_what_verl_computes_is_as_without_us(tracking, rng):
