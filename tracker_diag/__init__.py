@@ -28,6 +28,7 @@ from tracker_diag.runs.replay import replay
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.ranks import AllReduce, ThroughStore
+from tracker_diag.traces.report import read_traces
 
 __all__ = [
     "AllReduce",
@@ -54,6 +55,7 @@ __all__ = [
     "diagnose",
     "load_rules",
     "read_run",
+    "read_traces",
     "replay",
     "watch",
     "wrap",

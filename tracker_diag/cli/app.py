@@ -16,6 +16,7 @@ from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.cli.severity import FailOn
+from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.console import Terminal
@@ -47,6 +48,7 @@ app.add_typer(panels_app, name="panels")
 app.command()(integrations)
 app.command()(compare)
 app.command()(watch)
+app.command()(traces)
 
 
 def _version(asked: bool) -> None:

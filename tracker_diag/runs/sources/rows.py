@@ -28,6 +28,10 @@ def number(value: object) -> float | None:
     return NON_FINITE.get(value.lower()) if isinstance(value, str) else None
 
 
+SINCE_1970 = 1e9
+"""Seconds from which on a clock is one that counts from 1970, and not one of the run's own."""
+
+
 class Rows:
     """Collects values by step; `finish` makes the run of them.
 
@@ -114,7 +118,8 @@ class Rows:
         clock = {end: self._clock[index] for index, end in ends.items() if index in self._clock and end in rows}
         start = next(iter(clock.values()), 0.0)
         seconds = {step: at - start for step, at in clock.items()}
-        return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()))
+        began = start if start > SINCE_1970 else None
+        return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()), began=began)
 
     def _put(self, row: dict[str, float], key: str, value: float, step: int) -> None:
         last = self._last.get(key, step)
