@@ -2,6 +2,7 @@
 
 from tracker_diag.attach.watch import watch
 from tracker_diag.attach.wrap import wrap
+from tracker_diag.audits.audit import audit
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.notify import Notifier
@@ -50,6 +51,7 @@ __all__ = [
     "ThroughStore",
     "TokenBatch",
     "UnknownName",
+    "audit",
     "catalog",
     "compare",
     "diagnose",

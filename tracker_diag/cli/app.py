@@ -10,6 +10,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
 
+from tracker_diag.cli.audit import audit
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
@@ -49,6 +50,7 @@ app.command()(integrations)
 app.command()(compare)
 app.command()(watch)
 app.command()(traces)
+app.command()(audit)
 
 
 def _version(asked: bool) -> None:

@@ -29,8 +29,8 @@ def marks(samples: Samples) -> list[list[str]]:
     ):
         for i in np.flatnonzero(of):
             found[i].append(what)
-    for i, said in _calls(samples).items():
-        found[i] += said
+    for sequence, said in _calls(samples).items():
+        found[sequence] += said
     return found
 
 

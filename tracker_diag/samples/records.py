@@ -46,15 +46,20 @@ def columns_of(records: Sequence[Record]) -> tuple[Columns, Counter[str]]:
 
 
 def prompt_of(record: Record) -> str | None:
-    """The prompt as text; None where the record has none."""
+    """The prompt as text, of messages what the user says; None where the record has none."""
     for name in PROMPTS:
         value = record.get(name)
         if isinstance(value, str):
             return value
         if value and (messages := messages_in(value)):
-            return plain_text(split(messages)[0])
+            return _asked(messages)
     messages = messages_in(record.get("messages"))
-    return plain_text(split(messages)[0]) if messages else None
+    return _asked(messages) if messages else None
+
+
+def _asked(messages: Sequence[Message]) -> str:
+    prompt = split(messages)[0]
+    return plain_text([one for one in prompt if one["role"] == "user"] or prompt)
 
 
 def text_of(record: Record) -> str | None:
