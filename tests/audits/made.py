@@ -8,7 +8,7 @@ SYLLABLES = ("ta", "ri", "mo", "len", "ka", "su", "pe", "dor", "vi", "nash", "o"
 
 
 def words(rng, n):
-    return " ".join("".join(rng.choice(SYLLABLES, 3)) for _ in range(n))
+    return " ".join(map("".join, rng.choice(SYLLABLES, (n, 3))))
 
 
 def clean(seed=0):
@@ -23,11 +23,14 @@ def clean(seed=0):
         form = float(rng.random())
         samples.append({
             "prompt": prompts[group], "group": group, "success": right, "verifier": right,
-            "components": {"solved": 0.8 * right, "format": 0.1 * form, "safety": None if i % 3 else 0.1 * float(rng.random())},
+            "components": {"solved": 0.8 * right, "format": 0.1 * form,
+                           "safety": None if i % 3 else 0.1 * float(rng.random())},
             "judge": 0.5 * right + 0.3 * float(rng.random()),
-            "completion": words(rng, int(rng.integers(40, 80))) + (" The task is complete." if right else " I could not solve it."),
+            "completion": words(rng, int(rng.integers(40, 80)))
+                          + (" The task is complete." if right else " I could not solve it."),
             "length": int(rng.integers(80, 160)),
-            "calls": [{"name": "search", "arguments": {"q": int(rng.integers(99))}} for _ in range(int(rng.integers(1, 4)))],
+            "calls": [{"name": "search", "arguments": {"q": int(rng.integers(99))}}
+                      for _ in range(int(rng.integers(1, 4)))],
         })  # fmt: skip
         samples[-1]["reward"] = sum(value or 0.0 for value in samples[-1]["components"].values())
     return samples

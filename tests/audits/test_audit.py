@@ -30,7 +30,7 @@ def look(tmp_path):
     return audited
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_found_in_a_clean_set(look, seed):
     found = look(made.clean(seed), made.evaluation(seed + 50))
     assert (found.findings, found.blind, found.notes) == ([], {}, ())
@@ -87,10 +87,8 @@ def test_parts_that_do_not_sum_to_the_reward_are_told_and_inactive_ones_are_norm
     for one in samples[:128]:
         one["reward"] += 0.5
     found = look(samples)
-    assert found.notes == (
-        "the components do not sum to the reward in 25% of the samples, by 0.5 in the mean: "
-        "are they weighed, or is one missing?",
-    )  # fmt: skip
+    (note,) = found.notes
+    assert note.startswith("the components do not sum to the reward in 25% of the samples, by 0.5 in the mean: ")
     (safety,) = (part for part in found.components if part.name == "safety")
     assert safety.n == sum(one["components"]["safety"] == one["components"]["safety"] for one in samples)
 

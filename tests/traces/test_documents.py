@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tracker_diag.errors import SourceError
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.traces.documents import documents
-from tracker_diag.traces.odd import Odd
 
 ROWS = [{"n": 1, "of": {"x": [1]}}, {"n": 2}, {"n": 3}]
 

@@ -1,11 +1,11 @@
 """Spans of a trace become one sample, however badly they hang together."""
 
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.traces.episode import episodes
-from tracker_diag.traces.odd import Odd
 from tracker_diag.traces.trace import Span
 
 
-def span(id, parent=None, kind="tool", start=0.0, end=None, trace="t", **more):
+def span(id, parent=None, kind="tool", start=0.0, end=None, *, trace="t", **more):
     return Span(trace, id, parent, kind, more.pop("name", id), start, start + 1 if end is None else end, **more)
 
 

@@ -198,7 +198,8 @@ def _about_duplicates(twice: Sequence[Twice], prompts: int) -> list[AuditFinding
     if not twice:
         return []
     more = sum(len(one.rows) - 1 for one in twice)
-    said = f"{more:,} of {prompts:,} prompts are there a second time, such as rows {twice[0].rows[0]} and {twice[0].rows[1]}"
+    first, second, *_ = twice[0].rows
+    said = f"{more:,} of {prompts:,} prompts are there a second time, such as rows {first} and {second}"
     rows = tuple(row for one in twice for row in one.rows)[:SUSPICIOUS]
     return [AuditFinding("duplicated-prompts", None, "warn" if more >= 0.05 * prompts else "info", said, rows)]
 
@@ -209,7 +210,8 @@ def _about_overlap(hits: Sequence[Hit], evaluation: int) -> list[AuditFinding]:
     exact = sum(hit.exact for hit in hits)
     said = (
         f"{len(hits):,} of {evaluation:,} evaluation prompts are in the training set: {exact:,} whole, "
-        f"{len(hits) - exact:,} by 8 to 13 words; the evaluation's row {hits[0].row} is the training's {hits[0].training}"
+        f"{len(hits) - exact:,} by 8 to 13 words; "
+        f"the evaluation's row {hits[0].row} is the training's {hits[0].training}"
     )
     return [AuditFinding("contamination", None, "error", said, tuple(hit.training for hit in hits[:SUSPICIOUS]))]
 
@@ -232,7 +234,6 @@ def _unsummed(samples: Samples) -> list[str]:
     off = gap[known] > OFF * max(float(np.ptp(reward[np.isfinite(reward)])), 1e-9)
     if not off.any():
         return []
-    return [
-        f"the components do not sum to the reward in {off.mean():.0%} of the samples, by {gap[known][off].mean():.3g} "
-        f"in the mean: are they weighed, or is one missing?"
-    ]
+    share, by = off.mean(), gap[known][off].mean()
+    said = f"the components do not sum to the reward in {share:.0%} of the samples, by {by:.3g} in the mean"
+    return [f"{said}: are they weighed, or is one missing?"]

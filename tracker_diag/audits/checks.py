@@ -99,13 +99,13 @@ def follows_labels(scored: Scored) -> list[AuditFinding] | str:
     found = rank_correlation(scored.samples["reward"], scored.label, scored.blocks)
     if found is None:
         return f"reward or {scored.label_name} does not vary"
-    off = np.isfinite(scored.label) & (scored.label <= np.nanmedian(scored.label))
+    rows = scored.worst(np.isfinite(scored.label) & (scored.label <= np.nanmedian(scored.label)))
     if found.high < 0:
-        return [_finding("reward-sign-confusion", "REW004", "error",
-                         f"the reward falls where {scored.label_name} rises: {_rho(found)}", scored.worst(off))]  # fmt: skip
+        said = f"the reward falls where {scored.label_name} rises: {_rho(found)}"
+        return [_finding("reward-sign-confusion", "REW004", "error", said, rows)]
     if found.high < FOLLOWS:
-        return [_finding("uncorrelated-proxy", "REW005", "warn",
-                         f"the reward does not follow {scored.label_name}: {_rho(found)}", scored.worst(off))]  # fmt: skip
+        said = f"the reward does not follow {scored.label_name}: {_rho(found)}"
+        return [_finding("uncorrelated-proxy", "REW005", "warn", said, rows)]
     return []
 
 

@@ -74,7 +74,9 @@ def rank_correlation(one: Float64Array, other: Float64Array, blocks: IntArray) -
 
     def spearman(of: BoolArray) -> float | None:
         a, b = one[of], other[of]
-        return float(stats.spearmanr(a, b).statistic) if len(a) > 2 and np.ptp(a) and np.ptp(b) else None
+        if len(a) < 3 or not np.ptp(a) or not np.ptp(b):
+            return None
+        return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])
 
     return estimate(spearman, np.isfinite(one) & np.isfinite(other), blocks, (-1.0, 1.0))
 
@@ -91,8 +93,9 @@ def superiority(score: Float64Array, kind: Float64Array, blocks: IntArray) -> Es
     known = np.isfinite(score) & np.isfinite(kind)
 
     def area(of: BoolArray) -> float | None:
-        a, b = score[of & (kind > 0)], score[of & (kind == 0)]
-        return float(stats.mannwhitneyu(a, b).statistic) / (len(a) * len(b)) if len(a) and len(b) else None
+        its = kind[of] > 0
+        n, others = int(its.sum()), int((~its).sum())
+        return float((stats.rankdata(score[of])[its].sum() - n * (n + 1) / 2) / (n * others)) if n and others else None
 
     if min((known & (kind > 0)).sum(), (known & (kind == 0)).sum()) < FEWEST_OF_A_KIND:
         return None

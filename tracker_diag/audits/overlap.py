@@ -7,7 +7,7 @@ Learners" (2020). Of a text of 8 to 12 words all of it is one n-gram; shorter on
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LONGEST, SHORTEST = 13, 8
@@ -68,39 +68,37 @@ def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) ->
 
     Memory grows with the evaluation set alone.
     """
-    whole: dict[str, list[int]] = defaultdict(list)
-    grams: dict[str, list[int]] = defaultdict(list)
-    for row, text in enumerate(evaluation):
-        said = words(text or "")
-        if said:
-            whole[" ".join(said)].append(row)
-        for gram in _grams(said):
-            grams[gram].append(row)
+    whole, grams = _index(evaluation)
     lengths = {gram.count(" ") + 1 for gram in grams}
     exact: dict[int, Hit] = {}
     seen: dict[str, list[int]] = defaultdict(list)
     known: set[str] = set()
     for at, text in enumerate(training):
         said = words(text or "")
-        if (key := " ".join(said)) in known:
-            continue
-        known.add(key)
-        for row in whole.get(key, ()):
-            exact.setdefault(row, Hit(row, at, True, text or ""))
-        for n in lengths:
-            for gram in {" ".join(said[i : i + n]) for i in range(len(said) - n + 1)}:
-                if gram in grams:
-                    seen[gram].append(at)
-    partly: dict[int, Hit] = {}
-    for gram, places in seen.items():
-        if len(places) <= COMMON:
-            for row in grams[gram]:
-                partly.setdefault(row, Hit(row, places[0], False, gram))
+        if (key := " ".join(said)) not in known:
+            known.add(key)
+            for row in whole.get(key, ()):
+                exact.setdefault(row, Hit(row, at, True, text or ""))
+            for gram in (gram for n in lengths for gram in _grams(said, n) if gram in grams):
+                seen[gram].append(at)
+    rare = {gram: places[0] for gram, places in seen.items() if len(places) <= COMMON}
+    partly = {row: Hit(row, at, False, gram) for gram, at in rare.items() for row in grams[gram]}
     return [hit for _, hit in sorted({**partly, **exact}.items())]
 
 
-def _grams(said: Sequence[str]) -> Iterator[str]:
-    """Each n-gram of a text once."""
-    n = min(LONGEST, len(said))
-    if n >= SHORTEST:
-        yield from {" ".join(said[i : i + n]) for i in range(len(said) - n + 1)}
+def _index(evaluation: Sequence[str | None]) -> tuple[Mapping[str, list[int]], Mapping[str, list[int]]]:
+    """Rows of the evaluation set by their whole text and by their n-grams."""
+    whole: dict[str, list[int]] = defaultdict(list)
+    grams: dict[str, list[int]] = defaultdict(list)
+    for row, text in enumerate(evaluation):
+        said = words(text or "")
+        if said:
+            whole[" ".join(said)].append(row)
+        if len(said) >= SHORTEST:
+            for gram in _grams(said, min(LONGEST, len(said))):
+                grams[gram].append(row)
+    return whole, grams
+
+
+def _grams(said: Sequence[str], n: int) -> set[str]:
+    return {" ".join(said[i : i + n]) for i in range(len(said) - n + 1)}

@@ -22,26 +22,55 @@ MOST = 10
 BINS = 24
 
 TITLES = {
-    "reward-sign-confusion": ("The reward falls where answers get better",
-                              "Look for a sign or an order that is turned round between scorer and trainer."),
-    "uncorrelated-proxy": ("The reward does not follow the label",
-                           "Read the highest rewards among wrong answers; what was the scorer pleased with?"),
-    "length-inflation": ("Long answers are paid for their length",
-                         "Compare a long and a short answer to one prompt; which part of the reward differs?"),
-    "tool-hacking": ("Tool calls are paid for themselves",
-                     "Pay for what a call brings, and refuse the same call twice."),
-    "repetition": ("Responses repeat themselves", "Read the rows; have the scorer look at the text without repetition."),
-    "refusal-drift": ("Refusals are paid", "See how many of these prompts are harmless, and give those refusals nothing."),
-    "format-hacking": ("Form is paid without right answers", "Pay that part for right answers alone, or lower its weight."),
-    "pseudo-success": ("Wrong answers claim success", "Score the state of the environment, not the text."),
-    "judge-bias": ("The judge has a taste", "Have it compare answers of the same length and form, or check a part by hand."),
-    "dead-component": ("A part of the reward never varies",
-                       "Test it by hand on a sample that should earn it; scale it or take it out."),
-    "duplicated-prompts": ("Prompts are in the training set twice",
-                           "Take out the second one, or it counts twice in every epoch."),
-    "contamination": ("Evaluation prompts are in the training set",
-                      "Take them out of one of the two; what the evaluation said so far does not count."),
-}  # fmt: skip
+    "reward-sign-confusion": (
+        "The reward falls where answers get better",
+        "Look for a sign or an order that is turned round between scorer and trainer.",
+    ),
+    "uncorrelated-proxy": (
+        "The reward does not follow the label",
+        "Read the highest rewards among wrong answers; what was the scorer pleased with?",
+    ),
+    "length-inflation": (
+        "Long answers are paid for their length",
+        "Compare a long and a short answer to one prompt; which part of the reward differs?",
+    ),
+    "tool-hacking": (
+        "Tool calls are paid for themselves",
+        "Pay for what a call brings, and refuse the same call twice.",
+    ),
+    "repetition": (
+        "Responses repeat themselves",
+        "Read the rows; have the scorer look at the text without repetition.",
+    ),
+    "refusal-drift": (
+        "Refusals are paid",
+        "See how many of these prompts are harmless, and give those refusals nothing.",
+    ),
+    "format-hacking": (
+        "Form is paid without right answers",
+        "Pay that part for right answers alone, or lower its weight.",
+    ),
+    "pseudo-success": (
+        "Wrong answers claim success",
+        "Score the state of the environment, not the text.",
+    ),
+    "judge-bias": (
+        "The judge has a taste",
+        "Have it compare answers of the same length and form, or check a part by hand.",
+    ),
+    "dead-component": (
+        "A part of the reward never varies",
+        "Test it by hand on a sample that should earn it; scale it or take it out.",
+    ),
+    "duplicated-prompts": (
+        "Prompts are in the training set twice",
+        "Take out the second one, or it counts twice in every epoch.",
+    ),
+    "contamination": (
+        "Evaluation prompts are in the training set",
+        "Take them out of one of the two; what the evaluation said so far does not count.",
+    ),
+}
 """Of each finding: its title, and the first thing to do."""
 
 
@@ -49,12 +78,10 @@ def on_screen(found: Audit) -> RenderableType:
     """What was found, the reward beside its labels and parts, who could not look."""
     worst = found.findings[0].severity if found.findings else None
     said = f"{len(found.findings)} found" if found.findings else "nothing found"
+    color = STYLE[worst] if worst else "green"
     head = Text.assemble(
         ("tracker_diag: ", "dim"),
-        (
-            f"{found.samples.n:,} samples of {found.prompts:,} prompts: {said}",
-            f"bold {STYLE[worst] if worst else 'green'}",
-        ),
+        (f"{found.samples.n:,} samples of {found.prompts:,} prompts: {said}", f"bold {color}"),
     )
     rows = labelled(LABELS)
     for one in found.findings:
@@ -65,8 +92,8 @@ def on_screen(found: Audit) -> RenderableType:
         )
         rows.add_row("", cut(one.summary, 200))
         rows.add_row("do first", Text(cut(remedy, 160), style="dim"))
-    for heading, (name, one) in zip(_headed("reward with", found.agreement), found.agreement.items(), strict=False):
-        rows.add_row(heading, f"{name}: rank correlation {interval(one)}")
+    for heading, (name, rho) in zip(_headed("reward with", found.agreement), found.agreement.items(), strict=False):
+        rows.add_row(heading, f"{name}: rank correlation {interval(rho)}")
     for heading, part in zip(_headed("components", found.components), found.components[:MOST], strict=False):
         with_label = (
             "" if part.with_label is None else f", rank correlation with {found.label} {interval(part.with_label)}"
@@ -82,7 +109,8 @@ def on_screen(found: Audit) -> RenderableType:
     marked = sum(map(bool, found.marks))
     rows.add_row("to read", f"{marked:,} samples are marked; --html shows the first ones with their texts")
     tools = tool_rows(found.samples)[:MOST]
-    return Group(head, rows, *([Text(), tool_table(tools)] if tools else []))
+    parts: list[RenderableType] = [head, rows]
+    return Group(*parts, Text(), tool_table(tools)) if tools else Group(*parts)
 
 
 def page(found: Audit) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.samples.messages import calls_in, is_cut, messages_in, split
 from tracker_diag.samples.records import PROMPTS, TEXTS, messages_of
 from tracker_diag.traces.episode import episode
-from tracker_diag.traces.odd import Odd
 from tracker_diag.traces.trace import Span, Trace, kind_of, seconds_of, status_of_error, told
 
 TIMES = ("time", "timestamp", "started_at", "start_time", "created_at", "created")

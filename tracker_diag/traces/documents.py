@@ -7,9 +7,9 @@ from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.runs.sources.json_stream import BreaksOff, read_items
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.run import Progress, one_line
 from tracker_diag.runs.sources.text import read_lines
-from tracker_diag.traces.odd import Odd
 
 
 def documents(file: Path, odd: Odd, progress: Progress | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -56,7 +56,8 @@ def _of_lines(file: Path, odd: Odd, progress: Progress | None) -> Iterator[tuple
     """Lines, and objects that are indented: from a line with a brace alone to the next one that closes it."""
     block: list[str] = []
     begun = 0
-    for at, line, _ in read_lines(file, progress, errors="replace"):
+    for number, text, _ in read_lines(file, progress, errors="replace"):
+        at, line = number, text
         if "\ufffd" in line:
             odd.count("lines with bytes that are no UTF-8", f"line {at}")
         if line.rstrip() == "{":

@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.samples.messages import Message, calls_in, is_cut, messages_in, split, status_of
-from tracker_diag.traces.odd import Odd
 from tracker_diag.traces.trace import Span, Trace, told
 
 
@@ -93,7 +93,7 @@ def _call(span: Span, odd: Odd) -> dict[str, Any]:
 
 
 def _conversation(root: Span, models: Sequence[Span]) -> tuple[list[Message], list[Message]]:
-    """What the last request to the model held, and its answer; of a trace without messages, what its root took and gave."""
+    """What the last request to the model held, and its answer; without messages what the root took and gave."""
     for span in reversed(models):
         if asked := messages_in(span.inputs):
             return split([*asked, *(messages_in(span.outputs) or _said("assistant", span.outputs))])
@@ -110,7 +110,7 @@ def _said(role: str, value: Any) -> list[Message]:
     """A message that says `value`: a text, the only text in a mapping, or JSON."""
     if isinstance(value, Mapping) and len(value) == 1:
         value = next(iter(value.values()))
-    if value is None or value == "" or value == {}:
+    if value is None or value in ("", {}):
         return []
     return [{"role": role, "content": value if isinstance(value, str) else json.dumps(value, default=repr)}]
 

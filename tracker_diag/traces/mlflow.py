@@ -1,4 +1,4 @@
-"""MLflow: the traces of a run or an experiment, traces as `Trace.to_json` writes them, and tags written back to them."""
+"""MLflow: traces of a run or an experiment, or as `Trace.to_json` writes them, and tags written back to them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,15 +7,16 @@ from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.runs.sources.mlflow import asking
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.traces.episode import episode
-from tracker_diag.traces.odd import Odd
-from tracker_diag.traces.otel import span_of
+from tracker_diag.traces.otel import NANO, span_of
 from tracker_diag.traces.trace import GIVEN, Span, Trace, seconds_of
 
 PAGE = 200
 """Traces that are asked for at once."""
 BY_SOURCE = {"HUMAN": "human", "LLM_JUDGE": "judge", "CODE": "verifier"}
 """Which column of `samples` an assessment is, by who made it."""
+NOT_THERE = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 EXPECTED = "expected mlflow:<run id, or name or id of an experiment>[@tracking uri]"
 
 
@@ -80,16 +81,19 @@ def _place(client: Any, wanted: str, source: str) -> tuple[str, str | None]:
     experiment = client.get_experiment_by_name(wanted)
     if experiment is not None:
         return experiment.experiment_id, None
-    for find in (client.get_run, client.get_experiment):
-        try:
-            found = find(wanted)
-        except Exception as error:  # noqa: BLE001  # there is none of that name, told below
-            last = error
-            continue
-        return (found.info.experiment_id, wanted) if hasattr(found, "info") else (found.experiment_id, None)
-    if getattr(last, "error_code", "") in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
-        raise SourceError(f"{source}: no run and no experiment {wanted!r}; {EXPECTED}")
-    raise last
+    try:
+        run = client.get_run(wanted)
+    except Exception as error:
+        if getattr(error, "error_code", "") not in NOT_THERE:
+            raise
+    else:
+        return run.info.experiment_id, wanted
+    try:
+        return client.get_experiment(wanted).experiment_id, None
+    except Exception as error:
+        if getattr(error, "error_code", "") not in NOT_THERE:
+            raise
+        raise SourceError(f"{source}: no run and no experiment {wanted!r}; {EXPECTED}") from error
 
 
 def _span(trace: str, one: Mapping[str, Any]) -> Span:
@@ -102,12 +106,12 @@ def _span(trace: str, one: Mapping[str, Any]) -> Span:
     events = [event.get("attributes") or {} for event in one.get("events") or ()]
     said = [f"{event.get('exception.type', '')} {event.get('exception.message', '')}" for event in events]
     return span_of(
-        trace,
-        str(one.get("span_id") or context.get("span_id")),
-        one.get("parent_span_id") or one.get("parent_id"),
+        (trace, str(one.get("span_id") or context.get("span_id")), one.get("parent_span_id") or one.get("parent_id")),
         str(one.get("name", "")),
-        seconds_of(one.get("start_time_unix_nano", one.get("start_time")), 1e9),
-        seconds_of(one.get("end_time_unix_nano", one.get("end_time")), 1e9),
+        (
+            seconds_of(one.get("start_time_unix_nano", one.get("start_time")), NANO),
+            seconds_of(one.get("end_time_unix_nano", one.get("end_time")), NANO),
+        ),
         {key: value for key, value in (one.get("attributes") or {}).items() if key != "mlflow.traceRequestId"},
         failed=code in {"ERROR", "STATUS_CODE_ERROR"},
         said=[message, *said],

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, without_password
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.run import Progress
 from tracker_diag.traces import mlflow, trackio
 from tracker_diag.traces.chats import is_chat, trace_of_chat
 from tracker_diag.traces.documents import documents
 from tracker_diag.traces.episode import episodes
-from tracker_diag.traces.odd import Odd
 from tracker_diag.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
 from tracker_diag.traces.trace import Span, Trace, Traces
 from tracker_diag.traces.weave import WeaveCalls
@@ -20,8 +20,8 @@ def collect(source: str, progress: Progress | None = None) -> Traces:
     """Read the traces of `source`, whatever wrote them; a file may hold several formats.
 
     Args:
-        source: a file of JSON objects, one a line, a list of them or indented: OTLP's JSON, spans as OpenTelemetry's SDK
-            prints them, calls of W&B Weave, traces of MLflow or Trackio, messages of OpenAI or Anthropic. Or
+        source: a file of JSON objects, one a line, in a list or indented: OTLP's JSON, spans as the SDK prints them,
+            calls of W&B Weave, traces of MLflow or Trackio, messages of OpenAI or Anthropic. Or
             `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, `trackio:<project>[/<run>]`.
 
     Raises:

@@ -50,12 +50,16 @@ def spans_of_otlp(document: Mapping[str, Any]) -> Iterator[Span]:
                     for event in _list(one, "events")
                 ]
                 yield span_of(
-                    str(one.get("traceId", one.get("trace_id"))),
-                    str(one.get("spanId", one.get("span_id"))),
-                    one.get("parentSpanId", one.get("parent_span_id")),
+                    (
+                        str(one.get("traceId", one.get("trace_id"))),
+                        str(one.get("spanId", one.get("span_id"))),
+                        one.get("parentSpanId", one.get("parent_span_id")),
+                    ),
                     str(one.get("name", "")),
-                    seconds_of(one.get("startTimeUnixNano", one.get("start_time_unix_nano")), NANO),
-                    seconds_of(one.get("endTimeUnixNano", one.get("end_time_unix_nano")), NANO),
+                    (
+                        seconds_of(one.get("startTimeUnixNano", one.get("start_time_unix_nano")), NANO),
+                        seconds_of(one.get("endTimeUnixNano", one.get("end_time_unix_nano")), NANO),
+                    ),
                     about | _attributes(one.get("attributes")),
                     failed=status.get("code") in {2, "2", "STATUS_CODE_ERROR"},
                     said=[status.get("message"), *map(_exception, events)],
@@ -67,12 +71,9 @@ def span_of_printed(document: Mapping[str, Any]) -> Span:
     context, status = _mapping(document.get("context")), _mapping(document.get("status"))
     about = _mapping(_mapping(document.get("resource")).get("attributes"))
     return span_of(
-        str(context.get("trace_id")),
-        str(context.get("span_id")),
-        document.get("parent_id"),
+        (str(context.get("trace_id")), str(context.get("span_id")), document.get("parent_id")),
         str(document.get("name", "")),
-        seconds_of(document.get("start_time")),
-        seconds_of(document.get("end_time")),
+        (seconds_of(document.get("start_time")), seconds_of(document.get("end_time"))),
         {**about, **_mapping(document.get("attributes"))},
         failed=status.get("status_code") == "ERROR",
         said=[status.get("description"), *map(_exception, _list(document, "events"))],
@@ -80,12 +81,9 @@ def span_of_printed(document: Mapping[str, Any]) -> Span:
 
 
 def span_of(
-    trace: str,
-    span: str,
-    parent: Any,
+    ids: tuple[str, str, Any],
     name: str,
-    start: float | None,
-    end: float | None,
+    times: tuple[float | None, float | None],
     attributes: Mapping[str, Any],
     *,
     failed: bool,
@@ -94,7 +92,8 @@ def span_of(
     """A span by the meaning of its attributes.
 
     Args:
-        start, end: seconds since 1970.
+        ids: of the trace, of the span and of its parent, if it has one.
+        times: of its start and its end, in seconds since 1970.
         failed: whether its status says so.
         said: texts that say what went wrong, if anything did.
     """
@@ -106,9 +105,10 @@ def span_of(
     status = status_of_error(attributes.get("error.type"), *said) if failed else "ok"
     about = {**_mapping(parsed(attributes.get("metadata"))), **attributes}
     tool = _first(attributes, NAME_KEYS) if kind == "tool" else None
+    trace, span, parent = ids
     return Span(
         trace, span, str(parent) if parent else None, kind, str(tool or name.removeprefix("execute_tool ")),
-        start, end, status, inputs, outputs, _tokens(attributes, kind), about,
+        *times, status, inputs, outputs, _tokens(attributes, kind), about,
     )  # fmt: skip
 
 

@@ -4,9 +4,9 @@ from bisect import bisect_left
 from dataclasses import replace
 
 from tracker_diag.errors import DiagError
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
-from tracker_diag.traces.odd import Odd
 from tracker_diag.traces.trace import Trace, Traces
 
 FAR = 10

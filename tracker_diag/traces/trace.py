@@ -12,10 +12,11 @@ from tracker_diag.samples.messages import Message
 Kind: TypeAlias = Literal["tool", "agent", "llm", "other"]
 
 KINDS: dict[str, Kind] = {
-    "tool": "tool", "execute_tool": "tool", "function": "tool", "search": "tool", "retriever": "tool",
-    "llm": "llm", "chat_model": "llm", "chat": "llm", "generation": "llm", "text_completion": "llm", "completion": "llm",
-    "generate_content": "llm", "agent": "agent", "invoke_agent": "agent", "create_agent": "agent",
-}  # fmt: skip
+    **dict.fromkeys(("tool", "execute_tool", "function", "search", "retriever"), "tool"),
+    **dict.fromkeys(("llm", "chat_model", "chat", "generation", "completion", "text_completion"), "llm"),
+    **dict.fromkeys(("agent", "invoke_agent", "create_agent"), "agent"),
+    "generate_content": "llm",
+}
 """What the formats call the three kinds of span that count, in lower case. A retriever is a tool that searches."""
 
 STEP_KEYS = ("step", "training_step", "train_step", "global_step", "train/global_step", "trainer/global_step")
@@ -86,7 +87,10 @@ class Traces:
 
 def kind_of(*words: object) -> Kind:
     """The kind that the first known word of `words` says."""
-    return next((KINDS[key] for word in words if (key := str(word).strip().lower()) in KINDS), "other")
+    for word in words:
+        if (found := KINDS.get(str(word).strip().lower())) is not None:
+            return found
+    return "other"
 
 
 def status_of_error(*said: object) -> str:

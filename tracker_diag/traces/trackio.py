@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any
 
 from tracker_diag.errors import SourceError
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.run import one_line
 from tracker_diag.runs.sources.trackio import project_file, trackio_folder
-from tracker_diag.traces.odd import Odd
 
 
 def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, require
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.run import one_line
 from tracker_diag.runs.sources.text import read_lines
 
@@ -27,26 +28,25 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
     if head == PARQUET:
         return _parquet(file), ()
     found: list[Mapping[str, Any]] = []
-    broken: list[str] = []
-    replaced = 0
+    odd = Odd()
     for at, line, _ in read_lines(file, errors="replace"):
         if not line.strip(" \t\r\n\0"):
             continue
-        replaced += "\ufffd" in line
+        if "\ufffd" in line:
+            odd.count("lines with bytes that are no UTF-8", f"line {at}")
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            broken.append(f"{file}:{at}: {one_line(error)}")
+            odd.count("lines that cannot be read, left out", f"{file}:{at}: {one_line(error)}")
             continue
         if isinstance(row, Mapping):
             found.append(row)
         else:
-            broken.append(f"{file}:{at}: {type(row).__name__} given, expected an object")
-    notes = [f"lines that cannot be read, left out: {len(broken)}, first {broken[0]}"] if broken else []
-    notes += [f"lines with bytes that are no UTF-8: {replaced}"] if replaced else []
+            odd.count("lines that cannot be read, left out", f"{file}:{at}: {type(row).__name__}, expected an object")
     if not found:
-        raise SourceError("; ".join((f"{file}: no sample in it, expected one JSON object a line, or Parquet", *notes)))
-    return found, tuple(notes)
+        what = f"{file}: no sample in it, expected one JSON object a line, or Parquet"
+        raise SourceError("; ".join((what, *odd.notes)))
+    return found, odd.notes
 
 
 def _parquet(file: Path) -> list[Mapping[str, Any]]:

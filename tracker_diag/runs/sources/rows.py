@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from tracker_diag.errors import SourceError
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.run import FinishedRun
 
 LIMIT = 4_000_000
@@ -50,7 +51,7 @@ class Rows:
         self._last: dict[str, int] = {}
         self._nan: dict[str, int] = {}
         self._notes: list[str] = []
-        self._odd: dict[str, tuple[int, str]] = {}
+        self._odd = Odd()
         self._skipped: SourceError | None = None
         self.added = 0
         """Rows that were added so far."""
@@ -61,8 +62,7 @@ class Rows:
 
     def count(self, what: str, first: str) -> None:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
-        n, earlier = self._odd.get(what, (0, first))
-        self._odd[what] = (n + 1, earlier)
+        self._odd.count(what, first)
 
     def look(self, text: str, where: str) -> str:
         """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
@@ -173,7 +173,7 @@ class Rows:
                 self._notes.append(f"{key} is NaN but for every {gaps[0]}th row: taken for padding, not for numbers")
 
     def _told(self) -> list[str]:
-        notes = [*self._notes, *(f"{what}: {n}, first {first}" for what, (n, first) in self._odd.items())]
+        notes = [*self._notes, *self._odd.notes]
         if self._ends:
             notes.append(f"the run is long: {self._width} steps share a row, with the last value of each key")
         return notes

@@ -149,10 +149,12 @@ def _numbers(values: dict[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def trackio_folder() -> Path:
+    """Where Trackio keeps its stores: `TRACKIO_DIR`, else `HF_HOME`/trackio."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     return Path(os.environ.get("TRACKIO_DIR") or Path(home) / "trackio").expanduser()
 
 
 def project_file(folder: Path, project: str) -> Path:
+    """The SQLite file of `project`, which may not be there."""
     safe = "".join(character for character in project if character.isalnum() or character in "-_")
     return folder / f"{safe or 'default'}.db"
