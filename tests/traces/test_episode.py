@@ -1,5 +1,7 @@
 """Spans of a trace become one sample, however badly they hang together."""
 
+import pytest
+
 from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.traces.episode import episodes
 from tracker_diag.traces.trace import Span
@@ -74,6 +76,7 @@ def test_a_result_that_says_error_is_a_failed_call():
     assert [(call["status"], call.get("truncated")) for call in trace.calls] == [("error", True), ("ok", None)]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_spans_in_one_chain_and_a_thousand_traces_are_read():
     chain = [span(str(i), str(i - 1) if i else None, start=float(i)) for i in range(100_000)]
     many = [span("s", trace=str(i)) for i in range(1000)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracker_diag.audits.checks import AuditFinding, Scored, agreement, check
 from tracker_diag.audits.estimates import Estimate, rank_correlation
-from tracker_diag.audits.overlap import Hit, Twice, duplicates, overlap
+from tracker_diag.audits.overlap import Hit, duplicates, overlap
 from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.records import Table
 from tracker_diag.rules.loader import Own
@@ -63,7 +63,8 @@ class Audit:
     """Aggregates over all samples, by their names in the registry."""
     prompts: int
     """Different prompts, by group, or by text where there are no groups."""
-    duplicates: Sequence[Twice]
+    duplicates: Sequence[tuple[int, ...]]
+    """Prompts that are there more than once: a row of each."""
     evaluation: int | None
     """Rows of the evaluation set, if one was given."""
     overlap: Sequence[Hit]
@@ -89,7 +90,7 @@ class Audit:
                 {key: value for key, value in asdict(one).items() if key != "values"} for one in self.components
             ],
             "totals": dict(self.totals),
-            "prompts": {"different": self.prompts, "twice": [list(one.rows) for one in self.duplicates]},
+            "prompts": {"different": self.prompts, "twice": [list(rows) for rows in self.duplicates]},
             "evaluation": None
             if self.evaluation is None
             else {"rows": self.evaluation, "overlap": [asdict(one) for one in self.overlap]},
@@ -176,7 +177,9 @@ def _components(scored: Scored) -> list[Component]:
     ]
 
 
-def _twice(records: Sequence[Record], prompts: Sequence[str | None], samples: Samples) -> tuple[list[Twice], int]:
+def _twice(
+    records: Sequence[Record], prompts: Sequence[str | None], samples: Samples
+) -> tuple[list[tuple[int, ...]], int]:
     """Prompts that are there twice, and how many there are; the same prompt at another step is no second one."""
     groups = [one.get("group") for one in records]
     if np.isfinite(samples["group"]).all():
@@ -185,7 +188,7 @@ def _twice(records: Sequence[Record], prompts: Sequence[str | None], samples: Sa
         for row, one in enumerate(records):
             by_step.setdefault(one.get("step"), []).append(row)
         found = [
-            Twice(tuple(rows[i] for i in one.rows), one.prompt)
+            tuple(rows[i] for i in one)
             for rows in by_step.values()
             for one in duplicates([prompts[row] for row in rows], [identity[row] for row in rows])
         ]
@@ -194,13 +197,13 @@ def _twice(records: Sequence[Record], prompts: Sequence[str | None], samples: Sa
     return duplicates(prompts, prompts), len(set(known))
 
 
-def _about_duplicates(twice: Sequence[Twice], prompts: int) -> list[AuditFinding]:
+def _about_duplicates(twice: Sequence[tuple[int, ...]], prompts: int) -> list[AuditFinding]:
     if not twice:
         return []
-    more = sum(len(one.rows) - 1 for one in twice)
-    first, second, *_ = twice[0].rows
+    more = sum(len(one) - 1 for one in twice)
+    first, second, *_ = twice[0]
     said = f"{more:,} of {prompts:,} prompts are there a second time, such as rows {first} and {second}"
-    rows = tuple(row for one in twice for row in one.rows)[:SUSPICIOUS]
+    rows = tuple(row for one in twice for row in one)[:SUSPICIOUS]
     return [AuditFinding("duplicated-prompts", None, "warn" if more >= 0.05 * prompts else "info", said, rows)]
 
 

@@ -20,15 +20,6 @@ WORD = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]|[^\W_]+")
 
 
 @dataclass(frozen=True)
-class Twice:
-    """A prompt of the training set that is there more than once."""
-
-    rows: tuple[int, ...]
-    """The first row of each."""
-    prompt: str
-
-
-@dataclass(frozen=True)
 class Hit:
     """A row of the evaluation set that is in the training set."""
 
@@ -37,8 +28,6 @@ class Hit:
     """The first row of it there."""
     exact: bool
     """Whether it is the whole prompt, or one n-gram of it."""
-    shared: str
-    """What both have."""
 
 
 def words(text: str) -> list[str]:
@@ -46,11 +35,11 @@ def words(text: str) -> list[str]:
     return WORD.findall(unicodedata.normalize("NFKC", text).lower())
 
 
-def duplicates(prompts: Sequence[str | None], identity: Sequence[object]) -> list[Twice]:
-    """Prompts that are the same after normalisation though their identity says that they are two.
+def duplicates(prompts: Sequence[str | None], identity: Sequence[object]) -> list[tuple[int, ...]]:
+    """Prompts that are the same after normalisation though their identity says that they are several: a row of each.
 
     Args:
-        identity: what tells prompts apart, hashable: the group and the step, say.
+        identity: what tells prompts apart, hashable: the group, say.
     """
     first: dict[str, dict[object, int]] = defaultdict(dict)
     keys: dict[str, str] = {}  # each prompt is normalised once, however many samples it has
@@ -60,7 +49,7 @@ def duplicates(prompts: Sequence[str | None], identity: Sequence[object]) -> lis
             if key is None:
                 key = keys[prompt] = " ".join(words(prompt))
             first[key].setdefault(one, row)
-    return [Twice(tuple(of.values()), prompts[min(of.values())] or "") for of in first.values() if len(of) > 1]
+    return [tuple(of.values()) for of in first.values() if len(of) > 1]
 
 
 def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) -> list[Hit]:
@@ -78,11 +67,11 @@ def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) ->
         if (key := " ".join(said)) not in known:
             known.add(key)
             for row in whole.get(key, ()):
-                exact.setdefault(row, Hit(row, at, True, text or ""))
+                exact.setdefault(row, Hit(row, at, True))
             for gram in (gram for n in lengths for gram in _grams(said, n) if gram in grams):
                 seen[gram].append(at)
     rare = {gram: places[0] for gram, places in seen.items() if len(places) <= COMMON}
-    partly = {row: Hit(row, at, False, gram) for gram, at in rare.items() for row in grams[gram]}
+    partly = {row: Hit(row, at, False) for gram, at in rare.items() for row in grams[gram]}
     return [hit for _, hit in sorted({**partly, **exact}.items())]
 
 
