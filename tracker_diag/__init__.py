@@ -2,6 +2,7 @@
 
 from tracker_diag.attach.watch import watch
 from tracker_diag.attach.wrap import wrap
+from tracker_diag.audits.audit import audit
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.backends.notify import Notifier
@@ -32,6 +33,7 @@ from tracker_diag.runs.replay import replay
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.ranks import AllReduce, ThroughStore
+from tracker_diag.traces.report import read_traces
 
 __all__ = [
     "AllReduce",
@@ -57,11 +59,13 @@ __all__ = [
     "ThroughStore",
     "TokenBatch",
     "UnknownName",
+    "audit",
     "catalog",
     "compare",
     "diagnose",
     "load_rules",
     "read_run",
+    "read_traces",
     "replay",
     "watch",
     "wrap",

@@ -11,12 +11,14 @@ from rich.console import Console, RenderableType
 from rich.progress import Progress
 
 from tracker_diag.cli.after import checklist, postmortem
+from tracker_diag.cli.audit import audit
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.cli.severity import FailOn
+from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.report.console import Terminal
@@ -50,6 +52,8 @@ app.command()(compare)
 app.command()(watch)
 app.command()(postmortem)
 app.command()(checklist)
+app.command()(traces)
+app.command()(audit)
 
 
 def _version(asked: bool) -> None:

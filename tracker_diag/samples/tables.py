@@ -1,6 +1,7 @@
 """The table to read: the sequences with the highest and the lowest reward, and some that were drawn at random."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,8 +25,8 @@ SHOWN = (
 """Columns of the table beside the parts of the reward, where they are known."""
 
 
-def samples_table(samples: Samples, step: int) -> Table:
-    """Up to twelve sequences, none twice; without rewards the random ones alone.
+def samples_table(samples: Samples, step: int, suspicious: Sequence[int] = ()) -> Table:
+    """Up to twelve sequences, none twice, and those that are `suspicious`; without rewards the random ones alone.
 
     Which ones are random follows from the step, so that a resumed run shows the same.
     """
@@ -34,9 +35,10 @@ def samples_table(samples: Samples, step: int) -> Table:
     order = scored[np.argsort(reward[scored], kind="stable")]
     lowest = order[: min(EACH, len(order) // 2)]
     highest = order[::-1][: min(EACH, len(order) - len(lowest))]
-    rest = np.setdiff1d(np.arange(samples.n), [*highest, *lowest])
+    rest = np.setdiff1d(np.arange(samples.n), [*highest, *lowest, *suspicious])
     chosen = np.sort(np.random.default_rng(step).permutation(rest)[:EACH])
-    kinds = [*(("highest", int(i)) for i in highest), *(("lowest", int(i)) for i in lowest)]
+    kinds = [("suspicious", int(i)) for i in suspicious]
+    kinds += [*(("highest", int(i)) for i in highest), *(("lowest", int(i)) for i in lowest)]
     kinds += [("random", int(i)) for i in chosen]
     parts = [name for name in SHOWN if name in samples.columns]
     components = samples.components

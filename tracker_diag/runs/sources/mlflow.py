@@ -41,7 +41,7 @@ def read_mlflow(name: str, source: str, progress: Progress | None = None) -> Fin
     run_id, _, uri = name.partition("@")
     if not run_id:
         raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
-    with _asking(uri, source) as client:
+    with asking(uri, source) as client:
         return _history(client, client.get_run(run_id), source, progress)
 
 
@@ -56,7 +56,7 @@ def list_mlflow(name: str, source: str) -> list[Listed]:
     run_id, _, uri = name.partition("@")
     if not run_id:
         raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
-    with _asking(uri, source) as client:
+    with asking(uri, source) as client:
         run = client.get_run(run_id)
         if run.info.lifecycle_stage == "deleted":
             raise Gone(f"{source}: the run was deleted")
@@ -73,7 +73,7 @@ def list_mlflow_project(name: str, source: str) -> list[Listed]:
     wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
     if not wanted:
         raise SourceError(f"{source}: expected mlflow:<experiment name or id>[@tracking uri]")
-    with _asking(uri, source) as client:
+    with asking(uri, source) as client:
         experiment = client.get_experiment_by_name(wanted)
         experiment = experiment or (client.get_experiment(wanted) if wanted.isdecimal() else None)
         if experiment is None or experiment.lifecycle_stage == "deleted":
@@ -106,7 +106,7 @@ def _listed(run: Any, uri: str) -> Listed:
 
 
 @contextmanager
-def _asking(uri: str, source: str) -> Generator[Any]:
+def asking(uri: str, source: str) -> Generator[Any]:
     """A client of the store at `uri`, or of the one that MLflow would use; what it raises inside is a SourceError."""
     require("mlflow", "mlflow")
     import mlflow

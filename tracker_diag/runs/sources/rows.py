@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from tracker_diag.errors import SourceError
+from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.runs.sources.run import FinishedRun
 
 LIMIT = 4_000_000
@@ -28,6 +29,10 @@ def number(value: object) -> float | None:
     return NON_FINITE.get(value.lower()) if isinstance(value, str) else None
 
 
+SINCE_1970 = 1e9
+"""Seconds from which on a clock is one that counts from 1970, and not one of the run's own."""
+
+
 class Rows:
     """Collects values by step; `finish` makes the run of them.
 
@@ -46,7 +51,7 @@ class Rows:
         self._last: dict[str, int] = {}
         self._nan: dict[str, int] = {}
         self._notes: list[str] = []
-        self._odd: dict[str, tuple[int, str]] = {}
+        self._odd = Odd()
         self._skipped: SourceError | None = None
         self.added = 0
         """Rows that were added so far."""
@@ -57,8 +62,7 @@ class Rows:
 
     def count(self, what: str, first: str) -> None:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
-        n, earlier = self._odd.get(what, (0, first))
-        self._odd[what] = (n + 1, earlier)
+        self._odd.count(what, first)
 
     def look(self, text: str, where: str) -> str:
         """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
@@ -114,7 +118,8 @@ class Rows:
         clock = {end: self._clock[index] for index, end in ends.items() if index in self._clock and end in rows}
         start = next(iter(clock.values()), 0.0)
         seconds = {step: at - start for step, at in clock.items()}
-        return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()))
+        began = start if start > SINCE_1970 else None
+        return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()), began=began)
 
     def _put(self, row: dict[str, float], key: str, value: float, step: int) -> None:
         last = self._last.get(key, step)
@@ -168,7 +173,7 @@ class Rows:
                 self._notes.append(f"{key} is NaN but for every {gaps[0]}th row: taken for padding, not for numbers")
 
     def _told(self) -> list[str]:
-        notes = [*self._notes, *(f"{what}: {n}, first {first}" for what, (n, first) in self._odd.items())]
+        notes = [*self._notes, *self._odd.notes]
         if self._ends:
             notes.append(f"the run is long: {self._width} steps share a row, with the last value of each key")
         return notes

@@ -32,6 +32,8 @@ class FinishedRun:
     """The context record that the diagnostics left there, as JSON."""
     ended: str | None = None
     """How the run ended, as its tracker has it: `finished`, `failed`, `killed`, ...; None where it does not say."""
+    began: float | None = None
+    """When the first row was logged, in seconds since 1970, where the source tells it."""
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
     Raises:
         SourceError: "source: what is wrong".
     """
-    folder = _folder()
+    folder = trackio_folder()
     splits = [(name[:at], name[at + 1 :]) for at, character in enumerate(name) if character == "/"]
     if not splits:
         raise SourceError(f"{source}: expected trackio:<project>/<run>")
     # A project's name may hold a slash, which its file's name does not.
-    known = [(_file(folder, project), run) for project, run in splits if _file(folder, project).is_file()]
+    known = [(project_file(folder, project), run) for project, run in splits if project_file(folder, project).is_file()]
     if not known:
         raise SourceError(f"{source}: no project {splits[0][0]!r} in Trackio's folder {folder}")
     missing = ""
@@ -55,11 +55,11 @@ def list_trackio(name: str, source: str) -> list[Listed]:
     """
     for at in (at for at, character in enumerate(name) if character == "/"):
         project, run = name[:at], name[at + 1 :]
-        if _file(_folder(), project).is_file():
+        if project_file(trackio_folder(), project).is_file():
             found = [one for one in list_trackio_project(project, source) if run in {one.name, _part(one.source)}]
             if found:
                 return [replace(found[-1], source=source)]
-    raise Gone(f"{source}: no such run in Trackio's folder {_folder()}, expected trackio:<project>/<run>")
+    raise Gone(f"{source}: no such run in Trackio's folder {trackio_folder()}, expected trackio:<project>/<run>")
 
 
 def list_trackio_project(name: str, source: str) -> list[Listed]:
@@ -68,9 +68,9 @@ def list_trackio_project(name: str, source: str) -> list[Listed]:
     Raises:
         SourceError: "source: what is wrong"; also where there is no such project.
     """
-    file = _file(_folder(), name)
+    file = project_file(trackio_folder(), name)
     if not name or not file.is_file():
-        raise SourceError(f"{source}: no project {name!r} in Trackio's folder {_folder()}")
+        raise SourceError(f"{source}: no project {name!r} in Trackio's folder {trackio_folder()}")
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as store:
             own = (
@@ -83,7 +83,7 @@ def list_trackio_project(name: str, source: str) -> list[Listed]:
                 for run, shown, at in store.execute(query):
                     found.setdefault(str(run), (str(shown), "", at))
     except sqlite3.Error as error:
-        raise SourceError(f"{source}: no store of Trackio in {_folder()}: {one_line(error)}") from error
+        raise SourceError(f"{source}: no store of Trackio in {trackio_folder()}: {one_line(error)}") from error
     return [
         Listed(f"trackio:{name}/{run}", shown, mark, updated=clock_of({"timestamp": at}))
         for run, (shown, mark, at) in found.items()
@@ -148,11 +148,13 @@ def _numbers(values: dict[str, object]) -> Iterator[tuple[str, object]]:
             yield key, value
 
 
-def _folder() -> Path:
+def trackio_folder() -> Path:
+    """Where Trackio keeps its stores: `TRACKIO_DIR`, else `HF_HOME`/trackio."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     return Path(os.environ.get("TRACKIO_DIR") or Path(home) / "trackio").expanduser()
 
 
-def _file(folder: Path, project: str) -> Path:
+def project_file(folder: Path, project: str) -> Path:
+    """The SQLite file of `project`, which may not be there."""
     safe = "".join(character for character in project if character.isalnum() or character in "-_")
     return folder / f"{safe or 'default'}.db"

@@ -1,0 +1,129 @@
+"""Estimates with intervals that hold for samples in groups: a jackknife over blocks of whole groups."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracker_diag.errors import require
+from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
+
+BLOCKS = 50
+FEWEST = 30
+"""Samples below which nothing is estimated."""
+FEWEST_OF_A_KIND = 10
+"""Samples of a kind, such as refusals, below which they are not held against the others."""
+T95 = 2.01
+"""The 97.5 % quantile of Student's t with 49 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A statistic, its 95 % interval, and how many samples it rests on."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def blocks_of(groups: npt.NDArray[Any]) -> IntArray:
+    """(n,) the block of each sample: whole groups are dealt into 50 blocks, as samples of a group are alike."""
+    _, place = np.unique(groups, return_inverse=True)
+    return np.asarray(
+        np.random.default_rng(0).permutation(int(place.max(initial=0)) + 1)[place] % BLOCKS, dtype=np.int64
+    )
+
+
+def estimate(
+    statistic: Callable[[BoolArray], float | None],
+    of: BoolArray,
+    blocks: IntArray,
+    ends: tuple[float, float] = (-np.inf, np.inf),
+) -> Estimate | None:
+    """`statistic` of the samples `of`, with an interval; None where it cannot be told.
+
+    The delete-a-group jackknife: Kott, "Delete-a-group jackknife", Journal of Official Statistics 17 (2001).
+
+    Args:
+        statistic: of the samples that a mask selects; None where it is not defined.
+        ends: the least and the largest value that it can have.
+    """
+    value = statistic(of)
+    if value is None or of.sum() < FEWEST:
+        return None
+    names = np.unique(blocks[of])
+    without = [statistic(of & (blocks != name)) for name in names]
+    known = np.array([one for one in without if one is not None])
+    if len(known) < max(2, len(names) - 1):
+        return None
+    m = len(known)
+    spread = T95 * float(np.sqrt((m - 1) / m * ((known - known.mean()) ** 2).sum()))
+    return Estimate(float(value), max(ends[0], value - spread), min(ends[1], value + spread), int(of.sum()))
+
+
+def rank_correlation(one: Float64Array, other: Float64Array, blocks: IntArray) -> Estimate | None:
+    """Spearman's rank correlation where both are known; None where one of them does not vary.
+
+    Raises:
+        MissingExtra: scipy is not installed.
+    """
+    stats = require("scipy.stats", "mlflow")
+
+    def spearman(of: BoolArray) -> float | None:
+        a, b = one[of], other[of]
+        if len(a) < 3 or not np.ptp(a) or not np.ptp(b):
+            return None
+        return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])
+
+    return estimate(spearman, np.isfinite(one) & np.isfinite(other), blocks, (-1.0, 1.0))
+
+
+def superiority(score: Float64Array, kind: Float64Array, blocks: IntArray) -> Estimate | None:
+    """How likely a sample of the `kind` scores higher than another one, ties being half: 0.5 if it makes no difference.
+
+    The area under the ROC curve, by Mann and Whitney's U. None with fewer than ten of the kind or of the others.
+
+    Raises:
+        MissingExtra: scipy is not installed.
+    """
+    stats = require("scipy.stats", "mlflow")
+    known = np.isfinite(score) & np.isfinite(kind)
+
+    def area(of: BoolArray) -> float | None:
+        its = kind[of] > 0
+        n, others = int(its.sum()), int((~its).sum())
+        return float((stats.rankdata(score[of])[its].sum() - n * (n + 1) / 2) / (n * others)) if n and others else None
+
+    if min((known & (kind > 0)).sum(), (known & (kind == 0)).sum()) < FEWEST_OF_A_KIND:
+        return None
+    return estimate(area, known, blocks, (0.0, 1.0))
+
+
+def mean(values: Float64Array, of: BoolArray, blocks: IntArray) -> Estimate | None:
+    """The mean of `values` where they are known."""
+
+    def average(of: BoolArray) -> float | None:
+        return float(values[of].mean()) if of.any() else None
+
+    return estimate(average, of & np.isfinite(values), blocks)
+
+
+def beyond(score: Float64Array, label: Float64Array) -> Float64Array:
+    """What of `score` its `label` does not explain: the distance from the mean of all samples with that label.
+
+    A label of many values is cut into ten parts of equal size. NaN where the label is not known; where no label is
+    known at all, the score itself.
+    """
+    known = np.isfinite(label) & np.isfinite(score)
+    if not known.any():
+        return score
+    levels, place = np.unique(label[known], return_inverse=True)
+    if len(levels) > 10:
+        place = np.searchsorted(np.quantile(label[known], np.linspace(0.1, 0.9, 9)), label[known])
+    mean_of = np.bincount(place, score[known]) / np.maximum(1, np.bincount(place))
+    found = np.full(len(score), np.nan)
+    found[known] = score[known] - mean_of[place]
+    return found

@@ -1,0 +1,76 @@
+"""`tracker-diag traces`: how tools fare in the traces of agents, what the rules say of them, and data made of them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.rules import Which
+from tracker_diag.report.console import Terminal
+
+
+def traces(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A file of OpenTelemetry spans (OTLP JSON, or as the SDK prints them), Weave calls, MLflow or Trackio "
+            "traces, or messages; or mlflow:<run id or experiment>[@tracking uri], trackio:<project>[/<run>]."
+        ),
+    ],
+    *,
+    run: Annotated[
+        str | None, typer.Option(help="The training run, as `diagnose` takes it, whose clock tells the steps.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    samples: Annotated[Path | None, typer.Option(help="Write the sample records: JSON Lines, for `audit`.")] = None,
+    preferences: Annotated[
+        Path | None, typer.Option(help="Write pairs of the same prompt, chosen and rejected: JSON Lines.")
+    ] = None,
+    sft: Annotated[Path | None, typer.Option(help="Write what was solved, prompt and completion: JSON Lines.")] = None,
+    write_back: Annotated[
+        bool, typer.Option("--write-back", help="Tag MLflow's traces with diag.rules and diag.marks.")
+    ] = False,
+    essential: Annotated[
+        list[str] | None, typer.Option(help="A tool without which tasks cannot be solved; several times for several.")
+    ] = None,
+    rules: Which = None,
+) -> None:
+    """Read traces of agents: how each tool fares, and what the rules say over the training steps."""
+    from tracker_diag.rules.loader import chosen
+    from tracker_diag.runs.sources.open import read_run
+    from tracker_diag.traces.mlflow import write_tags
+    from tracker_diag.traces.pairs import demonstrations
+    from tracker_diag.traces.pairs import preferences as pairs
+    from tracker_diag.traces.report import read_traces
+    from tracker_diag.traces.shown import on_screen
+
+    if write_back and not source.startswith("mlflow:"):
+        refuse("--write-back: expected a source mlflow:...; other traces are files or cannot be tagged")
+    with refusing():
+        trained = read_run(run) if run else None
+        found = read_traces(source, trained, rules=chosen(rules), catalog=False, essential_tools=essential or ())
+        for file, option, rows in (
+            (samples, "--samples", lambda: found.records),
+            (preferences, "--preferences", lambda: pairs(found.records)),
+            (sft, "--sft", lambda: demonstrations(found.records)),
+        ):
+            if file:
+                _write(file, option, rows())
+        if write_back:
+            write_tags(source.removeprefix("mlflow:"), found.source, found.tags)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        Terminal().print(on_screen(found))
+
+
+def _write(file: Path, option: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    text = [json.dumps(row, default=repr) for row in rows]
+    try:
+        file.write_text("".join(f"{line}\n" for line in text), encoding="utf-8", errors="replace")
+    except OSError as error:
+        refuse(f"{option}: {file}: {error.strerror}")
+    typer.echo(f"{option}: {len(text)} rows in {file}", err=True)

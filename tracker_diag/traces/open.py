@@ -1,0 +1,68 @@
+"""Any traces: finds out what each object of a source is, and reads it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tracker_diag.errors import SourceError, without_password
+from tracker_diag.runs.sources.odd import Odd
+from tracker_diag.runs.sources.run import Progress
+from tracker_diag.traces import mlflow, trackio
+from tracker_diag.traces.chats import is_chat, trace_of_chat
+from tracker_diag.traces.documents import documents
+from tracker_diag.traces.episode import episodes
+from tracker_diag.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
+from tracker_diag.traces.trace import Span, Trace, Traces
+from tracker_diag.traces.weave import WeaveCalls
+
+
+def collect(source: str, progress: Progress | None = None) -> Traces:
+    """Read the traces of `source`, whatever wrote them; a file may hold several formats.
+
+    Args:
+        source: a file of JSON objects, one a line, in a list or indented: OTLP's JSON, spans as the SDK prints them,
+            calls of W&B Weave, traces of MLflow or Trackio, messages of OpenAI or Anthropic. Or
+            `mlflow:<run id, or name or id of an experiment>[@tracking uri]`, `trackio:<project>[/<run>]`.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        SourceError: in one line, what cannot be read, where, and why.
+    """
+    odd = Odd()
+    tracker, _, name = source.partition(":")
+    shown = without_password(source)
+    given: Iterable[tuple[str, Mapping[str, Any]]]
+    if tracker == "mlflow" and name:
+        given = ((str(one["info"].get("trace_id")), one) for one in mlflow.traces_in(name.removeprefix("//"), shown))
+    elif tracker == "trackio" and name:
+        given = trackio.traces_in(name.removeprefix("//"), shown, odd)
+    elif source and Path(source).is_file():
+        given = documents(Path(source), odd, progress)
+    else:
+        raise SourceError(f"{shown or 'no source'}: no such file, and none of mlflow:, trackio:")
+    traces = _of(given, odd)
+    if not traces:
+        raise SourceError("; ".join((f"{shown}: no traces in it", *odd.notes)))
+    ordered = sorted(traces, key=lambda one: (one.time is None, one.time or 0.0))
+    return Traces(shown, tuple(ordered), odd.notes)
+
+
+def _of(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> list[Trace]:
+    traces: list[Trace] = []
+    spans: list[Span] = []
+    weave = WeaveCalls()
+    for place, one in given:
+        if is_otlp(one):
+            spans += spans_of_otlp(one)
+        elif is_printed(one):
+            spans.append(span_of_printed(one))
+        elif weave.takes(one):
+            weave.add(one)
+        elif mlflow.is_mlflow(one):
+            if (trace := mlflow.trace_of_mlflow(one, odd)) is not None:
+                traces.append(trace)
+        elif is_chat(one):
+            traces.append(trace_of_chat(one, place, odd))
+        else:
+            odd.count("objects that are no trace, left out", f"{place}, with {', '.join(list(one)[:5]) or 'nothing'}")
+    return [*traces, *episodes([*spans, *weave.spans()], odd)]

@@ -1,0 +1,150 @@
+"""Spans and traces: plain values that all readers give, whatever wrote them."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal, TypeAlias
+
+from tracker_diag.samples.messages import Message
+
+Kind: TypeAlias = Literal["tool", "agent", "llm", "other"]
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("tool", "execute_tool", "function", "search", "retriever"), "tool"),
+    **dict.fromkeys(("llm", "chat_model", "chat", "generation", "completion", "text_completion"), "llm"),
+    **dict.fromkeys(("agent", "invoke_agent", "create_agent"), "agent"),
+    "generate_content": "llm",
+}
+"""What the formats call the three kinds of span that count, in lower case. A retriever is a tool that searches."""
+
+STEP_KEYS = ("step", "training_step", "train_step", "global_step", "train/global_step", "trainer/global_step")
+RUN_KEYS = ("run_id", "mlflow.sourceRun", "training_run_id")
+GIVEN = (
+    "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated", "void_turns",
+    "logprob", "group", "env", "components", "policy_version", "scorer_error",
+)  # fmt: skip
+"""Columns of `samples` that an attribute of a span or a trace may give, by this name or as `diag.<name>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One operation of an agent."""
+
+    trace: str
+    id: str
+    parent: str | None
+    kind: Kind
+    name: str
+    start: float | None
+    """Seconds since 1970, as `end`; None where it is not known."""
+    end: float | None
+    status: str = "ok"
+    """As that of a call: ok, error or timeout."""
+    inputs: Any = None
+    outputs: Any = None
+    tokens: float | None = None
+    """That a model has written, or the result of a tool has."""
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Whatever else it says: step, run, reward."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What an agent did at one task: one sample."""
+
+    id: str
+    run: str | None
+    step: int | None
+    time: float | None
+    """When it began, in seconds since 1970."""
+    seconds: float | None
+    prompt: list[Message]
+    completion: list[Message]
+    calls: list[dict[str, Any]]
+    turns: int
+    """How often the model was asked."""
+    given: Mapping[str, Any]
+    """Columns of `samples`, by name, that the trace says itself."""
+    tagged: frozenset[str] = frozenset()
+    """Tags that it has where it is kept."""
+
+    @property
+    def end(self) -> float | None:
+        return None if self.time is None else self.time + (self.seconds or 0.0)
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The traces of a source, in the order of time."""
+
+    source: str
+    traces: tuple[Trace, ...]
+    notes: tuple[str, ...]
+    """What was odd about it, a sentence each."""
+
+
+def kind_of(*words: object) -> Kind:
+    """The kind that the first known word of `words` says."""
+    for word in words:
+        if (found := KINDS.get(str(word).strip().lower())) is not None:
+            return found
+    return "other"
+
+
+def status_of_error(*said: object) -> str:
+    """The status of what has failed, by the name of the exception or the message."""
+    text = " ".join(str(one) for one in said if one).lower()
+    return "timeout" if "timeout" in text or "timed out" in text else "error"
+
+
+def seconds_of(value: Any, per_second: float = 1.0) -> float | None:
+    """A point in time in seconds since 1970: of a number of which `per_second` make one, or of ISO 8601 text."""
+    if isinstance(value, str) and not value.strip().isdecimal():
+        try:
+            at = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        except ValueError:
+            return None
+        return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
+    try:
+        found = float(value) / per_second
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) and found > 0 else None
+
+
+def parsed(value: Any) -> Any:
+    """JSON that stands in a text; the text itself where it is none."""
+    if isinstance(value, str) and value[:1] in '{["' and value[-1:] in '}]"':
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def told(attributes: Iterable[Mapping[str, Any]]) -> tuple[int | None, str | None, dict[str, Any]]:
+    """Step, run and columns that `attributes` say; those that come first count."""
+    step: int | None = None
+    run: str | None = None
+    given: dict[str, Any] = {}
+    for one in attributes:
+        for name in GIVEN:
+            value = one.get(f"diag.{name}", one.get(name))
+            if value is not None:
+                given.setdefault(name, parsed(value))
+        if step is None:
+            steps = (_whole(one[key]) for key in (*STEP_KEYS, "diag.step") if key in one)
+            step = next((at for at in steps if at is not None), None)
+        if run is None:
+            run = next((str(one[key]) for key in RUN_KEYS if one.get(key)), None)
+    return step, run, given
+
+
+def _whole(value: Any) -> int | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return int(number) if number.is_integer() and number >= 0 else None
