@@ -17,6 +17,7 @@ from tracker_diag.errors import (
     UnknownName,
 )
 from tracker_diag.monitor import Monitor
+from tracker_diag.preflight.run import preflight
 from tracker_diag.report.notebook import shown as _shown
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog, load_rules
@@ -53,6 +54,7 @@ __all__ = [
     "compare",
     "diagnose",
     "load_rules",
+    "preflight",
     "read_run",
     "replay",
     "watch",

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.cli.preflight import preflight
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.cli.severity import FailOn
@@ -47,6 +48,7 @@ app.add_typer(panels_app, name="panels")
 app.command()(integrations)
 app.command()(compare)
 app.command()(watch)
+app.command()(preflight)
 
 
 def _version(asked: bool) -> None:
