@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+from rich.text import Text
 
 from tracker_diag.backends.base import is_a
 from tracker_diag.preflight.check import Check, failed, passed, unchecked
@@ -25,11 +26,11 @@ LONGEST = 1000
 REPEATED = 50
 """Steps over which a seed is to give the same."""
 
-API = "env_api"
 STEPS = "env_steps"
 ENDS = "env_ends"
 SEEDS = "env_seeds"
-NAMES = (API, STEPS, ENDS, SEEDS)
+API = "env_api"
+NAMES = (STEPS, ENDS, SEEDS, API)
 
 GIVE = "give env=..., a Gymnasium environment, one with reset and step, or what makes one"
 
@@ -65,23 +66,26 @@ def environment_checks(env: Any, random_policy: Act | None, seconds: float) -> t
     Returns:
         The checks, and what plays at random; None where nothing can be played.
     """
-    checks = [*_api(env, seconds)]
+    missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
+    if missing:
+        reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
+        return [failed(STEPS, reason, "give an environment with reset() and step(action)"), *_skipped(STEPS)], None
     act = random_policy or random_of(env)
-    if checks[-1].status == "fail":
-        return [*checks, *_skipped(checks[-1].name)], None
     if act is None:
         give = "give random_policy=..., from an observation to an action, as the environment has no action_space"
-        return [*checks, *(unchecked(name, "nothing can act", give) for name in NAMES[1:])], None
+        return [unchecked(name, "nothing can act", give) for name in NAMES], None
     played = Played()
     ended = within(seconds + 1, lambda: play(env, act, EPISODES, time.monotonic() + seconds, played))
     if ended.wrong:
-        checks.append(_wrong(STEPS, ended.error, f"{played.underway} {ended.wrong}"))
-        return [*checks, *_skipped(STEPS)], None
+        return [_wrong(STEPS, ended.error, f"{played.underway} {ended.wrong}"), *_skipped(STEPS)], None
     mean = sum(played.returns) / len(played.returns) if played.returns else math.nan
-    checks.append(passed(STEPS, f"{played.steps:,} steps gave what they should", steps=played.steps, mean_return=mean))
-    checks.append(_ends(played))
-    checks.append(_seeds(env, act, seconds))
-    return checks, None if _hangs(checks[-1]) else act
+    steps = passed(STEPS, f"{played.steps:,} steps gave what they should", steps=played.steps, mean_return=mean)
+    seeds, ends = _seeds(env, act, seconds), _ends(played)
+    checks = [steps, ends, seeds]
+    if _hangs(seeds):
+        return [*checks, *_skipped(SEEDS)], None
+    checks.append(_api(env, seconds))
+    return checks, act if ends.status != "fail" and not _hangs(checks[-1]) else None
 
 
 def random_of(env: Any) -> Act | None:
@@ -172,29 +176,22 @@ def _observed(env: Any, observation: Any, of: str) -> None:
         raise Broken(f"{of} gave an observation with NaN or infinity", "find which sensor or feature it comes from")
 
 
-def _api(env: Any, seconds: float) -> Iterator[Check]:
-    """What the environment is, by Gymnasium's own checker where it is one of its."""
-    missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
-    if missing:
-        kind = type(env).__name__
-        yield failed(
-            API, f"{kind} has no {' and no '.join(missing)}", "give an environment with reset() and step(action)"
-        )
-        return
+def _api(env: Any, seconds: float) -> Check:
+    """What Gymnasium's own checker says of an environment of its kind."""
     if not is_a(env, "gymnasium", "Env"):
-        yield passed(API, "has reset and step; no Gymnasium environment, so its own checker does not apply")
-        return
+        return unchecked(
+            API, "no Gymnasium environment", "nothing, or derive it from gymnasium.Env for its own checker"
+        )
     from gymnasium.utils.env_checker import check_env
 
     with warnings.catch_warnings(record=True) as said:  # in this thread: the other one may never leave it
         warnings.simplefilter("always")
         ended = within(seconds, lambda: check_env(env.unwrapped, skip_render_check=True, skip_close_check=True))
     if ended.wrong:
-        yield _wrong(API, ended.error, f"gymnasium's check_env {ended.wrong}")
-        return
+        return _wrong(API, ended.error, f"gymnasium's check_env {ended.wrong}")
     notes = [str(one.message) for one in said if issubclass(one.category, UserWarning)]
-    noted = f"; it notes: {cut(notes[0].replace('[33m', '').replace('[0m', ''), 100)}" if notes else ""
-    yield passed(API, f"gymnasium's check_env finds nothing wrong{noted}")
+    noted = f"; it notes: {cut(Text.from_ansi(notes[0]).plain, 100)}" if notes else ""
+    return passed(API, f"gymnasium's check_env finds nothing wrong{noted}", notes=len(notes))
 
 
 def _ends(played: Played) -> Check:
@@ -285,5 +282,5 @@ def _kind(given: Any) -> str:
 def not_made(error: BaseException | None, seconds: float) -> list[Check]:
     """The checks of an environment that could not be made."""
     why = f"did not return in {seconds:g} s" if error is None else described(error)
-    first = failed(API, f"what makes the environment {why}", "make one by hand, and read the traceback")
-    return [first, *_skipped(API)]
+    first = failed(STEPS, f"what makes the environment {why}", "make one by hand, and read the traceback")
+    return [first, *_skipped(STEPS)]

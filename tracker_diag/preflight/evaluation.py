@@ -59,7 +59,7 @@ def evaluation_checks(
         yield failed(COMPLETE, "no setting of an evaluation stands in the configuration", do)
     elif missing:
         do = "write them into the run's configuration under eval; a score without them can be compared with nothing"
-        yield failed(COMPLETE, f"the evaluation's {', '.join(missing)} stand nowhere", do, missing=len(missing))
+        yield failed(COMPLETE, f"the evaluation's settings lack {', '.join(missing)}", do, missing=len(missing))
     else:
         yield passed(COMPLETE, f"{', '.join(needed)} are fixed")
     keys = [key for of in found.values() for key in of]

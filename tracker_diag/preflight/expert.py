@@ -18,16 +18,14 @@ RESAMPLES = 2000
 GIVE = "give env=... and policy=..., a simple rule from an observation to an action"
 
 
-def expert_check(
-    env: Any, act: Act, policy: Act | None, episodes: int, seconds: float
-) -> tuple[list[Check], list[float]]:
+def expert_check(env: Any, act: Act, policy: Act | None, episodes: int, seconds: float) -> tuple[Check, list[float]]:
     """Play `episodes` at random and as many by `policy`, in at most `seconds` each.
 
     Returns:
-        The check, and the returns of the episodes that were played at random.
+        The check, and the returns of all episodes.
     """
     if policy is None:
-        return [unchecked(NAME, "no policy was given", GIVE)], []
+        return unchecked(NAME, "no policy was given", GIVE), []
     found: list[list[float]] = []
     for who, acts in (("at random", act), ("by the policy", policy)):
         played = Played()
@@ -35,9 +33,9 @@ def expert_check(
         ended = within(seconds + 1, partial(play, env, acts, episodes, until, played))
         if ended.wrong:
             do = "make this very call by hand, and read the traceback"
-            return [failed(NAME, f"{who}: {played.underway} {ended.wrong}", do)], []
+            return failed(NAME, f"{who}: {played.underway} {ended.wrong}", do), []
         found.append(played.returns)
-    return [beats(*map(np.array, found))], found[0]
+    return beats(*map(np.array, found)), [*found[0], *found[1]]
 
 
 def beats(random: Float64Array, expert: Float64Array) -> Check:

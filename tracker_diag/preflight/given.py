@@ -14,7 +14,7 @@ class Given(TypedDict, total=False):
     random_policy: Callable[[Any], Any]
     """Acts at random where the environment has no `action_space`: from an observation to an action."""
     rewards: Any
-    """(n,) rewards of the untrained policy. Without them the returns of the random episodes are taken."""
+    """(n,) rewards of the untrained policy. Without them the returns of the episodes in `env` are taken."""
     groups: Sequence[object]
     """n ids: the prompt of each sample."""
     success: Any

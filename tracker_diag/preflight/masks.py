@@ -147,7 +147,7 @@ def _tools(batch: Audited) -> Check:
         do = "give a batch in which a tool was called; without tools this needs no check"
         return unchecked(TOOLS, "the batch has no tool token", do)
     do = "loss_mask = loss_mask & model_mask: the policy is otherwise trained to write what tools say"
-    return _inside(TOOLS, tools, batch, f"tool output ({int(tools.sum()):,} tokens)", do)
+    return _inside(TOOLS, tools, batch, "tool output", do)
 
 
 def _coverage(batch: Audited) -> Check:
@@ -213,6 +213,7 @@ def ids_check(sampled: Sequence[Sequence[int]] | None, trained: Sequence[Sequenc
         return passed(IDS, f"{len(pairs)} sequences have the same ids on both sides", sequences=len(pairs))
     one, other = pairs[differing[0]]
     at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    told = f"{len(differing)} of {len(pairs)} sequences are trained with other ids, {differing[0]} from token {at} on"
+    told = f"{len(differing)} of {len(pairs)} sequences have other ids when trained"
+    told += f", sequence {differing[0]} from token {at} on"
     do = "hand ids from the engine to the trainer, never text: decoding and encoding again gives other tokens"
     return failed(IDS, told, do, differing=len(differing))

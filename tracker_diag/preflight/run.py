@@ -103,20 +103,20 @@ def _config(known: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _world(known: Mapping[str, Any], episodes: int, seconds: float) -> tuple[list[Check], list[float]]:
-    """The environment and the expert in it, and the returns of random episodes."""
+    """The environment and the expert in it, and the returns of the episodes that were played."""
     if "env" not in known:
         skipped = [unchecked(name, "no environment was given", environment.GIVE) for name in environment.NAMES]
         return [*skipped, unchecked(expert.NAME, "no environment was given", expert.GIVE)], []
     ended = within(seconds, lambda: environment.made(known["env"]))
     if ended.wrong:
         broken = environment.not_made(ended.error, seconds)
-        return [*broken, unchecked(expert.NAME, "there is no environment", f"mend {environment.API} first")], []
+        return [*broken, unchecked(expert.NAME, "there is no environment", f"mend {environment.STEPS} first")], []
     checks, act = environment.environment_checks(ended.value, known.get("random_policy"), seconds)
     if act is None:
-        first = next((check.name for check in checks if check.status == "fail"), environment.API)
+        first = next((check.name for check in checks if check.status == "fail"), environment.STEPS)
         return [*checks, unchecked(expert.NAME, "the environment cannot be played", f"mend {first} first")], []
     judged, returns = expert.expert_check(ended.value, act, known.get("policy"), episodes, seconds)
-    return [*checks, *judged], returns
+    return [*checks, judged], returns
 
 
 def _evaluation(known: Mapping[str, Any], monitor: Monitor | None) -> Iterator[Check]:
