@@ -107,7 +107,6 @@ def play(env: Any, act: Act, episodes: int, until: float, played: Played) -> Non
         total = 0.0
         for _, reward, over in _episode(env, act, episode, LONGEST, played):
             total += reward
-            played.steps += 1
             played.ended += over
             if time.monotonic() > until:
                 if over:
@@ -127,6 +126,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
         action = act(observation)
         played.underway = f"step {step} of episode {seed}"
         observation, reward, over = _stepped(env.step(action))
+        played.steps += 1
         _observed(env, observation, "step")
         yield observation, reward, over
         if over:

@@ -12,6 +12,7 @@ from tracker_diag.report.console import cut
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.given import unified
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import GAPS, suspicions
 
@@ -69,17 +70,24 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
         yield unchecked(STEP0, "no log-probabilities of trainer and sampler", GIVE)
         return
     tensors = TokenBatch.of(**given)
-    said = [one for one in suspicions(given, tensors, label(tensors, Names())) if one != GAPS]
-    if said:
-        yield failed(
-            FORM, cut(said[0], 300), "mend it before any other number of this batch is read", suspicions=len(said)
-        )
-    else:
-        yield passed(FORM, "masks and log-probabilities look as they should")
+    yield _form(given, tensors)
     if "mismatch" not in tensors.pairs:
         yield unchecked(STEP0, "no log-probabilities of trainer and sampler", GIVE)
         return
     yield _step0(tensors, batch.get("logprobs_again"))
+
+
+def _form(given: Any, tensors: TokenBatch) -> Check:
+    """The first thing that looks like a mistake in the tensors, as a live run would be told it."""
+    for name, values in tensors.logprobs.items():
+        if bad := int((~np.isfinite(_host(values)) & _host(tensors.model_mask).astype(bool)).sum()):
+            do = "find which tokens these are; a mask that is too wide often holds tokens that nobody scored"
+            return failed(FORM, f"{name} is NaN or infinite on {bad:,} sampled tokens", do, broken=bad)
+    said = [one for one in suspicions(given, tensors, label(tensors, Names())) if one != GAPS]
+    if said:
+        do = "mend it before any other number of this batch is read"
+        return failed(FORM, cut(said[0], 300), do, suspicions=len(said))
+    return passed(FORM, "masks and log-probabilities look as they should")
 
 
 def _step0(tensors: TokenBatch, again: Any) -> Check:
@@ -88,7 +96,7 @@ def _step0(tensors: TokenBatch, again: Any) -> Check:
     n = len(trainer)
     if bad := int((~np.isfinite(trainer)).sum() + (~np.isfinite(sampler)).sum()):
         do = "see which tokens the engine did not score, and keep them out of the loss"
-        return failed(STEP0, f"{bad} of {2 * n:,} log-probabilities of sampled tokens are NaN or infinite", do)
+        return failed(STEP0, f"{bad:,} of {2 * n:,} log-probabilities of sampled tokens are NaN or infinite", do)
     ratio = trainer - sampler
     size = np.abs(ratio)
     p95, largest = float(np.quantile(size, 0.95)), float(size.max())
@@ -118,7 +126,7 @@ def _limit(again: Any, trainer: Float64Array, model: Float64Array) -> tuple[floa
     documented = f"limit {DOCUMENTED}, as no noise floor was measured: give logprobs_again in the batch"
     if again is None:
         return DOCUMENTED, documented
-    second = _host(again)
+    second = _host(unified({"logprobs_again": again}, ("logprobs_again",), ())["logprobs_again"])
     if second.shape != model.shape:
         raise BatchError("logprobs_again", f"{second.size} values", f"{model.size}, as old_logprobs has")
     floor = float(np.quantile(np.abs(trainer - second[model.astype(bool)]), 0.95))
