@@ -90,15 +90,21 @@ def settings(file: Path) -> dict[str, Any]:
 
 
 def plan(file: Path) -> dict[str, Any]:
-    """A plan of memory; a model that is a text is the path of a config.json, from the file's own folder.
+    """A plan of memory; a model that is a text is the path of a config.json, from the file's own folder, or a number.
 
     Raises:
         SourceError: what is wrong with a file.
     """
     given = settings(file)
     models = ("actor", "critic", "reference", "reward")
-    shapes = {name: settings(file.parent / given[name]) for name in models if isinstance(given.get(name), str)}
-    return given | shapes
+    return given | {name: _model(file.parent, given[name]) for name in models if isinstance(given.get(name), str)}
+
+
+def _model(folder: Path, text: str) -> float | dict[str, Any]:
+    try:
+        return float(text)  # in YAML 7e9 is a text
+    except ValueError:
+        return settings(folder / text)
 
 
 def function(option: str, name: str) -> Callable[..., Any]:
