@@ -2,16 +2,23 @@
 
 import json
 import math
+import re
+import runpy
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import tracker_diag as td
+from tracker_diag.cli.app import app
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.preflight.check import Report, failed, passed, unchecked
+from tracker_diag.preflight.memory import Plan
 from tracker_diag.report.console import plain
 
+NAMES = [check.name for check in td.preflight().checks]
 ILL = {"rewards": np.zeros(30), "memory": {"device_gib": 80, "actor": 1e9}}
 
 
@@ -129,3 +136,25 @@ def test_a_tracker_that_fails_is_counted_and_no_matter():
     with td.Monitor([Broken()]) as monitor:
         assert td.preflight(run=monitor, **ILL).exit_code == 1
         assert monitor.health["backend_errors"] == 1
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text()
+
+
+def test_the_page_names_every_check_every_field_of_a_plan_and_every_option():
+    assert {name for name in NAMES if f"`{name}`" not in PAGE} == set()
+    assert {name for name in Plan.model_fields if f"`{name}`" not in PAGE} == set()
+    told = CliRunner().invoke(app, ["preflight", "--help"], env={"COLUMNS": "200"}).stdout
+    assert {option for option in re.findall(r"`(--[a-z-]+)`", PAGE) if option not in told} == set()
+
+
+def test_the_page_s_example_runs_and_finds_its_mistakes(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "example.py").write_text(code)
+    ran = runpy.run_path(str(tmp_path / "example.py"))
+    assert {check.name for check in ran["report"].of("fail")} == {"config_ratio", "memory", "evaluation_complete"}
+
+
+def test_the_page_counts_the_planted_mistakes():
+    mistakes = runpy.run_path(str(Path(__file__).with_name("mistakes.py")))["MISTAKES"]
+    assert f"plants {len(mistakes)} mistakes" in PAGE
