@@ -117,6 +117,21 @@ def test_wandb_shows_the_result_and_the_run_s_own_rows_stay(wandb_offline):
     assert [table["nrows"] for table in tables] == [31]
 
 
+@pytest.mark.slow
+def test_trackio_shows_the_result_and_counts_the_run_s_own_steps_alone(trackio_runs):
+    run = td.wrap(trackio_runs.start())
+    td.preflight(run=run, **ILL)
+    assert run.diag.step is None  # what was written is not heard as the run's own
+    for reward in (0.1, 0.2):
+        run.log({"reward": reward})
+    run.diag.close()
+    run.finish()
+    rows = trackio_runs.rows()
+    assert [(step, row["reward"]) for step, row in rows if "reward" in row] == [(0, 0.1), (1, 0.2)]
+    (table,) = [row["diag/preflight"] for _, row in rows if "diag/preflight" in row]
+    assert len(table["_value"]) == 31
+
+
 def test_a_file_gets_the_event(tmp_path):
     backend = td.JsonlBackend(tmp_path)
     with td.Monitor([backend]) as monitor:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag.attach.kit import dotted
+from tracker_diag.backends.base import writing
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.monitor import Monitor
 from tracker_diag.preflight import (
@@ -86,7 +87,7 @@ def write(report: Report, monitor: Monitor) -> None:
     step = monitor.step or 0
     failures = ", ".join(check.name for check in report.of("fail"))
     for backend in monitor.backends:
-        with monitor.guard("backend_errors"):
+        with monitor.guard("backend_errors"), writing():
             backend.log(step, [report.table()], time.time())
             backend.event(step, report.headline + (f": {failures}" if failures else ""))
 
