@@ -115,12 +115,21 @@ def test_responses_that_all_lack_an_end_are_told():
 
 def test_sequences_that_are_left_out_whole_are_no_mistake():
     batch = made.batch()
-    batch["loss_mask"][:3] = 0
+    batch["loss_mask"][:7] = 0
     assert statuses(batch)[0] == dict.fromkeys(MASKS, "pass")
     batch["loss_mask"][:] = 0
     tried, found = statuses(batch)
     assert tried == dict.fromkeys(MASKS, "not checked") | {"mask_coverage": "fail"}
     assert "nothing is trained" in found["mask_coverage"].reason
+
+
+def test_a_turn_of_the_user_after_the_response_began_is_told():
+    batch = made.batch()
+    batch["response_mask"] = batch["model_mask"].copy()  # what was a tool's is the user's now
+    batch["loss_mask"] = batch["model_mask"] | (batch["token_ids"] == made.TOOL)
+    check = statuses(batch)[1]["mask_prompt"]
+    assert check.status == "fail"
+    assert check.reason.startswith("32 of 136 trained tokens are prompt, or of another's turn")
 
 
 @pytest.mark.parametrize("by", [1, -1])

@@ -144,6 +144,28 @@ def test_an_observation_outside_its_space_is_told():
     )
 
 
+def test_an_action_space_may_raise_or_hang(hangs):
+    def raises(self):
+        raise RuntimeError("not before reset")
+
+    for space, reason in ((raises, "raised RuntimeError: not before reset"), (hangs, "did not return in time")):
+        env = type("Raises", (Works,), {"action_space": property(space)})()
+        assert of(td.preflight(env=env, seconds=0.1))["env_steps"].reason == f"its action_space {reason}"
+
+
+def test_an_environment_that_was_made_here_is_closed_and_no_other():
+    closed = []
+
+    class Closes(Works):
+        def close(self):
+            closed.append(self)
+
+    td.preflight(env=Closes, policy=lambda seen: 1)
+    assert len(closed) == 1
+    td.preflight(env=Closes(), policy=lambda seen: 1)
+    assert len(closed) == 1
+
+
 def test_what_is_no_environment_is_told():
     assert of(td.preflight(env=object))["env_steps"].reason == "object has no reset and no step"
 

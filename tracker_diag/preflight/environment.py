@@ -70,7 +70,10 @@ def environment_checks(env: Any, random_policy: Act | None, seconds: float) -> t
     if missing:
         reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
         return [failed(STEPS, reason, "give an environment with reset() and step(action)"), *_skipped(STEPS)], None
-    act = random_policy or random_of(env)
+    drawn = within(seconds, lambda: random_policy or random_of(env))
+    if drawn.wrong:
+        return [_wrong(STEPS, drawn.error, f"its action_space {drawn.wrong}"), *_skipped(STEPS)], None
+    act = drawn.value
     if act is None:
         give = "give random_policy=..., from an observation to an action, as the environment has no action_space"
         return [unchecked(name, "nothing can act", give) for name in NAMES], None

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.chat import ChatFormat
 from tracker_diag.errors import BatchError
-from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.stats.arrays import BoolArray, IntArray
 from tracker_diag.tensors.batch import running_count
 from tracker_diag.tensors.given import unified
@@ -24,7 +24,8 @@ NAMES = (PADDING, PROMPT, TOOLS, COVERAGE, END, IDS)
 
 MASKS = ("loss_mask", "attention_mask", "response_mask", "model_mask")
 LEAST = 0.5
-"""Share of the sampled tokens that the loss is to cover; trainers leave out cut sequences on purpose, hence not 1."""
+"""Share of the sampled tokens that the loss is to cover in the sequences that it takes: some tokens are left out on
+purpose, and cut sequences whole."""
 
 GIVE = "give batch=..., with loss_mask, token_ids, attention_mask, response_mask and model_mask"
 
@@ -130,12 +131,13 @@ def _prompt(batch: Audited) -> Check:
         return unchecked(
             PROMPT, "nothing says where the prompt ends", "give response_mask in the batch, or tokenizer=..."
         )
-    before = ~batch.response & (running_count(batch.response, batch.sequence) == 0)
+    others = ~batch.response
     if batch.attended is not None:
-        before &= batch.attended
-    return _inside(
-        PROMPT, before, batch, "prompt", "loss_mask = loss_mask & response_mask; see where the prompt's length is taken"
-    )
+        others &= batch.attended
+    else:  # what comes after the response may be padding
+        others &= running_count(batch.response, batch.sequence) == 0
+    do = "loss_mask = loss_mask & response_mask; see where the prompt's length is taken, and who wrote later turns"
+    return _inside(PROMPT, others, batch, "prompt, or of another's turn", do)
 
 
 def _tools(batch: Audited) -> Check:
@@ -156,20 +158,17 @@ def _coverage(batch: Audited) -> Check:
         return unchecked(
             COVERAGE, "nothing says which tokens were sampled", "give model_mask in the batch, or tokenizer=..."
         )
+    kept = np.isin(batch.sequence, np.unique(batch.sequence[batch.loss]))  # cut sequences may be left out whole
     for by in (1, -1):
         moved = np.roll(sampled, by) & (np.roll(batch.sequence, by) == batch.sequence)
-        kept = np.isin(batch.sequence, np.unique(batch.sequence[batch.loss]))  # cut sequences may be left out whole
         if (batch.loss != sampled)[kept].any() and np.array_equal(batch.loss[kept], moved[kept]):
             side = "late" if by == 1 else "early"
             do = "logits at position t are about token t + 1: shift the mask with the labels, or neither"
             return failed(COVERAGE, f"loss_mask is the mask of sampled tokens, one token {side}", do)
-    covered, total = int((batch.loss & sampled).sum()), int(sampled.sum())
-    told = f"the loss covers {covered:,} of {total:,} sampled tokens"
-    if covered < LEAST * total:
-        return failed(
-            COVERAGE, told, "look whether loss_mask is inverted, shifted, or of another batch", covered=covered
-        )
-    return passed(COVERAGE, told, covered=covered, sampled=total)
+    covered, total = int((batch.loss & sampled).sum()), int((sampled & kept).sum())
+    told = f"the loss covers {covered:,} of {total:,} sampled tokens of the sequences that it takes"
+    do = "look whether loss_mask is inverted, shifted, or of another batch"
+    return judged(COVERAGE, told, [(covered < LEAST * total, told, do)], covered=covered, sampled=total)
 
 
 def _end(batch: Audited, pad_id: int | None, eos_id: int | None) -> Check:

@@ -112,11 +112,14 @@ def _world(known: Mapping[str, Any], episodes: int, seconds: float) -> tuple[lis
     if ended.wrong:
         broken = environment.not_made(ended.error, seconds)
         return [*broken, unchecked(expert.NAME, "there is no environment", f"mend {environment.STEPS} first")], []
-    checks, act = environment.environment_checks(ended.value, known.get("random_policy"), seconds)
+    env: Any = ended.value
+    checks, act = environment.environment_checks(env, known.get("random_policy"), seconds)
     if act is None:
         first = next((check.name for check in checks if check.status == "fail"), environment.STEPS)
         return [*checks, unchecked(expert.NAME, "the environment cannot be played", f"mend {first} first")], []
-    judged, returns = expert.expert_check(ended.value, act, known.get("policy"), episodes, seconds)
+    judged, returns = expert.expert_check(env, act, known.get("policy"), episodes, seconds)
+    if env is not known["env"] and hasattr(env, "close"):  # it was made here
+        within(seconds, env.close)
     return [*checks, judged], returns
 
 

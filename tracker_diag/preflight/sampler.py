@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import BatchError
+from tracker_diag.metrics.series import PAIRS
 from tracker_diag.preflight.check import Check, failed, passed, unchecked
 from tracker_diag.preflight.limits import within
 from tracker_diag.report.console import cut
@@ -59,15 +60,13 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
         del given["logprobs"]
     if "response_mask" not in given and "model_mask" not in given and batch.get("loss_mask") is not None:
         given["model_mask"] = batch["loss_mask"]
+    lacking = ""
     if not {"response_mask", "model_mask"} & given.keys():
-        yield unchecked(FORM, "no mask says what was sampled", GIVE)
-        yield unchecked(STEP0, "no mask says what was sampled", GIVE)
-        return
-    if not any({"logprobs", other} <= given.keys() for other in ("old_logprobs", "ref_logprobs")) and not (
-        {"old_logprobs", "rollout_logprobs"} <= given.keys()
-    ):
-        yield unchecked(FORM, "no two log-probabilities of one pair", GIVE)
-        yield unchecked(STEP0, "no log-probabilities of trainer and sampler", GIVE)
+        lacking = "no mask says what was sampled"
+    elif not any({new, old} <= given.keys() for new, old in PAIRS.values()):
+        lacking = "no two log-probabilities that are compared"
+    if lacking:
+        yield from (unchecked(name, lacking, GIVE) for name in (FORM, STEP0))
         return
     tensors = TokenBatch.of(**given)
     yield _form(given, tensors)
