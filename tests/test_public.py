@@ -37,6 +37,7 @@ def test_public_names_are_pinned():
         "compare",
         "diagnose",
         "load_rules",
+        "preflight",
         "read_run",
         "read_traces",
         "replay",

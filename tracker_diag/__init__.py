@@ -21,6 +21,7 @@ from tracker_diag.errors import (
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Guard
 from tracker_diag.monitor import Monitor
+from tracker_diag.preflight.run import preflight
 from tracker_diag.report.notebook import shown as _shown
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
@@ -64,6 +65,7 @@ __all__ = [
     "compare",
     "diagnose",
     "load_rules",
+    "preflight",
     "read_run",
     "read_traces",
     "replay",

@@ -328,7 +328,9 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _result(self) -> Summary:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        return self._history.beside(readout.told(found, self._windows, self.health, now, self._engine, self._worst.shown()))
+        caveats = readout.caveats(self._windows, self.health, now, self._engine)
+        tails, worst = readout.tails(self._windows), self._worst.shown()
+        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""

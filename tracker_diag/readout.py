@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +13,7 @@ from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, r
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, PAIRS, Pair, Rank, SeriesKey, StatKey, any_of
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
-from tracker_diag.records import Histogram, Record, Scalar, Table, WorstSequence
+from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.earlier import Earlier
@@ -22,12 +21,10 @@ from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Growth, Often, Spike
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import HIGHEST, rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.observation import Observation
-from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step
 from tracker_diag.tensors.suspicions import UNHEARD
@@ -89,19 +86,6 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
         pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal
     }
     return not_observed(windows) | on_policy
-
-
-def told(
-    found: Summary,
-    windows: PairWindows,
-    health: Mapping[str, int],
-    progress: Progress,
-    engine: Engine,
-    worst: tuple[WorstSequence, ...],
-) -> Summary:
-    """`found` with what the tensors tell beside it: caveats, the tails as they are now, the sequences behind them."""
-    but = caveats(windows, health, progress, engine)
-    return replace(found, caveats=but, tails=tails(windows), worst=worst)
 
 
 def caveats(

@@ -15,6 +15,7 @@ from tracker_diag.cli.audit import audit
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.cli.preflight import preflight
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.cli.rules import Which, rules_app
 from tracker_diag.cli.severity import FailOn
@@ -54,6 +55,7 @@ app.command()(postmortem)
 app.command()(checklist)
 app.command()(traces)
 app.command()(audit)
+app.command()(preflight)
 
 
 def _version(asked: bool) -> None:

@@ -26,6 +26,13 @@ LABEL_COLUMNS = {
     "advantage": "advantages",
     "control": "control",
 }
+AUDIT_COLUMNS = {
+    "in_loss": "loss_mask",
+    "token_id": "token_ids",
+    "sampled_id": "sampled_ids",
+    "logprob_again": "logprobs_again",
+}
+"""Columns for checks before training, which `observe` does not take."""
 REQUIRED = ("step", "sequence", "position", "is_model")
 KINDS = {
     **dict.fromkeys(("step", "sequence", "position"), "integer"),
@@ -36,6 +43,9 @@ KINDS = {
     **dict.fromkeys(("turn", "policy_lag"), "integer"),
     "advantage": "floating",
     "control": "boolean",
+    "in_loss": "boolean",
+    **dict.fromkeys(("token_id", "sampled_id"), "integer"),
+    "logprob_again": "floating",
 }
 """The columns that are read, with the kind of type that each must have."""
 
@@ -72,13 +82,14 @@ class Texts:
         return "".join(self._texts[one] if one >= 0 else "" for one in ids)
 
 
-def read_tokens(file: Path, texts: Texts | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_tokens(file: Path, texts: Texts | None = None, *, audit: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each step of the table, in rising order of steps.
 
     Texts may be dictionaries, as categories are written. Memory is that of one step.
 
     Args:
         texts: numbers the tokens of a table that has their text; it is left out if None.
+        audit: whether to read `AUDIT_COLUMNS` as well.
 
     Raises:
         SourceError: what is wrong with the file, and with which column or step.
@@ -90,7 +101,7 @@ def read_tokens(file: Path, texts: Texts | None = None) -> Iterator[tuple[int, d
     last: int | None = None
     try:
         with pq.ParquetFile(file) as table:
-            columns = _columns(file, table.schema_arrow)
+            columns = _columns(file, table.schema_arrow, audit=audit)
             for step, rows in _steps(file, table.iter_batches(AT_ONCE, columns=columns, use_threads=False)):
                 if last is not None and step <= last:
                     raise SourceError(
@@ -113,7 +124,7 @@ def _steps(file: Path, batches: Iterator[Any]) -> Iterator[tuple[int, Any]]:
     step = 0
     for batch in batches:
         rows = pa.Table.from_batches([batch])
-        for name in {*REQUIRED, "after_tool"} & set(rows.column_names):
+        for name in {*REQUIRED, "after_tool", *AUDIT_COLUMNS} & set(rows.column_names):
             if rows[name].null_count:
                 raise SourceError(f"{file}: column {name}: {rows[name].null_count} nulls, expected none")
         steps = rows["step"].to_numpy()
@@ -130,12 +141,12 @@ def _steps(file: Path, batches: Iterator[Any]) -> Iterator[tuple[int, Any]]:
         yield step, pa.concat_tables(waiting)
 
 
-def _columns(file: Path, schema: Any) -> list[str]:
+def _columns(file: Path, schema: Any, *, audit: bool) -> list[str]:
     """The columns of KINDS that the table has; SourceError if one is missing or of another kind."""
     missing = [name for name in REQUIRED if name not in schema.names]
     if missing:
         raise SourceError(f"{file}: column {missing[0]} is missing; it has {', '.join(schema.names)}")
-    columns = [name for name in KINDS if name in schema.names]
+    columns = [name for name in KINDS if name in schema.names and (audit or name not in AUDIT_COLUMNS)]
     for name in columns:
         given = schema.field(name).type
         if not _is(KINDS[name], given):
@@ -168,6 +179,7 @@ def _observation(file: Path, rows: Any, texts: Texts | None) -> dict[str, Any]:
 
     found = {argument: column(name) for name, argument in LOGPROB_COLUMNS.items() if name in rows.column_names}
     found |= {"model_mask": column("is_model").astype(bool), "sequence_ids": column("sequence")}
+    found |= {argument: column(name) for name, argument in AUDIT_COLUMNS.items() if name in rows.column_names}
     for name, argument in LABEL_COLUMNS.items():
         if name in rows.column_names:
             # Null is none: no tool yet, no turn of a prompt.

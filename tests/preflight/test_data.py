@@ -1,0 +1,216 @@
+"""The audit of masks, ids and pairs: every form that a batch comes in, and batches that cannot be audited."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import tracker_diag as td
+from tracker_diag.errors import BatchError, DiagError
+from tracker_diag.preflight.masks import ids_check
+from tracker_diag.preflight.preferences import preference_checks
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("setups.py"))))
+MASKS = ("mask_padding", "mask_prompt", "mask_tools", "mask_coverage", "mask_end")
+
+
+def statuses(batch, **given):
+    given = {"pad_id": made.PAD, "eos_id": made.EOS} | given
+    found = {check.name: check for check in td.preflight(batch=batch, **given).checks}
+    return {name: found[name].status for name in MASKS}, found
+
+
+def packed(batch):
+    """The same without its padding, as (N,) with `sequence_ids`."""
+    keep = batch["attention_mask"].astype(bool)
+    rows = np.broadcast_to(np.arange(len(keep))[:, None], keep.shape)
+    return {name: value[keep] for name, value in batch.items()} | {"sequence_ids": rows[keep]}
+
+
+def ragged(batch):
+    keep = batch["attention_mask"].astype(bool)
+    return {name: [row[at].tolist() for row, at in zip(value, keep, strict=True)] for name, value in batch.items()}
+
+
+FORMS = {
+    "numpy": lambda batch: batch,
+    "torch": lambda batch: {name: torch.as_tensor(value) for name, value in batch.items()},
+    "packed": packed,
+    "ragged lists": ragged,
+    "booleans": lambda batch: batch | {name: batch[name].astype(bool) for name in batch if name.endswith("mask")},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_batch_is_audited_in_any_form(form):
+    good, found = statuses(FORMS[form](made.batch()))
+    assert good == dict.fromkeys(MASKS, "pass"), found
+    bad = made.batch()
+    bad["loss_mask"] = bad["response_mask"]
+    found = statuses(FORMS[form](bad))[1]["mask_tools"]
+    assert (
+        found.reason
+        == "32 of 136 trained tokens are tool output, first in sequence 0, at token "
+        + (found.reason.rsplit(maxsplit=1)[1])
+    )
+    assert found.values["wrong"] == 32
+
+
+def test_without_a_response_mask_the_response_begins_with_the_first_sampled_token():
+    batch = made.batch()
+    del batch["response_mask"]
+    assert statuses(batch)[0] == dict.fromkeys(MASKS, "pass")
+    batch["loss_mask"] = batch["attention_mask"]
+    assert statuses(batch)[0] | {"mask_coverage": "pass", "mask_end": "pass"} == dict.fromkeys(
+        MASKS, "fail"
+    ) | {"mask_padding": "pass", "mask_coverage": "pass", "mask_end": "pass"}  # fmt: skip
+
+
+def test_a_chat_template_tells_who_wrote_a_token():
+    chat = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "chat" / "conftest.py")))
+    tokenizer = chat.train(chat.CHATML)
+    said = [
+        {"role": "user", "content": "find k42"},
+        {"role": "assistant", "content": "look up"},
+        {"role": "tool", "content": "value is 7"},
+        {"role": "assistant", "content": "the answer is 7"},
+    ]
+    ids = np.array([tokenizer.apply_chat_template(said, tokenize=True, return_dict=False)])
+    everything = {"token_ids": ids, "loss_mask": np.ones_like(ids)}
+    tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
+    assert tried["mask_prompt"] == tried["mask_tools"] == "fail"
+    from tracker_diag.chat import ChatFormat
+
+    everything["loss_mask"] = ChatFormat.of(tokenizer).label(ids).model_mask
+    tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
+    assert tried["mask_prompt"] == tried["mask_tools"] == tried["mask_coverage"] == "pass"
+
+
+def test_padding_is_told_by_its_id_where_nothing_else_does():
+    batch = made.batch()
+    del batch["attention_mask"]
+    assert statuses(batch)[0]["mask_padding"] == "pass"
+    assert statuses(batch, pad_id=None)[0]["mask_padding"] == "not checked"
+    batch["loss_mask"] = 1 - batch["response_mask"] * (1 - batch["model_mask"])
+    assert statuses(batch)[0]["mask_padding"] == "fail"
+
+
+def test_an_end_that_is_the_padding_is_masked_with_it():
+    batch = made.batch()
+    batch["token_ids"][batch["token_ids"] == made.PAD] = made.EOS
+    batch["loss_mask"] = batch["model_mask"] * (batch["token_ids"] != made.EOS)
+    batch["attention_mask"] = (batch["token_ids"] != made.EOS).astype(int)
+    check = statuses(batch, pad_id=made.EOS)[1]["mask_end"]
+    assert check.status == "fail"
+    assert "it is the padding token as well" in check.reason
+
+
+def test_responses_that_all_lack_an_end_are_told():
+    assert "none of 8 responses has the end token 77777" in statuses(made.batch(), eos_id=77777)[1]["mask_end"].reason
+    assert statuses(made.batch(), eos_id=None)[0]["mask_end"] == "not checked"
+
+
+def test_sequences_that_are_left_out_whole_are_no_mistake():
+    batch = made.batch()
+    batch["loss_mask"][:7] = 0
+    assert statuses(batch)[0] == dict.fromkeys(MASKS, "pass")
+    batch["loss_mask"][:] = 0
+    tried, found = statuses(batch)
+    assert tried == dict.fromkeys(MASKS, "not checked") | {"mask_coverage": "fail"}
+    assert "nothing is trained" in found["mask_coverage"].reason
+
+
+def test_a_turn_of_the_user_after_the_response_began_is_told():
+    batch = made.batch()
+    batch["response_mask"] = batch["model_mask"].copy()  # what was a tool's is the user's now
+    batch["loss_mask"] = batch["model_mask"] | (batch["token_ids"] == made.TOOL)
+    check = statuses(batch)[1]["mask_prompt"]
+    assert check.status == "fail"
+    assert check.reason.startswith("32 of 136 trained tokens are prompt, or of another's turn")
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_a_mask_that_is_shifted_either_way_is_told(by):
+    batch = made.batch()
+    batch["loss_mask"] = np.roll(batch["model_mask"], by, axis=1)
+    assert ("late" if by == 1 else "early") in statuses(batch)[1]["mask_coverage"].reason
+
+
+def test_a_batch_without_what_a_check_needs_says_what_to_give():
+    for batch in ({}, {"token_ids": np.ones((2, 3), int)}, {"loss_mask": None}):
+        tried, found = statuses(batch)
+        assert tried == dict.fromkeys(MASKS, "not checked")
+        assert all(found[name].do.startswith("give ") for name in (*MASKS, "batch_form", "sampler_step0"))
+    tried, found = statuses({"loss_mask": np.ones((2, 3), int)})
+    assert tried == dict.fromkeys(MASKS, "not checked")
+
+
+def test_arrays_that_do_not_fit_together_are_refused():
+    batch = made.batch()
+    for name, wrong in (
+        ("token_ids", np.ones((8, 39), int)),
+        ("loss_mask", np.ones((2, 2), int)),
+        ("loss_mask", np.full((8, 40), 0.3)),
+        ("attention_mask", batch["attention_mask"] * 2),
+        ("token_ids", np.ones((8, 40))),
+    ):
+        with pytest.raises(BatchError):
+            td.preflight(batch=batch | {name: wrong})
+    with pytest.raises(BatchError, match="one token or more"):
+        td.preflight(batch={"loss_mask": np.ones((0, 40), int)})
+    with pytest.raises(DiagError, match="batch: list given, expected a mapping"):
+        td.preflight(batch=[1, 2])
+
+
+def test_ids_are_compared_sequence_by_sequence():
+    assert ids_check([[1, 2], [3]], [[1, 2], [3]]).status == "pass"
+    assert ids_check([torch.tensor([1, 2])], [np.array([1, 2])]).status == "pass"
+    assert ids_check([[1, 2], [3]], [[1, 2], [3, 4]]).reason.endswith("sequence 1 from token 1 on")
+    assert ids_check([[1, 2, 3]], [[1, 9, 3]]).values == {"differing": 1}
+    assert ids_check([], []).status == ids_check(None, [[1]]).status == "not checked"
+    with pytest.raises(BatchError, match="trained_ids: 1 sequences given, expected 2"):
+        ids_check([[1], [2]], [[1]])
+
+
+def pair(**given):
+    return {"prompt": "Why?", "chosen": "So.", "rejected": "No."} | given
+
+
+def told(*pairs):
+    return {check.name: check for check in preference_checks(pairs)}
+
+
+def test_pairs_are_looked_at_as_text_as_messages_and_as_ids():
+    asked = [{"role": "user", "content": "Why?"}]
+    answers = {name: [{"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
+    for prompt, chosen, rejected in (
+        ("Why?", "So.", "No."),
+        (asked, answers["chosen"], answers["rejected"]),
+        ([1, 2], [3, 4], [5, 2]),
+    ):
+        good = told(pair(prompt=prompt, chosen=chosen, rejected=rejected))
+        assert good["pairs_equal"].status == good["pairs_prompt"].status == "pass"
+        assert told(pair(prompt=prompt, chosen=chosen, rejected=chosen))["pairs_equal"].status == "fail"
+        assert told(pair(prompt=prompt, chosen=chosen, rejected=prompt + rejected))["pairs_prompt"].status == "fail"
+
+
+def test_a_pair_that_differs_in_blanks_alone_is_equal():
+    assert told(pair(), pair(rejected=" So.\n"))["pairs_equal"].reason.endswith("in 1 of 2 pairs, first in pair 1")
+
+
+def test_an_order_needs_scores_and_bears_some_noise():
+    assert told(pair())["pairs_order"].status == "not checked"
+    noisy = [pair(chosen_score=float(i % 5 > 0), rejected_score=0.5) for i in range(20)]
+    assert told(*noisy)["pairs_order"].status == "pass"
+    assert told(pair(chosen_score=1.0, rejected_score=1.0))["pairs_order"].status == "not checked"
+    assert told(pair(chosen_score=float("nan"), rejected_score=1.0))["pairs_order"].status == "fail"
+
+
+def test_pairs_that_lack_something_are_refused_or_not_checked():
+    assert {check.status for check in told().values()} == {"not checked"}
+    assert told(pair(prompt=None))["pairs_prompt"].status == "not checked"
+    with pytest.raises(BatchError, match=r"preferences\[1\]: a pair without rejected given"):
+        td.preflight(preferences=[pair(), {"chosen": "So."}])

@@ -1,0 +1,250 @@
+"""Environments that hang, raise, or give what they should not: preflight says which call it was, and comes back."""
+
+import sys
+import threading
+
+import gymnasium
+import numpy as np
+import pytest
+
+import tracker_diag as td
+from tracker_diag.preflight.expert import beats
+
+
+class Works:
+    """The contract, kept; each test breaks a part of it."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None):
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.steps, 1.0, self.steps >= 3, False, {}
+
+
+def of(report):
+    return {check.name: check for check in report.checks}
+
+
+@pytest.fixture
+def hangs():
+    """Does not return until the test is over."""
+    over = threading.Event()
+    yield lambda *given, **named: over.wait()
+    over.set()
+
+
+def test_an_environment_that_keeps_its_contract_passes():
+    found = of(td.preflight(env=Works()))
+    assert [found[name].status for name in ("env_steps", "env_ends", "env_seeds")] == ["pass"] * 3
+    assert found["env_steps"].values == {"steps": 15, "mean_return": 3.0}
+    assert found["env_api"].status == "not checked"
+    assert found["expert_beats_random"].do.startswith("give env=... and policy=...")
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_an_environment_that_hangs_is_left_behind(hangs, where):
+    report = td.preflight(env=type("Hangs", (Works,), {where: hangs})(), policy=lambda seen: 1, seconds=0.1)
+    found = of(report)
+    assert found["env_steps"].status == "fail"
+    assert found["env_steps"].reason.endswith("of episode 0 did not return in time")
+    assert where in found["env_steps"].reason
+    assert {found[name].status for name in ("env_ends", "env_seeds", "env_api", "expert_beats_random")} == {
+        "not checked"
+    }
+
+
+def test_an_environment_that_hangs_later_on_is_left_behind_too(hangs):
+    class Later(Works):
+        resets = 0
+
+        def reset(self, *, seed=None):
+            self.resets += 1
+            return hangs() if self.resets > 6 else super().reset()
+
+    found = of(td.preflight(env=Later(), policy=lambda seen: 1, seconds=2))
+    assert found["env_steps"].status == "pass"
+    assert found["env_seeds"].reason == "reset of episode 7 did not return in time"
+    assert found["env_api"].status == found["expert_beats_random"].status == "not checked"
+
+
+def test_what_makes_an_environment_may_hang_or_raise(hangs):
+    assert "did not return in 0.1 s" in of(td.preflight(env=hangs, seconds=0.1))["env_steps"].reason
+
+    def raises():
+        raise OSError("no such server")
+
+    assert "raised OSError: no such server" in of(td.preflight(env=raises))["env_steps"].reason
+
+
+def test_a_policy_that_hangs_or_raises_is_named(hangs):
+    found = of(td.preflight(env=Works(), random_policy=lambda seen: 0, policy=hangs, seconds=2))
+    assert (
+        found["expert_beats_random"].reason == "by the policy: the policy at step 0 of episode 0 did not return in time"
+    )
+    found = of(td.preflight(env=Works(), policy=lambda seen: seen["x"]))
+    assert "the policy at step 0 of episode 0 raised TypeError" in found["expert_beats_random"].reason
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no display"), SystemExit("bye"), AssertionError()])
+def test_an_environment_that_raises_fails_with_what_it_raised(error):
+    def step(self, action):
+        raise error
+
+    check = of(td.preflight(env=type("Raises", (Works,), {"step": step})()))["env_steps"]
+    assert check.status == "fail"
+    assert check.reason.startswith(f"step 0 of episode 0 raised {type(error).__name__}")
+
+
+WRONG = {
+    "reset without info": ("reset", lambda self, seed=None: 0, "reset returned int, expected (observation, info)"),
+    "reset with a list": ("reset", lambda self, seed=None: (0, []), "reset returned a tuple of 2, expected"),
+    "no observation": ("reset", lambda self, seed=None: (None, {}), "reset gave None as observation"),
+    "NaN in an observation": ("reset", lambda self, seed=None: (np.array([np.nan]), {}), "NaN or infinity"),
+    "four values": ("step", lambda self, action: (0, 0.0, False, {}), "step returned a tuple of 4"),
+    "nothing": ("step", lambda self, action: None, "step returned NoneType"),
+    "a reward of text": (
+        "step",
+        lambda self, action: (0, "high", False, False, {}),
+        "reward is str, expected a number",
+    ),
+    "a reward of None": ("step", lambda self, action: (0, None, False, False, {}), "reward is NoneType"),
+    "a reward of NaN": ("step", lambda self, action: (0, np.nan, False, False, {}), "reward is nan"),
+    "an infinite reward": ("step", lambda self, action: (0, -np.inf, False, False, {}), "reward is -inf"),
+    "done as a number": ("step", lambda self, action: (0, 0.0, 1, False, {}), "terminated is 1 (int), expected a bool"),
+    "truncated as text": ("step", lambda self, action: (0, 0.0, False, "no", {}), "truncated is 'no' (str)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_the_contract_does_not_allow_is_told(name):
+    where, does, reason = WRONG[name]
+    check = of(td.preflight(env=type("Wrong", (Works,), {where: does})()))["env_steps"]
+    assert check.status == "fail"
+    assert reason in check.reason
+    assert check.do
+
+
+def test_an_observation_outside_its_space_is_told():
+    space = gymnasium.spaces.Box(-1, 1, (2,))
+    check = of(
+        td.preflight(
+            env=type(
+                "Outside",
+                (Works,),
+                {"observation_space": space, "reset": lambda self: (np.array([3.0], np.float32), {})},
+            )()
+        )
+    )["env_steps"]
+    assert check.reason.startswith(
+        "reset gave an observation outside observation_space Box(-1.0, 1.0, (2,), float32): array([3.]"
+    )
+
+
+def test_an_action_space_may_raise_or_hang(hangs):
+    def raises(self):
+        raise RuntimeError("not before reset")
+
+    tried = ((raises, 30, "raised RuntimeError: not before reset"), (hangs, 0.1, "did not return in time"))
+    for space, seconds, reason in tried:
+        env = type("Raises", (Works,), {"action_space": property(space)})()
+        assert of(td.preflight(env=env, seconds=seconds))["env_steps"].reason == f"its action_space {reason}"
+
+
+def test_an_environment_that_was_made_here_is_closed_and_no_other():
+    closed = []
+
+    class Closes(Works):
+        def close(self):
+            closed.append(self)
+
+    td.preflight(env=Closes, policy=lambda seen: 1)
+    assert len(closed) == 1
+    td.preflight(env=Closes(), policy=lambda seen: 1)
+    assert len(closed) == 1
+
+
+def test_what_is_no_environment_is_told():
+    assert of(td.preflight(env=object))["env_steps"].reason == "object has no reset and no step"
+
+
+def test_without_an_action_space_something_has_to_act():
+    found = of(td.preflight(env=type("NoSpace", (Works,), {"action_space": None})()))
+    assert {found[name].do for name in ("env_steps", "env_ends", "env_seeds")} == {
+        "give random_policy=..., from an observation to an action, as the environment has no action_space"
+    }
+
+
+def test_a_reset_without_a_seed_cannot_be_repeated():
+    def without_seed(self):
+        return Works.reset(self)
+
+    check = of(td.preflight(env=type("NoSeed", (Works,), {"reset": without_seed})()))["env_seeds"]
+    assert (check.status, check.reason) == ("not checked", "reset takes no seed")
+
+
+@pytest.mark.parametrize(
+    "observations", [lambda n: {"place": n}, lambda n: (n, [n]), lambda n: np.array([n, np.nan]), str]
+)
+def test_seeds_are_compared_through_any_observation(observations):
+    class Drawn(Works):
+        drawn = 0
+
+        def step(self, action):
+            self.drawn += 1
+            _, reward, over, cut, info = super().step(action)
+            return observations(self.drawn), reward, over, cut, info
+
+    class Same(Works):
+        def step(self, action):
+            observation, *rest = super().step(action)
+            return observations(observation), *rest
+
+    space = {"observation_space": None}
+    nan = isinstance(observations(0), np.ndarray)
+    if not nan:  # an observation of NaN fails before
+        assert "differ from step 1 on" in of(td.preflight(env=type("D", (Drawn,), space)()))["env_seeds"].reason
+        assert of(td.preflight(env=type("S", (Same,), space)()))["env_seeds"].status == "pass"
+
+
+def test_too_little_time_is_no_verdict():
+    found = of(td.preflight(env=Works(), policy=lambda seen: 1, seconds=0.0))
+    assert found["env_ends"].do == found["expert_beats_random"].do == "give more time with seconds=..."
+
+
+def test_real_environments_of_gymnasium_pass_their_checker():
+    for name in ("CartPole-v1", "FrozenLake-v1", "Pendulum-v1"):
+        found = of(td.preflight(env=lambda name=name: gymnasium.make(name)))
+        assert {found[check].status for check in ("env_steps", "env_ends", "env_seeds", "env_api")} == {"pass"}, name
+        assert "\x1b" not in found["env_api"].reason
+
+
+def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
+    class Hangs(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+        resets = 0
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.resets += 1
+            self.steps = 0
+            return hangs() if self.resets > 7 else (0, {})
+
+        def step(self, action):
+            self.steps += 1
+            return self.steps, 1.0, self.steps >= 3, False, {}
+
+    shown = sys.modules["warnings"].showwarning
+    assert of(td.preflight(env=Hangs, seconds=2))["env_api"].reason == "gymnasium's check_env did not return in time"
+    assert sys.modules["warnings"].showwarning is shown
+
+
+def test_an_expert_no_better_than_chance_is_not_told_to_be_one():
+    drawn = np.random.default_rng(0).normal(size=(60, 2, 100))
+    told = [beats(random, expert).status for random, expert in drawn]
+    assert told.count("pass") <= 5  # 2.5 % of 60 are 1 or 2
+    better = [beats(random, expert + 1).status for random, expert in drawn]
+    assert better.count("pass") == 60

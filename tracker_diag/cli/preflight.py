@@ -1,0 +1,65 @@
+"""`tracker-diag preflight`: checks before training, on files and functions of the user's own."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.report.console import Terminal
+
+
+def preflight(
+    *,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="Token table as replay takes it, of one real batch; its first step is looked at."),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="JSON Lines, one sample each: reward, group, success; return, value; chosen, ..."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="The run's settings with those of its evaluation: YAML, JSON.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="trl, verl, openrlhf or sb3, if the settings do not tell.")
+    ] = None,
+    memory: Annotated[
+        Path | None, typer.Option(help="What is to lie on a device, YAML: device_gib, actor, ...")
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option(help="module:function that makes an environment with reset and step.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="module:function, a weak expert: observation to action.")] = None,
+    tool: Annotated[
+        str | None, typer.Option(help="module:function without arguments, called many times at once.")
+    ] = None,
+    eos_id: Annotated[int | None, typer.Option(help="Id of the token that ends a response.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time for one part of a check.")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+) -> None:
+    """Check environment, rewards, masks, log-probs, settings, tools and memory before training.
+
+    Exit code 0 if no check failed, 1 if one did, 2 for bad input.
+    """
+    from tracker_diag.preflight import files
+    from tracker_diag.preflight.run import preflight as check
+
+    if not any((tokens, samples, config, memory, env, tool)):
+        refuse("nothing given, expected one at least of --tokens, --samples, --config, --memory, --env, --tool")
+    with refusing():
+        given: dict[str, Any] = {"framework": framework, "eos_id": eos_id}
+        given |= files.tokens(tokens) if tokens else {}
+        given |= files.samples(samples) if samples else {}
+        given |= {"config": files.settings(config)} if config else {}
+        given |= {"memory": files.plan(memory)} if memory else {}
+        named = {"env": env, "policy": policy, "tool": tool}
+        given |= {name: files.function(f"--{name}", value) for name, value in named.items() if value}
+        report = check(seconds=seconds, **given)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        Terminal().print(report)
+    raise typer.Exit(report.exit_code)

@@ -1,0 +1,96 @@
+"""The critic on one fixed rollout: whether it fits those returns at all."""
+
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import BatchError
+from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
+from tracker_diag.preflight.rewards import array
+from tracker_diag.stats.arrays import Float64Array
+
+NAME = "critic_fit"
+LEAST = 0.05
+"""Explained variance below which a critic explains nothing: CRI001."""
+LINEAR = 0.5
+"""Explained variance of a line through the values at which a poor one is a matter of scale or sign alone."""
+FEWEST = 16
+
+GIVE = (
+    "give returns=... of one rollout, and values=..., what the critic says after fitting them, or features=... (n, d)"
+)
+
+
+def critic_check(returns: Any, values: Any = None, features: Any = None) -> Check:
+    """How much of the variance of `returns` (n,) is explained by `values` (n,), or by a line through `features` (n, d).
+
+    The explained variance is 1 − Var(returns − prediction) / Var(returns); of the features' least-squares fit it is
+    adjusted for their number d, as any n numbers are fitted by n features.
+
+    Raises:
+        BatchError: the lengths do not agree.
+    """
+    wanted = array("returns", returns)
+    if values is None and features is None:
+        return unchecked(NAME, "returns without values or features", GIVE)
+    columns = array("values", values)[:, None] if values is not None else _matrix(features)
+    n, d = columns.shape
+    if n != len(wanted):
+        field = "values" if values is not None else "features"
+        raise BatchError(field, f"{n} rows", f"{len(wanted)}, as returns has")
+    if bad := int((~np.isfinite(np.column_stack([wanted, columns]))).any(1).sum()):
+        do = "check bootstrap targets and terminal masks; a NaN in one of them is in all"
+        return failed(NAME, f"{bad} of {n} rows are NaN or infinite", do)
+    if n < FEWEST or n <= d + 1:
+        return unchecked(NAME, f"{n} returns for {d} columns", f"give {max(FEWEST, d + 2)} returns at least")
+    if not np.ptp(wanted):
+        do = "give a rollout whose returns differ; if they never do, look at the reward first"
+        return unchecked(NAME, f"all {n} returns are {wanted[0]:.3g}: there is nothing to explain", do)
+    return _predicted(wanted, columns[:, 0]) if values is not None else _of_features(wanted, columns)
+
+
+def _of_features(wanted: Float64Array, columns: Float64Array) -> Check:
+    n, d = columns.shape
+    explained = 1 - (1 - _explained(wanted, _fitted(columns, wanted))) * (n - 1) / (n - d - 1)
+    told = f"a least-squares fit of {d} features explains {explained:.0%} of the variance of {n} returns"
+    do = "see whether observations and returns belong to the same steps, and what the features leave out"
+    return judged(NAME, told, [(explained < LEAST, told, do)], explained_variance=explained)
+
+
+def _predicted(wanted: Float64Array, said: Float64Array) -> Check:
+    explained = _explained(wanted, said)
+    line = _explained(wanted, _fitted(said[:, None], wanted)) if np.ptp(said) else 0.0
+    told = f"the critic explains {explained:.0%} of the variance of {len(wanted)} returns"
+    numbers = {"explained_variance": explained, "of_a_line": line}
+    if explained >= LEAST:
+        return passed(NAME, told, **numbers)
+    if line >= LINEAR:
+        together = float(np.corrcoef(said, wanted)[0, 1])
+        what = "sign" if together < 0 else "scale"
+        spread = f"the values spread by {said.std():.3g}, the returns by {wanted.std():.3g}"
+        do = f"look at the {what} of the value target: normalised in one place alone, or a cost in place of a reward"
+        return failed(NAME, f"{told}, a line through its values {line:.0%}: {spread}", do, **numbers)
+    do = "check terminal masks and bootstrap targets, then the scale of the reward; only then raise its learning rate"
+    return failed(NAME, told, do, **numbers)
+
+
+def _explained(wanted: Float64Array, said: Float64Array) -> float:
+    return float(1 - np.var(wanted - said) / np.var(wanted))
+
+
+def _fitted(columns: Float64Array, wanted: Float64Array) -> Float64Array:
+    """The least-squares fit of a constant and `columns`."""
+    design = np.column_stack([np.ones(len(columns)), columns])
+    weights, *_ = np.linalg.lstsq(design, wanted, rcond=None)
+    return np.asarray(design @ weights, dtype=np.float64)
+
+
+def _matrix(given: Any) -> Float64Array:
+    value = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
+    try:
+        found = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BatchError("features", f"{type(given).__name__} ({error})", "(n, d) numbers") from error
+    if found.ndim != 2:
+        raise BatchError("features", f"shape {found.shape}", "(n, d), one row a return")
+    return found

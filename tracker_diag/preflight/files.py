@@ -1,0 +1,130 @@
+"""What the command line hands over: files and names of functions, as `preflight` takes them."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import SourceError, nearest
+from tracker_diag.metrics.yaml_files import YamlFile
+from tracker_diag.preflight.limits import described
+from tracker_diag.runs.sources.text import read_lines
+from tracker_diag.runs.sources.tokens import AUDIT_COLUMNS, read_tokens
+
+COLUMNS = {"reward": "rewards", "group": "groups", "success": "success", "return": "returns", "value": "values"}
+"""Fields of a sample, and the arguments that they are columns of."""
+PAIR = ("prompt", "chosen", "rejected", "chosen_score", "rejected_score")
+
+
+def tokens(file: Path) -> dict[str, Any]:
+    """The first step of a token table as `batch`, with `sampled_ids` and `trained_ids` if it has both.
+
+    Raises:
+        SourceError: what is wrong with the file.
+    """
+    _, batch = next(read_tokens(file, audit=True))
+    sampled = batch.pop(AUDIT_COLUMNS["sampled_id"], None)
+    given: dict[str, Any] = {"batch": batch}
+    if sampled is not None and "token_ids" in batch:
+        ours = batch["model_mask"]
+        starts = np.flatnonzero(np.diff(batch["sequence_ids"][ours])) + 1
+        for name, ids in (("sampled_ids", sampled), ("trained_ids", batch["token_ids"])):
+            given[name] = [part.tolist() for part in np.split(ids[ours], starts)]
+    return given
+
+
+def samples(file: Path) -> dict[str, Any]:
+    """Rewards, groups, returns and pairs of JSON Lines, one object a sample.
+
+    Raises:
+        SourceError: "file:line: what is wrong", also where a field is in some lines alone.
+    """
+    rows: list[tuple[int, dict[str, Any]]] = []
+    for number, line, _ in read_lines(file):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise SourceError(f"{file}:{number}: no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise SourceError(f"{file}:{number}: {type(row).__name__} given, expected an object")
+        rows.append((number, row))
+    if not rows:
+        raise SourceError(f"{file}: no samples; expected one JSON object a line")
+    first = rows[0][1]
+    found = {argument: _column(file, rows, name) for name, argument in COLUMNS.items() if name in first}
+    if "chosen" in first or "rejected" in first:
+        found["preferences"] = [{name: row.get(name) for name in PAIR} for _, row in rows]
+    if not found:
+        known = (*COLUMNS, *PAIR)
+        hint = nearest(next(iter(first), ""), known, otherwise=True)
+        raise SourceError(f"{file}:{rows[0][0]}: no field that is known among {', '.join(first) or 'none'}{hint}")
+    return found
+
+
+def _column(file: Path, rows: list[tuple[int, dict[str, Any]]], name: str) -> list[Any]:
+    for number, row in rows:
+        if name not in row:
+            raise SourceError(f"{file}:{number}: no field {name}, which the first line has; null where it is not known")
+        if name != "group" and not isinstance(row[name], int | float | None):
+            raise SourceError(f"{file}:{number}: {name}: {row[name]!r} given, expected a number or null")
+    return [row[name] for _, row in rows]
+
+
+def settings(file: Path) -> dict[str, Any]:
+    """A mapping in YAML or JSON.
+
+    Raises:
+        SourceError: what is wrong with the file.
+    """
+    found = YamlFile.read(file, SourceError).data
+    if not isinstance(found, Mapping):
+        kind = "nothing" if found is None else type(found).__name__
+        raise SourceError(f"{file}:1: {kind} given, expected settings by name")
+    return {str(name): value for name, value in found.items()}
+
+
+def plan(file: Path) -> dict[str, Any]:
+    """A plan of memory; a model that is a text is the path of a config.json, from the file's own folder, or a number.
+
+    Raises:
+        SourceError: what is wrong with a file.
+    """
+    given = settings(file)
+    models = ("actor", "critic", "reference", "reward")
+    return given | {name: _model(file.parent, given[name]) for name in models if isinstance(given.get(name), str)}
+
+
+def _model(folder: Path, text: str) -> float | dict[str, Any]:
+    try:
+        return float(text)  # in YAML 7e9 is a text
+    except ValueError:
+        return settings(folder / text)
+
+
+def function(option: str, name: str) -> Callable[..., Any]:
+    """What `name`, "module:function", stands for; modules of the working directory are found.
+
+    Raises:
+        SourceError: there is none, or its module cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise SourceError(f"{option}: {name!r} given, expected module:function")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a module of the user's own may raise anything
+        raise SourceError(f"{option}: {name}: {described(error)}") from error
+    if not callable(found):
+        raise SourceError(f"{option}: {name} is {type(found).__name__}, expected a function or a class")
+    return found  # type: ignore[no-any-return]

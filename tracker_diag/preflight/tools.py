@@ -1,0 +1,107 @@
+"""A stress test of a tool: many calls at once, with a limit of time."""
+
+import asyncio
+import inspect
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.limits import described
+
+NAME = "tool_stress"
+FAILURES = 0.05
+"""Share of failed calls that is too much: ENV001."""
+LATE = 0.02
+"""Share of calls without an answer in time that is too much: ENV008."""
+
+GIVE = "give tool=..., a function, and tool_arguments=..., a list of what to call it with"
+
+
+def tool_check(
+    tool: Callable[..., Any], arguments: Sequence[Any], calls: int, concurrency: int, seconds: float
+) -> Check:
+    """Call `tool` `calls` times, `concurrency` at once, in `seconds` altogether.
+
+    A call fails if it raises, or gives a number that is NaN or infinite. What has not come back in time is late; its
+    thread is left behind, as in `limits.within`.
+
+    Args:
+        tool: a function, or an asynchronous one.
+        arguments: what to call it with, in turn: a mapping of names, a tuple, or a single value; nothing if empty.
+    """
+    if calls < 1 or concurrency < 1:
+        return unchecked(NAME, f"{calls} calls, {concurrency} at once", "give calls and concurrency of 1 at least")
+    number, taken = count(), threading.Lock()
+    began: dict[int, float] = {}
+    took: dict[int, float] = {}
+    wrong: dict[int, str] = {}
+    until = time.monotonic() + seconds
+
+    def work() -> None:
+        while True:
+            with taken:
+                i = next(number)
+            if i >= calls or time.monotonic() > until:
+                return
+            began[i] = time.monotonic()
+            said = _called(tool, arguments[i % len(arguments)] if arguments else ())
+            if said:
+                wrong[i] = said
+            took[i] = time.monotonic() - began[i]
+
+    threads = [
+        threading.Thread(target=work, name="tracker_diag preflight tool", daemon=True)
+        for _ in range(min(concurrency, calls))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    done, failures = dict(took), dict(wrong)  # threads that are left behind may go on
+    return _verdict([*done.values()], [*failures.values()], calls, len(threads), seconds)
+
+
+def _called(tool: Callable[..., Any], given: Any) -> str:
+    """What went wrong in one call; empty if nothing did."""
+    try:
+        if isinstance(given, Mapping):
+            result = tool(**given)
+        else:
+            result = tool(*given) if isinstance(given, tuple) else tool(given)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
+    except Exception as error:  # noqa: BLE001  # that is what the test is about
+        return described(error)
+    if isinstance(result, float | np.floating) and not math.isfinite(result):
+        return f"gave {result}"
+    return ""
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _verdict(took: list[float], wrong: list[str], calls: int, concurrency: int, seconds: float) -> Check:
+    late = calls - len(took)
+    rate, share = len(wrong) / calls, late / calls
+    values = {"calls": float(calls), "failure_rate": rate, "late_share": share}
+    told = f"{len(wrong)} of {calls} calls failed, {concurrency} at once"
+    if took:
+        p50, p95, most = np.quantile(took, [0.5, 0.95, 1.0])
+        values |= {"p50_seconds": float(p50), "p95_seconds": float(p95), "max_seconds": float(most)}
+        told += f"; they took {p50:.2g} s in the median, {p95:.2g} s at p95, {most:.2g} s at most"
+    if share > LATE:
+        do = "give the tool a time-out of its own and more workers, or the trainer fewer episodes at once"
+        return failed(NAME, f"{late} of {calls} calls had not come back after {seconds:g} s; {told}", do, **values)
+    if rate > FAILURES:
+        (most_often, times), *_ = Counter(wrong).most_common(1)
+        do = "mend the tool, or its limits of rate and connections, before any training: failures become habits"
+        return failed(NAME, f"{told}; {times} times it {most_often}", do, **values)
+    return passed(NAME, told, **values)
