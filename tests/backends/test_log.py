@@ -31,7 +31,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     (finding,) = [one for one in monitor.close().findings if one.rule.id == "POL001"]
     (told,) = [record.message for record in warnings if "POL001" in record.message]
-    assert told.splitlines()[0] == "POL001 post_tool: Weight tail grows after tool calls"
+    assert told.splitlines()[0] == "POL001 post_tool: Token probabilities diverge after tool calls"
     for part in (
         finding.summary,
         f"onset at step {finding.onset}, fired at {finding.fired}",

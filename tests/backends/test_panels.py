@@ -270,7 +270,7 @@ def test_a_rule_becomes_an_automation_on_its_state(stub):
         "RUN_METRIC",
     )
     told = asked["triggeredActionConfig"]["notificationActionInput"]
-    assert (told["severity"], told["title"]) == ("WARN", "POL001: Weight tail grows after tool calls")
+    assert (told["severity"], told["title"]) == ("WARN", "POL001: Token probabilities diverge after tool calls")
     assert told["integrationID"] == stub.slack[0]["id"]
     assert stub.unknown == set()
 

@@ -63,7 +63,7 @@ def test_scalars_histograms_tables_and_alerts_stand_in_the_store(rng, make_batch
     assert {row["slice"] for row in slices} >= {"all", "text_only", "post_tool"}
 
     alerts = {alert["title"]: alert for alert in trackio.Api().runs(trackio_runs.project)[0].alerts()}
-    alert = alerts["POL001 post_tool: Weight tail grows after tool calls"]
+    alert = alerts["POL001 post_tool: Token probabilities diverge after tool calls"]
     assert (alert["level"], alert["step"]) == ("warn", finding["fired"])
     assert "First: Read ten of the tool results" in alert["text"]
     assert alerts["POL001 post_tool: resolved"]["level"] == "info"

@@ -66,7 +66,7 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
 
     (alert,) = [record["alert"] for record in records if record["type"] == "alert"]
     assert alert["level"] == "WARN"
-    assert alert["title"] == "POL001 post_tool: Weight tail grows after tool calls"
+    assert alert["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
     assert "First: Read ten of the tool results" in alert["text"]
 
     assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices", "diag/worst_sequences"}

@@ -30,7 +30,7 @@ def notices(alerts, step, *changed, others=()):
 def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     alerts = Alerts()
     (notice,) = notices(alerts, 10, finding())
-    assert (notice.level, notice.title) == ("warn", "POL001 post_tool: Weight tail grows after tool calls")
+    assert (notice.level, notice.title) == ("warn", "POL001 post_tool: Token probabilities diverge after tool calls")
     assert "onset at step 5, fired at 10" in notice.text
     assert "First: Read ten of the tool results" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
@@ -94,7 +94,7 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     notices(alerts, 10, cause)
     damage = finding("OUT001", "all", onset=30, fired=40)
     (worse,) = notices(alerts, 40, damage, others=[cause])
-    assert (worse.level, worse.title) == ("error", "POL001 post_tool: Weight tail grows after tool calls")
+    assert (worse.level, worse.title) == ("error", "POL001 post_tool: Token probabilities diverge after tool calls")
     assert worse.text.startswith("This was told before, and has become worse.")
     assert "Damage, since step 30: p95 is 0.4." in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
