@@ -62,6 +62,7 @@ def note_on(summary: Summary, charts: str, report: str, picture: str) -> str:
     what = f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id})."
     parts = [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
     parts += [f"**Damage** {said}." for said in damage(summary)]
+    parts += [f"**Go on?** {summary.decision.says}."] if summary.decision else []
     parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
     parts += [f"Now: {'; '.join(summary.tails)}."] if summary.tails else []
     parts.append(picture)

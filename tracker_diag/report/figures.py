@@ -15,7 +15,8 @@ from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.report.console import cut
 from tracker_diag.report.curves import Panel, panels
-from tracker_diag.report.timeline import Role, grouped, is_log
+from tracker_diag.report.overlay import is_log
+from tracker_diag.report.timeline import Role, grouped
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.triage import Summary
