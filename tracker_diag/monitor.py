@@ -382,7 +382,7 @@ class Monitor:
         told = self._alerts.notices(step.step, changed, self._engine)
         records += self._samples.tables(told=bool(told), step=step.step)
         records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
-        self._out.step(step.step, own, step.unsent(records), changed, told)
+        self._out.step(step.step, own, step.unsent(records), changed, told, so_far=self._result)
         settled = self._progress.steps >= SETTLED or self._windows.settled
         if (observed or self._progress.steps == UNSEEN) and self._out.tells and settled and not self._shown:
             self._shown = True

@@ -7,13 +7,12 @@ import pytest
 from tracker_diag.records import Histogram
 from tracker_diag.report.figures import (
     COLORS,
-    MOST_LANES,
-    MOST_PANELS,
     pixels,
     png,
     tail_figure,
     timeline_figure,
 )
+from tracker_diag.report.picture import MOST_LANES, MOST_PANELS
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.triage import Summary

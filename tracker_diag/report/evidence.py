@@ -34,12 +34,13 @@ def damage(summary: Summary) -> list[str]:
 
 
 def spent(summary: Summary) -> str:
-    """The steps from the onset of what broke first to its end, or to that of the run."""
+    """The steps from the onset of what broke first to its end, or to that of the run; empty if there are none."""
     first = summary.first_break
     if first is None or summary.last_step is None:
         return ""
     end = summary.last_step if first.resolved is None else first.resolved
-    return f"{(steps := max(end - first.onset, 0)):,} step{'s' * (steps != 1)}"
+    steps = max(end - first.onset, 0)
+    return f"{steps:,} step{'s' * (steps != 1)}" if steps else ""
 
 
 def outcomes(summary: Summary) -> list[str]:

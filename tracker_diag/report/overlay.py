@@ -34,7 +34,12 @@ class Overlay:
         return tuple(_path(one, self.parts) for one in self.heights)
 
 
-def overlay(curves: Sequence[Mapping[float, float]], low: float, high: float, parts: int = POINTS) -> Overlay | None:
+def overlay(
+    curves: Sequence[Mapping[int, float]] | Sequence[Mapping[float, float]],
+    low: float,
+    high: float,
+    parts: int = POINTS,
+) -> Overlay | None:
     """`curves`, values by place, between the places `low` and `high`; None where none has a finite value there.
 
     Of each part of the axis it is the mean; where one peak would hide all else, that of the logarithms.

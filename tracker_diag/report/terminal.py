@@ -76,10 +76,9 @@ def _broke_first(summary: Summary, color: str, cost: str) -> Table:
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
-    rows.add_row(
-        "since",
-        f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}; {cost or spent(summary)} since",
-    )
+    told = f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
+    spending = cost or spent(summary)
+    rows.add_row("since", f"{told}; {spending} since" if spending else told)
     rows.add_row("evidence", cut(f"at step {first.fired}: {first.summary}", 200))
     for said in damage(summary)[:1]:
         rows.add_row("damage", Text(cut(said, 130), style="red"))
