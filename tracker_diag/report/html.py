@@ -5,7 +5,7 @@ from typing import Any
 
 from tracker_diag.records import Table
 from tracker_diag.report.curves import panels
-from tracker_diag.report.distributions import steppers, ticks
+from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import damage, outcomes, speaks_against, speaks_for, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
@@ -46,7 +46,7 @@ def render_html(
         tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
         worst=groups(summary.worst),
         steppers=steppers(summary.distributions),
-        ticks=ticks(),
+        rewards=rewards(summary.distributions),
         swimlanes=lanes,
         sight=sighted(summary),
         opens=remedies(summary.blind),

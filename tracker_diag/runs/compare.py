@@ -107,6 +107,8 @@ class Against:
     """Series that were held against each other and have not parted."""
     unjudged: Mapping[str, str]
     """Series that could not be, and why."""
+    left_out: tuple[str, ...]
+    """Keys that all runs have and no alias maps: nobody knows their scale, or whether they tell of the machine."""
     settings: tuple[Setting, ...]
     """Those of the evaluation first."""
     incidents: tuple[NewIncident, ...]
@@ -182,6 +184,7 @@ def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm
         parted=tuple(sorted(parted, key=lambda one: (one.onset, -one.margins))),
         alike=tuple(alike),
         unjudged=unjudged,
+        left_out=tuple(key for key in whole[0].keys.unmapped if all(key in run.keys.unmapped for run in whole[1:])),
         settings=(*differing(reference, other), *_schedules(reference, other, axis)),
         incidents=(*_new(other, reference, arm.label), *_new(reference, other, "A")),
         axis=axis,
@@ -312,6 +315,7 @@ def _json(one: Against) -> dict[str, Any]:
         "parted": [asdict(series) for series in one.parted],
         "alike": list(one.alike),
         "unjudged": dict(one.unjudged),
+        "left_out": list(one.left_out),
         "settings": [asdict(setting) for setting in one.settings],
         "incidents": [asdict(incident) for incident in one.incidents],
     }
