@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tracker_diag.errors import SourceError
-from tracker_diag.runs.compare import compare, declared
+from tracker_diag.metrics.statistics import declared
+from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.sources.run import FinishedRun
 

@@ -65,6 +65,8 @@ class Curve:
     log: bool
     """Whether heights are those of the logarithm."""
     lines: Sequence[Line]
+    about: str
+    """What it measures, in a line."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _curve(panel: Panel, first: int, last: int) -> Curve | None:
     }
     drawn = [Line(of, path, values[of][-1]) for of, path in zip(lines, over.paths, strict=True)]
     shown = [value for of, line in values.items() if of != BASELINE for value in line]
-    return Curve(panel.name, min(shown), max(shown), over.log, drawn)
+    return Curve(panel.name, min(shown), max(shown), over.log, drawn, panel.about)
 
 
 def _place(step: int, first: int, last: int) -> float:

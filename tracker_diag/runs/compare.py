@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tracker_diag.detect.parting import FEWEST, PARTS, levels, parting
-from tracker_diag.errors import SourceError, UnknownName
-from tracker_diag.metrics.registry import Metric, training
+from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import StatKey
-from tracker_diag.metrics.statistics import OF_STEP, statistic
+from tracker_diag.metrics.statistics import OF_STEP, declared
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.model import Severity
@@ -261,15 +260,6 @@ def _step_at(axis: Axis, points: Points, place: float) -> int:
     steps = [*points]
     later = np.flatnonzero(axis.places[0](steps) >= place)
     return steps[int(later[0])] if len(later) else steps[-1]
-
-
-def declared(name: str) -> Metric:
-    """What is known of a series: its unit and its scale. A statistic that is none of ours is a number on its own."""
-    key = StatKey.parse(name)
-    try:
-        return statistic(key.stat) if key else training(name)
-    except UnknownName:
-        return Metric(name, "", "", "neither")
 
 
 def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis: Axis) -> Iterable[Setting]:
