@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
-from tracker_diag.backends.mlflow_tags import described, links, note_on, tags_of
+from tracker_diag.backends.mlflow_tags import described, links, tags_of, verdict_note
 from tracker_diag.backends.mlflow_view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
@@ -287,7 +287,7 @@ class MlflowBackend(Backend):
         self._painter.close()  # from here on nobody waits for what is drawn in this process
         found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
-        self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary, *links(self._experiment, self.run_id))}
+        self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
         self._tasks += [
             partial(self._put, "findings.json", found.encode(), "diag"),
             partial(self._report, summary, tables),
