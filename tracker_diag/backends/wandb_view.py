@@ -3,7 +3,7 @@
 Only the command makes it: whether a team wants another view in its project, no run can know.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from tracker_diag.backends.panels import NAME, PLOTS, RULES
@@ -56,7 +56,7 @@ def workspace(entity: str, project: str) -> Any:
     return made
 
 
-def line_plots(pairs: Sequence[str]) -> dict[str, list[Any]]:
+def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
     """Our charts of `pairs`, by section."""
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
     panels: dict[str, list[Any]] = {}

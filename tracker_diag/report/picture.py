@@ -56,7 +56,8 @@ class Picture:
             Panel(one["name"], {of: dict(points) for of, points in one["lines"].items()}, one["baseline"])
             for one in of["panels"]
         ]
-        return cls(**of | {"lanes": [Bars(**one) for one in of["lanes"]], "panels": drawn})
+        kept: dict[str, Any] = {**of, "lanes": [Bars(**one) for one in of["lanes"]], "panels": drawn}
+        return cls(**kept)
 
 
 def picture(summary: Summary) -> Picture | None:

@@ -28,6 +28,8 @@ class FinishedRun:
     """By how much two values differ at least, if they differ: 0.001 where the source rounds to three decimals."""
     findings: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
     """What the diagnostics found while the run was underway, as `Finding.to_json` writes it, if they left it there."""
+    ended: bool = False
+    """Whether the source itself says that the run is over."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -45,7 +46,7 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
     require("wandb", "wandb")
     rows, axis = Rows(), Axis()
     config: dict[str, object] = {}
-    run_id = ""
+    run_id, ended = "", False
     last: dict[str, object] = {}
     with tempfile.TemporaryFile() as said:
         for record in _records(file, said, progress):
@@ -63,6 +64,7 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
                 case "config":
                     config |= _settings(record["config"])
                 case "exit":  # until then another one may come in its place
+                    ended = True
                     axis.beside(rows, last)  # the diagnostics' last step, if it found no row
                 case _:
                     pass
@@ -71,7 +73,7 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
                 axis.beside(rows, record.get("history", {}).get("item", {}))
         _note_damage(said, rows)
     axis.told(rows)
-    return rows.finish(source, config)
+    return replace(rows.finish(source, config), ended=ended)
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, object]:
