@@ -137,7 +137,7 @@ def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
     result = run("diagnose", metrics_file)
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
-    for part in ("broke first", "NUM004 non-finite-metric", "79 steps", "7 of 7 keys", "reward"):
+    for part in ("broke first", "NUM004 NaN or infinity", "79 steps", "7 of 7 keys", "reward"):
         assert part in text
 
 
