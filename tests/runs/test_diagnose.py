@@ -238,7 +238,7 @@ def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     found = diagnose(finished(rows))
     said = plain(on_screen(found))
     assert "since        step 120, detected at step 120; rule NUM004; 79 steps since" in said
-    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{48}$", said, re.MULTILINE)
+    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{36}$", said, re.MULTILINE)
     assert run_page(found).startswith("<!doctype html>")
 
 
