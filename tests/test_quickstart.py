@@ -47,9 +47,9 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     assert done.returncode == 0, done.stderr
     told = " ".join(done.stderr.split())
     assert "what is seen at step 0" in told
-    assert told.count("tracker_diag: POL001 post_tool: Weight tail grows after tool calls") == 1
+    assert told.count("tracker_diag: POL001 post_tool: Token probabilities diverge after tool calls") == 1
     assert "verdict after 120 steps" in told
-    assert "broke first Weight tail grows after tool calls, on post_tool" in told
+    assert "broke first Token probabilities diverge after tool calls, on post_tool" in told
 
     (again,) = re.findall(r"^all of it +tracker-diag (diagnose .+)$", done.stderr, re.MULTILINE)
     asked = subprocess.run(
@@ -57,5 +57,5 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     )
     assert asked.returncode == 0, asked.stderr
     shown = " ".join(asked.stdout.split())
-    assert "broke first Weight tail grows after tool calls, on post_tool" in shown
+    assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
     assert "said live" in shown

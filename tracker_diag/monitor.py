@@ -10,6 +10,7 @@ in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
 import atexit
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -382,7 +383,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
         advice = self._guards.step(step.step, step.series, self._engine)
         records += self._guards.tables()
-        self._out.step(step.step, own, step.unsent(records), changed, told)
+        self._out.step(step.step, own, step.unsent(records), changed, told, so_far=self._result)
         self._tell_events(step.step, advice)
         if self._out.tells and self._silence.look(self._progress.steps, bool(observed), self._windows.settled):
             say(seen := self._first_look())

@@ -1,7 +1,7 @@
 """Records: what leaves the core. Plain immutable values that a backend can draw without knowing more."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,14 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture that is still to be drawn, of JSON values; `report.figures` knows how."""
+
+    name: str
+    of: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,4 +111,4 @@ class WorstSequence:
         return float(self.log_ratios[self.position - self.first])
 
 
-Record: TypeAlias = Scalar | Histogram | Table
+Record: TypeAlias = Scalar | Histogram | Table | Drawing

@@ -31,7 +31,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     (finding,) = [one for one in monitor.close().findings if one.rule.id == "POL001"]
     (told,) = [record.message for record in warnings if "POL001" in record.message]
-    assert told.splitlines()[0] == "POL001 post_tool: Weight tail grows after tool calls"
+    assert told.splitlines()[0] == "POL001 post_tool: Token probabilities diverge after tool calls"
     for part in (
         finding.summary,
         f"onset at step {finding.onset}, fired at {finding.fired}",
@@ -46,7 +46,11 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
 def test_what_is_over_is_no_warning(make_batch, caplog):
     with caplog.at_level(logging.INFO, "tracker_diag"):
         run(make_batch, bad=[70]).close()
-    told = [(record.levelno, record.message.splitlines()[0]) for record in caplog.records if "NUM004" in record.message]
+    told = [
+        (record.levelno, record.message.splitlines()[0])
+        for record in caplog.records
+        if record.message.startswith("NUM004")
+    ]
     assert told == [(logging.WARNING, "NUM004 all: NaN or infinity"), (logging.INFO, "NUM004 all: resolved")]
 
 
@@ -61,7 +65,7 @@ def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
     text = " ".join(" ".join(verdict).split())
     assert "verdict after 110 steps" in text
     assert "broke first NaN or infinity since step 40, detected at step 40; rule NUM004" in text
-    assert "POL001 post_tool" in text
+    assert "POL001 Token probabilities diverge after" in text
     assert "run.diag.explain() says what" in text
 
 

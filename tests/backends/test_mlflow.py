@@ -53,7 +53,7 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     assert tags["diag.alert.rules"] == "POL001"
     assert tags["diag.first_break"].startswith("POL001 on post_tool at step ")
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert "**Weight tail grows after tool calls, on post_tool, from step " in tags[NOTE_TAG]
+    assert "**Token probabilities diverge after tool calls, on post_tool, from step " in tags[NOTE_TAG]
 
     artifacts = {artifact.path for artifact in client.list_artifacts(run_id, "diag")}
     assert artifacts == {
@@ -90,7 +90,17 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
         assert tags["diag.alert.state"] == "error"
         assert "ERROR at step 0: NUM004 all: NaN or infinity" in tags[NOTE_TAG]
+        assert "Go on? No. NaN or infinity, and no step is known to be better" in tags[NOTE_TAG]
+        assert "get-artifact?path=diag/timeline.png" in tags[NOTE_TAG]
+        while not drawn(mlflow, active.info.run_id) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert drawn(mlflow, active.info.run_id) == ["diag/timeline.png"]  # and not at the end alone
         run.diag.close()
+
+
+def drawn(mlflow, run_id):
+    paths = [artifact.path for artifact in mlflow.MlflowClient().list_artifacts(run_id, "diag")]
+    return [path for path in paths if path.endswith(".png")]
 
 
 def user_rows(client, run_id):

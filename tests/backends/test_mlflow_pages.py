@@ -51,7 +51,7 @@ def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_m
     assert page.get_by_text("No image logged at this step").count() == 0
 
     page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
-    note = page.get_by_text("Weight tail grows after tool calls, on post_tool, from step").first
+    note = page.get_by_text("Token probabilities diverge after tool calls, on post_tool, from step").first
     note.wait_for(timeout=60_000)
     page.get_by_text("Do first: Read ten of the tool results").wait_for(timeout=60_000)
     page.get_by_text("diag.alert.state").first.wait_for(timeout=60_000)
@@ -65,7 +65,7 @@ def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_m
     with page.expect_popup() as opened:
         page.get_by_role("link", name="Report", exact=True).click()
     report = opened.value.frame_locator("iframe")
-    report.get_by_text("Incident 1: Weight tail grows after tool calls").wait_for(timeout=60_000)
-    report.get_by_text("Weight tail grows after tool calls, on post_tool, from step").wait_for(timeout=60_000)
+    report.get_by_text("Incident 1: Token probabilities diverge after tool calls").wait_for(timeout=60_000)
+    report.get_by_text("Token probabilities diverge after tool calls, on post_tool, from step").wait_for(timeout=60_000)
     report.get_by_text("POL001 post_tool").first.wait_for(timeout=60_000)
     assert report.get_by_role("img", name="policy p95, from").count() == 1

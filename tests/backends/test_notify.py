@@ -132,7 +132,7 @@ def test_a_run_tells_what_fires_at_warn_and_above_and_its_end(rng, make_batch, r
     assert any(finding.fired for finding in monitor.summary().findings)
     assert [body["level"] for body in there.got] == levels
     if levels:
-        assert there.got[0]["title"] == "POL001 post_tool: Weight tail grows after tool calls"
+        assert there.got[0]["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
         assert "First: Read ten of the tool results" in there.got[0]["text"]
         assert there.got[1]["title"] == "POL001 post_tool: resolved"
 

@@ -11,13 +11,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tracker_diag import wrap
+from tracker_diag import DiagError, wrap
 from tracker_diag.backends.mlflow_view import VIEW_TAG, chart_view, keys_in
 from tracker_diag.backends.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
+from tracker_diag.backends.wandb_report import save_report
 from tracker_diag.backends.wandb_view import workspace
 from tracker_diag.cli.panels import export_wandb, panels_app
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.rules.new import write_new
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.run import FinishedRun
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
 SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
@@ -110,6 +113,42 @@ def test_what_wandb_refuses_is_told_in_one_line(stub, operation):
 def test_a_project_is_given_with_its_entity(project):
     result = run("panels", "wandb", project)
     assert (result.exit_code, result.stderr) == (2, f"tracker-diag: {project!r} given, expected ENTITY/PROJECT\n")
+
+
+FELL = {
+    step: {"train/reward": step / 60 if step < 60 else max(0.0, 2 - step / 60), "diag/policy/post_tool/p95": 0.1}
+    for step in range(120)
+}
+
+
+@pytest.mark.slow
+def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
+    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    url = save_report("someone", "rl", "abc", found, FELL[0])
+    assert url.startswith(f"{stub.url}/someone/rl/reports/abc")
+    (sent,) = stub.sent("upsertView")
+    assert (sent["entityName"], sent["projectName"], sent["type"]) == ("someone", "rl", "runs")
+    assert sent["displayName"] == "abc: Reward has lost what it had gained"
+    blocks = {one["type"]: one for one in json.loads(sent["spec"])["blocks"]}
+    verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
+    assert "**Go on?** No. Last good step" in verdict
+    assert "tracker-diag diagnose wandb:someone/rl/abc" in verdict
+    shown = [panel["config"]["metrics"] for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]]
+    assert shown == [["train/reward"], ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]]
+    (runs,) = grid["metadata"]["runSets"]
+    assert '"abc"' in json.dumps(runs["filters"])
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line(stub):
+    stub.status["upsertView"] = 403
+    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
+        save_report("someone", "rl", "abc", found, FELL[0])
+    result = run("panels", "wandb-report", "someone/rl")
+    assert result.exit_code == 2
+    assert result.stderr == "tracker-diag: 'someone/rl' given, expected ENTITY/PROJECT/RUN\n"
 
 
 # MLflow.
@@ -270,7 +309,7 @@ def test_a_rule_becomes_an_automation_on_its_state(stub):
         "RUN_METRIC",
     )
     told = asked["triggeredActionConfig"]["notificationActionInput"]
-    assert (told["severity"], told["title"]) == ("WARN", "POL001: Weight tail grows after tool calls")
+    assert (told["severity"], told["title"]) == ("WARN", "POL001: Token probabilities diverge after tool calls")
     assert told["integrationID"] == stub.slack[0]["id"]
     assert stub.unknown == set()
 

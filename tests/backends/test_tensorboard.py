@@ -65,6 +65,9 @@ def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, ma
     began = time.time()
     for step in range(140):
         if step == 130:
+            until = time.monotonic() + 60
+            while writer.diag.backends[0]._waits and time.monotonic() < until:  # else what fires would not be seen to
+                time.sleep(0.05)
             writer.diag.rebaseline("a new | tool")
         post = 0.02 * math.exp(max(0, step - 80) * 0.05)
         writer.diag.observe(**make_batch(rng, post=post))
@@ -79,9 +82,11 @@ def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, ma
     assert tails["post_tool"] > 3 * tails["text_only"]
     assert began <= values[0].wall_time <= values[-1].wall_time <= time.time()
     assert max(value.value for value in found.Scalars("diag/rule/POL001")) == 2
-    (picture,) = found.Images("diag/timeline")
-    assert (picture.step, picture.width) == (139, 760)
-    assert picture.encoded_image_string.startswith(b"\x89PNG")
+    pictures = found.Images("diag/timeline")
+    fired = [next(v.step for v in found.Scalars(f"diag/rule/POL00{n}") if v.value == 2) for n in (2, 1)]
+    assert [picture.step for picture in pictures] == [*fired, 139]  # with each alert, and at the end
+    assert {picture.width for picture in pictures} == {760}
+    assert all(picture.encoded_image_string.startswith(b"\x89PNG") for picture in pictures)
 
     last = found.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
     assert last.num == sum(last.bucket) == 8 * 32 * 12

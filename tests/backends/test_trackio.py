@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -57,17 +58,32 @@ def test_scalars_histograms_tables_and_alerts_stand_in_the_store(rng, make_batch
     events = [row for _, key, row in tables if key == "diag/events"][-1]
     assert "what is seen at step 0" in events[0]["event"]
     assert events[1:] == [{"step": 120, "event": "new baseline: a new tool"}]
-    (picture,) = [row["diag/timeline"] for _, row in rows if "diag/timeline" in row]
+    *_, picture = [row["diag/timeline"] for _, row in rows if "diag/timeline" in row]
     assert picture["_type"] == "trackio.image"
     (slices,) = [row for _, key, row in tables if key == "diag/slices"]
     assert {row["slice"] for row in slices} >= {"all", "text_only", "post_tool"}
 
     alerts = {alert["title"]: alert for alert in trackio.Api().runs(trackio_runs.project)[0].alerts()}
-    alert = alerts["POL001 post_tool: Weight tail grows after tool calls"]
+    alert = alerts["POL001 post_tool: Token probabilities diverge after tool calls"]
     assert (alert["level"], alert["step"]) == ("warn", finding["fired"])
     assert "First: Read ten of the tool results" in alert["text"]
     assert alerts["POL001 post_tool: resolved"]["level"] == "info"
     assert "[TRACKIO WARN]" in capfd.readouterr().out
+
+
+def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
+    import trackio
+
+    trackio_runs.start()
+    run = wrap(trackio)
+    run.log({"loss": math.nan}, step=0)
+    until = time.monotonic() + 60
+    while run.diag.backends[0]._drawn is None and time.monotonic() < until:
+        time.sleep(0.05)
+    run.log({"loss": 0.1}, step=1)
+    run.finish()
+    assert run.diag.health["backend_errors"] == 0
+    assert [step for step, row in trackio_runs.rows() if "diag/timeline" in row] == [0, 1]  # and at the end
 
 
 PATTERNS = {

@@ -25,7 +25,7 @@ def test_curves_histograms_tables_and_alerts_are_on_the_pages(rng, make_batch, t
     for name in ("post_tool", "text_only"):
         page.get_by_text(f"{name}/p95", exact=True).wait_for(timeout=60_000)
         page.get_by_text(f"diag/policy/{name}/hist", exact=True).first.wait_for(timeout=60_000)
-    page.get_by_text("POL001 post_tool: Weight tail grows after tool calls").first.wait_for(timeout=60_000)
+    page.get_by_text("POL001 post_tool: Token probabilities diverge after tool calls").first.wait_for(timeout=60_000)
     assert page.get_by_text("all/p95", exact=True).count() == 0
 
     page.goto(f"{address}/media?project={trackio_runs.project}")

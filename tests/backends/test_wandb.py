@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
 
     (alert,) = [record["alert"] for record in records if record["type"] == "alert"]
     assert alert["level"] == "WARN"
-    assert alert["title"] == "POL001 post_tool: Weight tail grows after tool calls"
+    assert alert["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
     assert "First: Read ten of the tool results" in alert["text"]
 
     assert tables(records).keys() == {"diag/events", "diag/findings", "diag/slices", "diag/worst_sequences"}
@@ -74,6 +75,16 @@ def test_scalars_histograms_table_and_alert_stand_in_the_file(rng, make_batch, w
     assert (picture["_type"], picture["width"]) == ("image-file", 760)
     metrics = [record["metric"] for record in records if record["type"] == "metric"]
     assert any("diag" in metric.get("glob_name", "") for metric in metrics)
+
+
+def test_the_time_line_is_there_from_the_alert_on(wandb_offline):
+    run = wrap(wandb_offline.start())
+    run.log({"loss": math.nan}, step=0)
+    until = time.monotonic() + 60
+    while "diag/timeline" not in run.summary.keys() and time.monotonic() < until:  # noqa: SIM118  # no dictionary
+        time.sleep(0.05)
+    assert run.summary["diag/timeline"]["width"] == 760
+    run.finish()
 
 
 PATTERNS = {

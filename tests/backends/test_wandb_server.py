@@ -90,7 +90,7 @@ def test_rows_histograms_tables_and_alerts_arrive(rng, make_batch, stub, start):
         assert ("POL001" in str(table["data"])) == (key == "diag/findings")
 
     (alert,) = stub.sent("NotifyScriptableRunAlert")
-    assert alert["title"] == "POL001 post_tool: Weight tail grows after tool calls"
+    assert alert["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
     assert (alert["severity"], alert["waitDuration"], alert["runName"]) == ("WARN", 1000, "run")
     defined = json.loads(stub.sent("UpsertBucket")[-1]["config"])["_wandb"]["value"]["m"]
     # By name, by glob, and the place of the one that is its x-axis.

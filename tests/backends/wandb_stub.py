@@ -13,6 +13,8 @@ KEY = "0" * 40
 THEN = "2026-01-01T00:00:00Z"
 PROJECT = {"isBenchmark": False, "user": None, "__typename": "Project"}
 
+PAGE = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
+
 HARMLESS = {"OrganizationCoreWeaveOrganizationID"}
 """Operations that the client may leave unanswered."""
 
@@ -113,6 +115,13 @@ class Stub:
             "ArtifactType": {"project": None},
             "CreateArtifact": {"createArtifact": {"artifact": artifact}},
             "NotifyScriptableRunAlert": {"notifyScriptableRunAlert": {"success": True}},
+            "ProjectInternalId": {"project": {"id": "p1", "internalId": "UHJvamVjdDox"}},
+            "GetProjects": {
+                "models": {
+                    "edges": [{"node": project | {"name": "rl", "entityName": ENTITY, "createdAt": THEN, **PROJECT}}],
+                    "pageInfo": PAGE,
+                }
+            },
             "GetProject": {"project": project | {"entityName": ENTITY, "createdAt": THEN, **PROJECT}},
         }
         made = {
@@ -120,6 +129,7 @@ class Stub:
             "CreateRunFiles": self._places,
             "View": self._view,
             "UpsertView2": self._save_view,
+            "upsertView": self._save_view,
             "IntegrationsByEntity": self._channels,
             "CreateAutomation": self._automation,
         }
@@ -140,9 +150,9 @@ class Stub:
         return {"project": {"allViews": {"edges": found}}}
 
     def _save_view(self, given):
-        view = {"id": given.get("id", f"v{len(self.views)}")}
+        view = {"id": given.get("id") or f"v{len(self.views)}"}
         self.views[given["name"]] = view | {key: given[key] for key in ("name", "displayName", "spec")}
-        return {"upsertView": {"view": self.views[given["name"]], "inserted": "id" not in given}}
+        return {"upsertView": {"view": self.views[given["name"]], "inserted": not given.get("id")}}
 
     def _channels(self, given):
         found = [{"node": {"__typename": "SlackIntegration", **channel}} for channel in self.slack]

@@ -97,7 +97,7 @@ def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_ha
 def test_replay_tells_a_person(table):
     result = run("replay", table())
     assert result.exit_code == 0
-    assert "Weight tail grows after tool calls, on post_tool" in " ".join(result.stdout.split())
+    assert "Token probabilities diverge after tool calls, on post_tool" in " ".join(result.stdout.split())
 
 
 def test_a_person_gets_25_lines_one_line_or_all_that_could_not_be_seen(table):

@@ -93,8 +93,8 @@ def test_the_screen_says_it_too(demo):
     _, screen = demo
     text = " ".join(screen.split())
     for part in (
-        "POL001 post_tool: Weight tail grows after tool calls", "POL002 post_tool", "verdict after 300 steps",
-        "broke first Weight tail grows after tool calls, on post_tool", "evidence", "do first",
+        "POL001 post_tool: Token probabilities diverge after tool calls", "POL002 post_tool", "verdict after 300 steps",
+        "broke first Token probabilities diverge after tool calls, on post_tool", "evidence", "do first",
         "When the same alarm goes off on other signals, against POL001 at step", "mlflow server --backend-store-uri sqlite:///demo-out/mlflow.db",
     ):  # fmt: skip
         assert part in text

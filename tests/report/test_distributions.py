@@ -6,8 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.readout import HISTOGRAM_EDGES
-from tracker_diag.records import Histogram
-from tracker_diag.report.distributions import HEIGHT, RAREST, STEPS, WIDTH, Distributions, path, steppers, ticks
+from tracker_diag.records import SAMPLES, Histogram
+from tracker_diag.report.distributions import (
+    HEIGHT,
+    RAREST,
+    STEPS,
+    WIDTH,
+    Distributions,
+    path,
+    rewards,
+    steppers,
+    ticks,
+)
 
 EDGES = np.array([0.0, 0.01, 0.1, 1.0])
 
@@ -91,6 +101,39 @@ def test_each_pair_has_its_steps_with_a_path_for_each_slice_and_the_reference_pe
     assert of_policy.then == {"post_tool": path(later.baseline, EDGES)}
     assert (of_mismatch.pair, of_mismatch.steps) == ("mismatch", [9])
     assert steppers([]) == []
+
+
+def scored(counts, edges):
+    return Histogram("h", SAMPLES, "reward", np.array(counts), np.array(edges), np.zeros(len(counts), int))
+
+
+def test_rewards_are_columns_over_one_axis_for_all_steps():
+    early, late = scored([3, 1], [0.0, 0.5, 1.0]), scored([0, 4], [1.0, 1.5, 2.0])
+    tail = histogram([9, 1, 0])
+    found = rewards([(0, (tail, early)), (7, (late,))])
+    assert (found.pair, found.steps) == (SAMPLES, [0, 7])
+    high = HEIGHT * 0.05
+    assert found.now["reward"] == [
+        f"M0.0 {HEIGHT}V{high:.1f}H150.0V{HEIGHT}M150.0 {HEIGHT}V{HEIGHT * (1 - 0.95 / 3):.1f}H300.0V{HEIGHT}",
+        f"M450.0 {HEIGHT}V{high:.1f}H600.0V{HEIGHT}",
+    ]
+    assert [tick for _, tick in found.ticks] == ["0", "0.5", "1", "1.5", "2"]
+    assert [one.pair for one in steppers([(0, (tail, early))])] == ["policy"]
+    assert rewards([(0, (tail,))]) is None
+
+
+def test_one_reward_for_all_and_none_are_drawn_too():
+    (same,) = rewards([(0, (scored([5], [1.0, 1.0]),))]).now["reward"]
+    assert "nan" not in same
+    assert rewards([(0, (scored([0], [0.0, 1.0]),))]).now["reward"] == [""]
+
+
+def test_what_comes_in_two_calls_of_a_step_is_kept_together():
+    kept = Distributions()
+    kept.add(3, [scored([5], [0.0, 1.0])])
+    kept.add(3, [histogram([9, 1, 0])])
+    ((step, both),) = kept.snapshots()
+    assert (step, [one.pair for one in both]) == (3, [SAMPLES, "policy"])
 
 
 def test_ticks_lie_within_the_axis_in_order():

@@ -7,13 +7,12 @@ import pytest
 from tracker_diag.records import Histogram
 from tracker_diag.report.figures import (
     COLORS,
-    MOST_LANES,
-    MOST_PANELS,
     pixels,
     png,
     tail_figure,
     timeline_figure,
 )
+from tracker_diag.report.picture import MOST_LANES, MOST_PANELS
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.triage import Summary
@@ -82,7 +81,10 @@ def test_the_time_line_has_a_lane_for_each_finding_and_an_axis_for_each_curve():
     figure = timeline_figure(of)
     lanes, _, tails = figure.axes
     assert bars(lanes) == [(40, 20), (60, 20), (70, 0), (70, 30)]
-    assert texts(figure)[:2] == ["Weight tail grows after tool calls, on post_tool, from step 40", "p95 is up"]
+    assert texts(figure)[:2] == [
+        "Token probabilities diverge after tool calls, on post_tool, from step 40",
+        "p95 is up",
+    ]
     assert {"POL001 post_tool", "OUT001, damage", "reward", "policy p95"} <= {*texts(figure)}
     assert [line.get_label() for line in tails.lines[:2]] == ["text_only", "post_tool"]
     np.testing.assert_array_equal(tails.lines[1].get_xydata(), [(0, 0.5), (100, 3.0)])

@@ -80,11 +80,28 @@ def test_the_note_on_the_tracker_stands_on_top():
 
 
 def test_a_page_reads_itself_again_until_the_watch_has_ended():
-    assert '<meta http-equiv="refresh" content="15">' in render_fleet(FLEET, 15.0)
-    assert '<meta http-equiv="refresh" content="1">' in render_fleet(FLEET, 0.1)
+    assert "location.reload(), 15 * 1000" in render_fleet(FLEET, 15.0)
+    assert "location.reload(), 1 * 1000" in render_fleet(FLEET, 0.1)
     ended = render_fleet(FLEET)
-    assert "http-equiv" not in ended
+    assert "location.reload" not in ended
     assert "the watch has ended" in ended
+
+
+@pytest.mark.slow
+def test_whoever_reads_slowly_can_keep_the_page_from_changing(page, tmp_path):
+    file = tmp_path / "fleet.html"
+    file.write_text(render_fleet(FLEET, 1.0), encoding="utf-8")
+    page.clock.install()
+    page.goto(file.as_uri())
+    page.evaluate("window.mine = true")
+    page.get_by_role("button", name="Pause").press("Enter")
+    page.clock.run_for(5000)
+    assert page.evaluate("window.mine") is True
+    with page.expect_navigation():
+        page.get_by_role("button", name="Pause", pressed=True).press("Enter")
+    assert page.evaluate("window.mine") is None
+    with page.expect_navigation():
+        page.clock.run_for(1500)
 
 
 def test_the_page_escapes_what_it_is_given():

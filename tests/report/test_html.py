@@ -55,12 +55,12 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     page = render_html(Summary("x", 50, 0, 49, found, {}, ()))
     top, below = page.split("</h2>", 1)
     assert "Damage</span> since step 30: OUT001 says this." in top
-    assert "With it: Effective sample size collapses." in top
+    assert "With it: Few samples still count in the update." in top
     assert "firing since step 5 <span" in below
     lanes = re.findall(r'aria-label="([^"]+)" title', below)
     assert lanes == [
-        "Weight tail grows after tool calls: onset at step 5, detected at step 10, still there at the end",
-        "Effective sample size collapses: onset at step 8, detected at step 12, still there at the end",
+        "Token probabilities diverge after tool calls: onset at step 5, detected at step 10, still there at the end",
+        "Few samples still count in the update: onset at step 8, detected at step 12, still there at the end",
         "Reward has lost what it had gained: onset at step 30, detected at step 40, still there at the end",
     ]
     below = below[below.index("Incident 1") :]

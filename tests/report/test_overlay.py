@@ -6,8 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.report.overlay import CELLS, POINTS, bars, overlay
-from tracker_diag.report.timeline import BARS
+from tracker_diag.report.overlay import BARS, CELLS, POINTS, bars, overlay
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -25,7 +25,7 @@ def test_bars_lie_where_the_steps_are():
     assert cause.bars == [Bar(40, 20, "pending"), Bar(60, 20, "firing")]
     assert damage.bars == [Bar(70, 30, "firing")]  # told at its onset
     assert (cause.role, cause.name, cause.severity) == ("cause", "POL001 post_tool", "warn")
-    assert cause.says == "onset at step 40, detected at step 60, over at step 80"
+    assert cause.says == "onset at step 40, detected at step 60, not detected any more at step 80"
     assert (damage.name, damage.says) == ("OUT001", "onset at step 70, detected at step 70, still there at the end")
     assert drawn.marks == [40, 70]
     assert drawn.ticks == [(0, 0), (25, 25), (50, 50), (75, 75), (100, 100)]

@@ -48,7 +48,9 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
         "since step 7, detected at step 7; rule NUM004; 3 steps, 2 h since",
         "evidence at step 7: loss is NaN or infinite (1 series at this step)",
         "do first Save the state now", "detected) 0 7",
-        "NUM004 non-finite-metric", "active, ", "--blind says what",
+        "NUM004 NaN or infinity ·", "active, ",
+        "go on? No. Last good step 6 (the last before NUM004 began); go back to a checkpoint at or before it",
+        "--blind says what",
     ):  # fmt: skip
         assert part in text
 
@@ -59,7 +61,7 @@ def test_a_quiet_run(quiet):
 
 
 def test_the_verdict_in_one_line(broken):
-    assert headline(broken) == "error: NUM004 since step 7: NaN or infinity"
+    assert headline(broken) == "error: NUM004 since step 7: NaN or infinity; last good step 6"
 
 
 def test_at_its_longest_the_verdict_has_25_lines(broken):
@@ -76,9 +78,9 @@ def test_at_its_longest_the_verdict_has_25_lines(broken):
 
 
 def test_a_curve_is_named_by_the_end_of_its_name_and_its_smallest_and_largest_value(broken):
-    curves = {"diag/mismatch/post_tool/p95": {0: 0.25, 1: math.nan, 7: 3.5}}
+    curves = {"diag/mismatch/tool:search_the_web/p95": {0: 0.25, 1: math.nan, 7: 3.5}}
     (line,) = (line for line in lines(verdict(replace(broken, curves=curves))) if "p95" in line)
-    assert line.startswith("…tch/post_tool/p95 0.25 to 3.5")
+    assert line.startswith("…match/tool:search_the_web/p95 0.25 to 3.5")
 
 
 def test_a_live_verdict_says_where_to_look_further(broken):

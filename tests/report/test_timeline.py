@@ -18,17 +18,19 @@ def finding(rule="POL001", onset=40, fired=60, resolved=None, slice="post_tool")
     return Finding(RULES[rule], "policy", slice, state, onset, fired, resolved, "what", ())
 
 
-def shown(incidents, first=0, last=95, curves=None, events=()):
+def shown(incidents, first=0, last=71, curves=None, events=()):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(timeline(incidents, first, last, curves, events))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
 def test_a_lane_is_pending_then_firing_and_quiet_elsewhere():
-    assert lane([finding()], 0, 95) == QUIET * 20 + PENDING * 10 + FIRING * 18
-    assert lane([finding(resolved=70)], 0, 95) == QUIET * 20 + PENDING * 10 + FIRING * 6 + QUIET * 12
-    again = finding(onset=80, fired=90)
-    assert lane([finding(resolved=70), again], 0, 95)[40:] == PENDING * 5 + FIRING * 3
+    assert lane([finding()], 0, 71) == QUIET * 20 + PENDING * 10 + FIRING * 6
+    assert lane([finding(resolved=64)], 0, 71) == QUIET * 20 + PENDING * 10 + FIRING * 3 + QUIET * 3
+    again = finding(onset=60, fired=66)
+    assert lane([finding(onset=8, fired=20, resolved=30), again], 0, 71) == (
+        QUIET * 4 + PENDING * 6 + FIRING * 6 + QUIET * 14 + PENDING * 3 + FIRING * 3
+    )
 
 
 def test_events_have_a_line_of_marks_and_findings_one_line_less():
@@ -41,20 +43,20 @@ def test_events_have_a_line_of_marks_and_findings_one_line_less():
 
 
 def test_a_curve_has_a_bar_for_each_part_of_the_axis_and_holds_its_value_between_rows():
-    rising = {step: float(step) for step in range(96)}
-    assert curve(rising, 0, 95) == "".join("▁▂▃▄▅▆▇█"[round(at / 47 * 7)] for at in range(48))
-    assert curve({0: 0.0, 48: 1.0}, 0, 95) == "▁" * 24 + "█" * 24
-    assert curve({48: 1.0, 50: float("nan")}, 0, 95) == " " * 24 + "▁" * 24
-    assert curve({}, 0, 95) == curve({3: float("inf")}, 0, 95) == ""
+    rising = {step: float(step) for step in range(72)}
+    assert curve(rising, 0, 71) == "".join("▁▂▃▄▅▆▇█"[round(at / 35 * 7)] for at in range(36))
+    assert curve({0: 0.0, 36: 1.0}, 0, 71) == "▁" * 18 + "█" * 18
+    assert curve({36: 1.0, 50: float("nan")}, 0, 71) == " " * 18 + "▁" * 18
+    assert curve({}, 0, 71) == curve({3: float("inf")}, 0, 71) == ""
 
 
 def test_one_peak_hides_nothing_of_the_rest():
-    norms = {step: 0.1 if step < 48 else 0.8 for step in range(96)} | {90: 500.0}
-    drawn = curve(norms, 0, 95)
+    norms = {step: 0.1 if step < 36 else 0.8 for step in range(72)} | {66: 500.0}
+    drawn = curve(norms, 0, 71)
     assert drawn[0] == "▁"
-    assert drawn[30] > drawn[10]
-    assert drawn[45] == "█"
-    assert curve({step: -value for step, value in norms.items()}, 0, 95)[30] == "█"  # no logarithm
+    assert drawn[24] > drawn[10]
+    assert drawn[33] == "█"
+    assert curve({step: -value for step, value in norms.items()}, 0, 71)[24] == "█"  # no logarithm
 
 
 @given(
@@ -77,11 +79,23 @@ def test_the_cause_is_on_top_the_damage_below_and_what_else_began_after_them():
     symptoms = (finding("POL003", 50, 66), finding("NUM001", 60, 70, slice="all"))
     whole = Incident(finding(), symptoms, (finding("OUT001", 70, 80, slice="all"),))
     head, *rest = shown([whole, Incident(finding("RES001", 10, 20, slice="all"))])
-    assert head.split() == ["step", "(░", "onset,", "█", "detected)", "0", "95"]
+    assert head.split() == ["step", "(░", "onset,", "█", "detected)", "0", "71"]
     names = [line.partition(" ·")[0].strip() for line in rest]
-    assert [name.split()[:2] for name in names[:2]] == [["POL001", "post_tool"], ["├", "POL003"]]
-    assert names[2:] == ["├ NUM001 grad-norm-spike", "└ OUT001 reward-collapse", "RES001 throughput-drop"]
+    assert names[0].startswith("POL001 Token probabilities diverge after")
+    assert names[1:] == [
+        "├ POL003 Token probabilities diverge ever…",
+        "├ NUM001 Gradient norm explodes",
+        "└ OUT001 Reward has lost what it had gain…",
+        "RES001 Throughput has dropped",
+    ]
     assert all(len(name) <= LABEL for name in names)
+
+
+def test_the_slice_is_told_where_the_title_does_not_say_it():
+    two = [finding("POL004"), finding("POL004", 50, slice="text_only"), finding("ENV001", 50, slice="tool:search")]
+    lines = shown([Incident(one) for one in two])
+    told = [line.split()[:2] for line in lines[1:]]
+    assert told == [["POL004", "post_tool"], ["POL004", "text_only"], ["ENV001", "tool:search"]]
 
 
 @pytest.mark.parametrize("symptoms", [0, 1, 3, 4, 9])
@@ -106,11 +120,11 @@ def test_there_are_never_more_lines_than_a_screen_has_room_for(symptoms, damaged
 
 
 def test_the_same_rule_on_the_same_slice_has_one_line():
-    lines = shown([Incident(finding(resolved=70)), Incident(finding(onset=80, fired=90))])
+    lines = shown([Incident(finding(resolved=62)), Incident(finding(onset=64, fired=66))])
     assert len(lines) == 2
 
 
 def test_curves_come_below_by_name():
-    lines = shown([Incident(finding())], curves={"reward 0 to 95": {step: float(step) for step in range(96)}})
+    lines = shown([Incident(finding())], curves={"reward 0 to 95": {step: float(step) for step in range(72)}})
     assert lines[-1].split()[0] == "reward"
     assert lines[-1].endswith("█")

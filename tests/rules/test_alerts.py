@@ -22,15 +22,15 @@ def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10,
     )
 
 
-def notices(alerts, step, *changed, others=()):
+def notices(alerts, step, *changed, others=(), best=()):
     """What is told where `changed` is new at `step`, and `others` are known."""
-    return alerts.notices(step, changed, SimpleNamespace(findings=[*changed, *others]))
+    return alerts.notices(step, changed, SimpleNamespace(findings=[*changed, *others], best=best))
 
 
 def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():
     alerts = Alerts()
     (notice,) = notices(alerts, 10, finding())
-    assert (notice.level, notice.title) == ("warn", "POL001 post_tool: Weight tail grows after tool calls")
+    assert (notice.level, notice.title) == ("warn", "POL001 post_tool: Token probabilities diverge after tool calls")
     assert "onset at step 5, fired at 10" in notice.text
     assert "First: Read ten of the tool results" in notice.text
     assert "More: tracker-diag rules show POL001" in notice.text
@@ -54,6 +54,7 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
     assert notice.text.splitlines() == [
         "p95 is 0.4.",
         "reward-is-low (policy_update), onset at step 5, fired at 10.",
+        "Go on? Yes, for now. But no reward and no evaluation could be judged: harm would not be seen.",
         f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
     ]
     (notice,) = notices(Alerts(), 10, replace(finding(), rule=bare()))
@@ -94,9 +95,10 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     notices(alerts, 10, cause)
     damage = finding("OUT001", "all", onset=30, fired=40)
     (worse,) = notices(alerts, 40, damage, others=[cause])
-    assert (worse.level, worse.title) == ("error", "POL001 post_tool: Weight tail grows after tool calls")
+    assert (worse.level, worse.title) == ("error", "POL001 post_tool: Token probabilities diverge after tool calls")
     assert worse.text.startswith("This was told before, and has become worse.")
     assert "Damage, since step 30: p95 is 0.4." in worse.text
+    assert "Go on? No. Last good step 29 (the last before OUT001 began)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]
@@ -246,7 +248,7 @@ def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(cou
         found = [replace(one, inhibited_by=cover.get(one.rule.id)) for one in found]
         changed = [one for one in found if before.get(one.rule.id) != one]
         before = {one.rule.id: one for one in found}
-        told = alerts.notices(step, changed, SimpleNamespace(findings=found))
+        told = alerts.notices(step, changed, SimpleNamespace(findings=found, best=()))
         alerts.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
         assert all(one.text for one in told)
         for incident in incidents(found):

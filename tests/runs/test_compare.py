@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tracker_diag.errors import SourceError
-from tracker_diag.runs.compare import compare, declared
+from tracker_diag.metrics.statistics import declared
+from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.sources.run import FinishedRun
 
@@ -58,6 +59,17 @@ def test_two_seeds_of_one_arm_are_alike_and_machines_and_counts_are_not_compared
     (one,) = compare(judged(rows(rng), "0"), judged(fast, "1")).others
     assert one.parted == ()
     assert {*one.alike} == {"reward", "kl", "policy/text_only/p95", "policy/post_tool/p95"}
+
+
+def test_what_no_alias_maps_is_left_out_and_named(rng):
+    ours, theirs = rows(rng), rows(rng)
+    for step in ours:
+        ours[step] |= {"my/own": 1.0, "mine alone": 1.0}
+        theirs[step] |= {"my/own": 99.0}
+    (one,) = compare(judged(ours, "0"), judged(theirs, "1")).others
+    assert one.left_out == ("my/own",)
+    assert "my/own" not in (*one.alike, *one.unjudged)
+    assert compare(judged(ours, "0"), judged(theirs, "1")).to_json()["others"][0]["left_out"] == ["my/own"]
 
 
 def test_with_seeds_the_difference_is_held_against_their_spread(rng):
@@ -182,7 +194,7 @@ def test_the_json_has_its_keys_and_no_value_that_json_cannot_say(rng):
     assert told["reference"] == {"label": "A", "sources": ["a"]}
     (one,) = told["others"]
     assert list(one) == [
-        "label", "sources", "axis", "spread", "parted", "alike", "unjudged", "settings", "incidents"
+        "label", "sources", "axis", "spread", "parted", "alike", "unjudged", "left_out", "settings", "incidents"
     ]  # fmt: skip
     assert list(one["parted"][0]) == [
         "series", "onset", "step", "parted", "end", "reference", "other", "scale", "by", "low", "high",

@@ -137,7 +137,7 @@ def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
     result = run("diagnose", metrics_file)
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
-    for part in ("broke first", "NUM004 non-finite-metric", "79 steps", "7 of 7 keys", "reward"):
+    for part in ("broke first", "NUM004 NaN or infinity", "79 steps", "7 of 7 keys", "reward"):
         assert part in text
 
 
@@ -238,7 +238,7 @@ def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     found = diagnose(finished(rows))
     said = plain(on_screen(found))
     assert "since        step 120, detected at step 120; rule NUM004; 79 steps since" in said
-    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{48}$", said, re.MULTILINE)
+    assert re.search(r"^reward [\d.]+ to [\d.]+ +[▁-█]{36}$", said, re.MULTILINE)
     assert run_page(found).startswith("<!doctype html>")
 
 

@@ -116,7 +116,8 @@ class Backend:
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         """The diagnostics of `step`, steps in rising order; `at` in seconds since 1970.
 
-        Where more of a step came later it is called again, with what is new or has changed.
+        Where more of a step came later it is called again, with what is new or has changed. A kind of record that it
+        does not know is to be left out.
         """
 
     def finding(self, step: int, finding: Finding) -> None:

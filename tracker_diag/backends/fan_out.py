@@ -1,7 +1,7 @@
 """Fan-out: every step of the run to several backends; the failure of one is no other's."""
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from tracker_diag.backends.base import Backend, writing
@@ -9,6 +9,7 @@ from tracker_diag.backends.delivery.outbox import Outbox
 from tracker_diag.backends.log import LogBackend
 from tracker_diag.health import Health
 from tracker_diag.records import Record, Table
+from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -58,9 +59,18 @@ class FanOut:
         records: Sequence[Record],
         changed: Sequence[Finding],
         notices: Sequence[Notice],
+        *,
+        so_far: Callable[[], Summary],
     ) -> None:
-        """One step of the run: the trainer's own metrics, our records, and what the rules say of them."""
+        """One step of the run: the trainer's own metrics, our records, and what the rules say of them.
+
+        Where a person is told of something bad, the picture of the run `so_far` goes with it.
+        """
         at = time.time()
+        if self.backends and any(notice.level != "info" for notice in notices):
+            with self._guard("internal_errors"):
+                shown = picture(so_far())
+                records = [*records, shown.drawing()] if shown else records
         for backend in self._all:
             with self._guard("backend_errors"):
                 backend.metrics(step, own)

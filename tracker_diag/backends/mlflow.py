@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from tracker_diag.backends.base import Backend, Refused, is_a
-from tracker_diag.backends.mlflow_tags import described, links, note_on, tags_of
+from tracker_diag.backends.mlflow_tags import described, links, tags_of, verdict_note
 from tracker_diag.backends.mlflow_view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import SAMPLES, Histogram, Record, Scalar, Table
+from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.painter import Painter
+from tracker_diag.report.painter import Painter, file_of
 from tracker_diag.report.tables import CHECKPOINTS, TIMELINE, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.alerts import Notice
@@ -174,6 +174,7 @@ class MlflowBackend(Backend):
         tables = {record.name: record for record in records if isinstance(record, Table)}
         self._tables |= tables
         self._tasks += [partial(self._write_table, table) for table in tables.values()]
+        self._tasks += [partial(self._draw_now, record) for record in records if isinstance(record, Drawing)]
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
@@ -194,8 +195,8 @@ class MlflowBackend(Backend):
 
     def alert(self, step: int, notice: Notice) -> None:
         if notice.level != "info":
-            charts, _, _ = links(self._experiment, self.run_id)
-            note = f"**{notice.level.upper()} at step {step}: {notice.title}** {charts}\n\n{notice.text}"
+            charts, _, picture = links(self._experiment, self.run_id)
+            note = f"**{notice.level.upper()} at step {step}: {notice.title}** {charts}\n\n{notice.text}\n\n{picture}"
             self._tags[NOTE_TAG] = note
 
     def event(self, step: int, event: str) -> None:
@@ -286,11 +287,10 @@ class MlflowBackend(Backend):
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._painter.close()  # from here on nobody waits for what is drawn in this process
-        found = json.dumps(summary.to_json(), indent=1)
         step, pictures = self._pictures
-        self._tags |= tags_of(summary.findings) | {NOTE_TAG: note_on(summary, *links(self._experiment, self.run_id))}
+        self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
         self._tasks += [
-            partial(self._put, "diag/findings.json", found.encode()),
+            partial(self._put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
             partial(self._report, summary, tables),
             partial(self._timeline, summary),
             *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
@@ -299,6 +299,9 @@ class MlflowBackend(Backend):
             self._last_image = step
             self._tasks.append(partial(self._draw, step, pictures))
         self.flush(last=True)
+
+    def _draw_now(self, drawing: Drawing) -> list[Task]:
+        return [partial(self._put, "diag/timeline.png", file_of(self._painter.picture(drawing)))]
 
     def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
         from tracker_diag.report.html import render_html
@@ -337,7 +340,8 @@ class MlflowBackend(Backend):
         for pair, shown in pictures.items():
             key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
             given = {"key": key, "step": step, "synchronous": True}
-            image = self._painter.tail(shown, f"{_title(pair)}, step {step}")
+            title = "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
+            image = self._painter.tail(shown, f"{title}, step {step}")
             parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         return [*parts, self._show]
 
@@ -387,10 +391,6 @@ class MlflowBackend(Backend):
     def _described(self, text: str) -> str:
         """The run's description with `text` in it, beside what stands there already."""
         return described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), text)
-
-
-def _title(pair: str) -> str:
-    return "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
 
 
 def _status(error: Exception) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from tracker_diag.backends.mlflow_view import view_path
-from tracker_diag.report.evidence import damage, speaks_for
+from tracker_diag.report.note import note_on
 from tracker_diag.rules.alerts import alerts
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, incidents
@@ -42,33 +42,7 @@ def links(experiment: str, run_id: str) -> tuple[str, str, str]:
     )
 
 
-def note_on(summary: Summary, charts: str, report: str, picture: str) -> str:
-    """The verdict in Markdown, for the run's description; MLflow folds all but its first lines.
-
-    Args:
-        charts, report: links.
-        picture: of the time line.
-    """
-    first = summary.first_break
-    links = f"{charts} · {report}"
-    if first is None:
-        seen, blind = len(summary.healthy), len(summary.blind)
-        return (
-            f"**No rule fired at warn or above** in {summary.steps} steps: {seen} rules could see, {blind} could not. "
-            f"{links}"
-        )
-    (incident,) = (one for one in summary.incidents if one.cause is first)
-    place = "" if first.slice == "all" else f", on {first.slice}"
-    what = f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id})."
-    parts = [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
-    parts += [f"**Damage** {said}." for said in damage(summary)]
-    parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
-    parts += [f"Now: {'; '.join(summary.tails)}."] if summary.tails else []
-    parts.append(picture)
-    if symptoms := incident.symptoms:
-        parts.append("With it:\n\n" + "\n".join(f"- {finding}" for finding in symptoms))
-    if said := speaks_for(first):
-        parts.append("Why we think so:\n\n" + "\n".join(f"- {line}" for line in said))
-    if first.rule.remedy[1:]:
-        parts.append("Then:\n\n" + "\n".join(f"1. {text}" for text in first.rule.remedy[1:]))
-    return "\n\n".join(parts)
+def verdict_note(summary: Summary, experiment: str, run_id: str) -> str:
+    """The verdict for the run's description; MLflow folds all but its first lines."""
+    charts, report, picture = links(experiment, run_id)
+    return note_on(summary, f"{charts} · {report}", picture)

@@ -22,9 +22,10 @@ from tracker_diag.backends.panels import PLOTS
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
-from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.markdown import findings_text, markdown
+from tracker_diag.report.painter import Painter, Pixels, file_of
 from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_table
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
@@ -51,6 +52,7 @@ class TensorBoardBackend(Backend):
         self._pairs: set[str] = set()
         self._events: list[tuple[int, str]] = []
         self._step, self._at = 0, time.time()
+        self._painter = Painter()
 
     @classmethod
     def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
@@ -94,9 +96,10 @@ class TensorBoardBackend(Backend):
         if not pairs <= self._pairs:
             self._pairs |= pairs
             self._put([layout([pair for pair in PAIRS if pair in self._pairs])])
-        self._put([_summary(record) for record in records])
+        self._put([_summary(record) for record in records if not isinstance(record, Drawing)])
         for name, values in charts.items():
             self._slices[name].put(step, at, values)
+        self._put([_image(self._painter.picture(record)) for record in records if isinstance(record, Drawing)])
 
     def standing(self, step: int, findings: Sequence[Finding]) -> None:
         self._put([_summary(findings_table(findings))])
@@ -111,6 +114,7 @@ class TensorBoardBackend(Backend):
         return True
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._painter.close()
         everything = [*tables, findings_table(summary.findings)]
         self._put([_summary(table) for table in everything if table.rows])
         try:
@@ -179,7 +183,7 @@ def _pb(name: str) -> Any:
     return require(f"tensorboard.compat.proto.{name}_pb2", "tensorboard")
 
 
-def _summary(record: Record) -> Any:
+def _summary(record: Scalar | Histogram | Table) -> Any:
     if isinstance(record, Scalar):
         return scalar(record.name, record.value)
     if isinstance(record, Histogram):
@@ -191,13 +195,17 @@ def _summary(record: Record) -> Any:
 def _timeline(summary: Summary) -> Generator[Any]:
     """The picture of what was found, if there is anything to point at."""
     require("matplotlib", "tensorboard")
-    from tracker_diag.report.figures import png, timeline_figure
+    from tracker_diag.report.figures import pixels, timeline_figure
 
     figure = timeline_figure(summary)
     if figure is not None:
-        image = _pb("summary").Summary.Image(colorspace=3, encoded_image_string=png(figure))
-        image.width, image.height = map(int, figure.canvas.get_width_height())
-        yield _pb("summary").Summary.Value(tag=TIMELINE, image=image)
+        yield _image(pixels(figure))
+
+
+def _image(drawn: Pixels) -> Any:
+    height, width, _ = drawn.shape
+    of = {"height": height, "width": width, "colorspace": 3, "encoded_image_string": file_of(drawn)}
+    return _pb("summary").Summary.Value(tag=TIMELINE, image=_pb("summary").Summary.Image(**of))
 
 
 def scalar(tag: str, value: float) -> Any:

@@ -7,6 +7,7 @@ bears no second thread: so ours come from the thread that logs, and leave its co
 
 import shlex
 import sys
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
@@ -15,7 +16,8 @@ from typing import Any
 from tracker_diag.backends.base import Backend, is_a
 from tracker_diag.backends.delivery.kept import Kept
 from tracker_diag.errors import DiagError, require
-from tracker_diag.records import Histogram, Record, Table
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.report.painter import Painter, Pixels
 from tracker_diag.report.tables import TIMELINE, events_table, findings_table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
@@ -39,6 +41,9 @@ class TrackioBackend(Backend):
         self._events: list[tuple[int, str]] = []
         self._tables: dict[str, Table] = {}
         self._failed: list[Exception] = []
+        self._painter = Painter()
+        self._drawn: Pixels | None = None
+        """The time line of an alert, once it is drawn."""
         self._kept = Kept(self)
         """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""
 
@@ -103,11 +108,16 @@ class TrackioBackend(Backend):
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._put_tables()
+        self._put_picture()
         self._step = step
         if error := self._kept.add(step, records, at):
             self._failed.append(error)
-        if records:
-            self._put({record.name: self._media(record) for record in records})
+        media = {one.name: self._media(one) for one in records if not isinstance(one, Drawing)}
+        if media:
+            self._put(media)
+        for record in records:
+            if isinstance(record, Drawing):  # the thread that logs does not wait for it
+                threading.Thread(target=self._draw, args=(record,), name="tracker_diag-trackio", daemon=True).start()
 
     def finding(self, step: int, finding: Finding) -> None:
         if finding.fired is not None:
@@ -128,6 +138,7 @@ class TrackioBackend(Backend):
         everything = [*tables, findings_table(summary.findings)]
         self._tables |= {table.name: table for table in everything if table.rows}
         self._put_tables()
+        self._painter.close()
         self._kept.close()
         require("matplotlib", "trackio")
         from tracker_diag.report.figures import pixels, timeline_figure
@@ -145,6 +156,18 @@ class TrackioBackend(Backend):
             tables, self._tables = self._tables, {}
             self._put({name: self._media(table) for name, table in tables.items()})
 
+    def _draw(self, drawing: Drawing) -> None:
+        try:
+            self._drawn = self._painter.picture(drawing)
+        except Exception as error:  # noqa: BLE001  # it may lack matplotlib
+            self._failed.append(error)
+
+    def _put_picture(self) -> None:
+        """Log the time line that was drawn since the last step, at that one."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            self._put({TIMELINE: self._trackio.Image(drawn)})
+
     def _put(self, values: dict[str, Any]) -> None:
         """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""
         upcoming = self.next_step()
@@ -152,7 +175,7 @@ class TrackioBackend(Backend):
         if upcoming <= self._step and self.run._next_step == self._step + 1:  # noqa: SLF001
             self.run._next_step = upcoming  # noqa: SLF001
 
-    def _media(self, record: Record) -> Any:
+    def _media(self, record: Scalar | Histogram | Table) -> Any:
         if isinstance(record, Histogram):
             return self._trackio.Histogram(np_histogram=(record.counts, record.edges))
         if isinstance(record, Table):

@@ -28,7 +28,7 @@ from tracker_diag.errors import DiagError, require
 from tracker_diag.health import open_in_forks
 from tracker_diag.hooks import Unlocked, before
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -142,22 +142,22 @@ class WandbBackend(Backend):
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._evaluated = step
-        if tables := [record for record in records if isinstance(record, Table)]:
-            self._rest.log(step, tables, at)  # an upload that goes wrong would take your row's other values of ours
-        records = [record for record in records if not isinstance(record, Table)]
-        if not records:
+        if files := [record for record in records if not isinstance(record, Scalar | Histogram)]:
+            self._rest.log(step, files, at)  # an upload that goes wrong would take your row's other values of ours
+        of_row = [record for record in records if isinstance(record, Scalar | Histogram)]
+        if not of_row:
             return
         with self._lock:
             if self._waiting and self._waiting[-1].step == step:
-                self._waiting[-1].records.extend(records)
+                self._waiting[-1].records.extend(of_row)
             else:
-                self._waiting.append(_Step(step, [*records], at))
+                self._waiting.append(_Step(step, of_row, at))
             first = self._waiting[0]
             late = first.held or first.step == self._used[1]  # your next row is for it, and what comes then waits
             many = len(self._waiting) - (2 if late and self._hearing else 1)
             earlier = [self._waiting.popleft() for _ in range(many)]
             used, is_open = self._used, self._row if self._closing is None else self._closing
-        if error := self._kept.add(step, records, at):
+        if error := self._kept.add(step, of_row, at):
             self._errors.append(error)
         for one in earlier:
             self._put_by(one)
@@ -295,7 +295,7 @@ class _Step:
     """What we have of a step."""
 
     step: int
-    records: list[Record]
+    records: list[Scalar | Histogram]
     at: float
     held: bool = False
     """A row of yours was there, and an earlier step took it."""

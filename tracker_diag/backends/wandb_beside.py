@@ -10,7 +10,8 @@ from typing import Any
 from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Histogram, Record, Table
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.report.painter import Painter
 from tracker_diag.report.tables import TIMELINE, events_table, findings_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -49,6 +50,9 @@ class Beside(Backend):
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
         self._files: dict[str, str] = {}
+        self._painter = Painter()
+        self._drawing: Drawing | None = None
+        """The time line that is to be drawn next."""
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -60,7 +64,8 @@ class Beside(Backend):
 
     def log(self, step: int, records: Sequence[Record], at: float) -> None:
         self._tables |= {record.name: record for record in records if isinstance(record, Table)}
-        of_row = {record.name: media(record) for record in records if not isinstance(record, Table)}
+        self._drawing = next((record for record in records if isinstance(record, Drawing)), self._drawing)
+        of_row = {record.name: media(record) for record in records if isinstance(record, Scalar | Histogram)}
         if of_row and (not self._rows or self._rows[-1][STEP] != step):
             self._rows.append({STEP: step})
         if of_row:
@@ -100,6 +105,10 @@ class Beside(Backend):
         while self._files:
             self._save(*next(iter(self._files.items())))
             self.sent += 1
+        if self._drawing:
+            drawing, self._drawing = self._drawing, None  # the next alert has another one
+            picture = self._wandb.Image(self._painter.picture(drawing))
+            (self._run or self._begin()).summary[drawing.name] = picture
         return True
 
     def _save(self, name: str, text: str) -> None:
@@ -121,6 +130,8 @@ class Beside(Backend):
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
+        self._painter.close()
+        self._drawing = None  # that of the end comes in its place
         self.flush(last=True)
         require("matplotlib", "wandb")
         from tracker_diag.report.figures import pixels, timeline_figure
@@ -160,7 +171,7 @@ class Beside(Backend):
         return self._own
 
 
-def media(record: Record) -> Any:
+def media(record: Scalar | Histogram | Table) -> Any:
     """`record` as W&B takes it."""
     wandb: Any = sys.modules["wandb"]
     if isinstance(record, Histogram):

@@ -3,6 +3,7 @@
 Only the command makes it: whether a team wants another view in its project, no run can know.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from tracker_diag.backends.panels import NAME, PLOTS, RULES
@@ -41,13 +42,7 @@ def workspace(entity: str, project: str) -> Any:
     """The view as a `wandb_workspaces` Workspace, not saved yet."""
     workspaces: Any = require("wandb_workspaces.workspaces", "panels")
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
-    panels: dict[str, list[Any]] = {}
-    for plot in PLOTS:
-        panels.setdefault(plot.section, []).extend(
-            reports.LinePlot(title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.of.scale == "log")
-            for pair in PAIRS
-            if plot.keys(pair)
-        )
+    panels = line_plots(PAIRS)
     panels["Rules"] = [
         reports.LinePlot(title=RULES, x=STEP, metric_regex=f"^{PREFIX}rule/"),
         reports.LinePlot(title="Health of the diagnostics, counts", x=STEP, metric_regex=f"^{PREFIX}health/"),
@@ -59,6 +54,19 @@ def workspace(entity: str, project: str) -> Any:
     )  # fmt: skip
     made._internal_name = f"nw-{VIEW_KEY}-v"  # noqa: SLF001  # chosen at random otherwise, and never found again
     return made
+
+
+def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
+    """Our charts of `pairs`, by section."""
+    reports: Any = require("wandb_workspaces.reports.v2", "panels")
+    panels: dict[str, list[Any]] = {}
+    for plot in PLOTS:
+        panels.setdefault(plot.section, []).extend(
+            reports.LinePlot(title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.of.scale == "log")
+            for pair in pairs
+            if plot.keys(pair)
+        )
+    return panels
 
 
 def _ours(workspaces: Any, entity: str, project: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias, cast, get_args
 import typer
 from rich.console import Console, RenderableType
 from rich.progress import Progress
+from rich.text import Text
 
 from tracker_diag.cli.after import checklist, postmortem
 from tracker_diag.cli.audit import audit
@@ -22,7 +23,7 @@ from tracker_diag.cli.severity import FailOn
 from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch
 from tracker_diag.errors import DiagError, UnknownName
-from tracker_diag.report.console import Terminal
+from tracker_diag.report.console import Terminal, unbroken
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.nodes import Algorithm
@@ -233,7 +234,7 @@ def _print(whole: RenderableType, summary: Summary, source: str = "", *, blind: 
         source: how it was read; its beginning alone, but with what could not be seen.
     """
     screen = Terminal()
-    screen.print(headline(summary) if quiet else whole)
+    screen.print(unbroken(Text(headline(summary))) if quiet else whole, crop=False)
     if blind:
         screen.print(blindness(summary))
     if source and (blind or not quiet):

@@ -19,7 +19,8 @@ def panels_wandb(project: Project) -> None:
     from tracker_diag.backends.wandb_view import save_view
 
     with refusing():
-        url, written = save_view(*_parts(project))
+        entity, name = _parts(project)
+        url, written = save_view(entity, name)
     typer.echo(f"{'saved' if written else 'there already'}: {url}")
 
 
@@ -38,6 +39,25 @@ def panels_mlflow(
     typer.echo(f"{'saved' if written else 'there already'}: {server.rstrip('/')}{view_path(experiment_id)}")
 
 
+@panels_app.command("wandb-report")
+def report_wandb(
+    run: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT/RUN", help="A finished run in W&B.")],
+) -> None:
+    """A report in W&B on one finished run: the verdict, and the charts that it rests on.
+
+    Replies of W&B's own servers to this have not been seen by us: look at the report afterwards.
+    """
+    from tracker_diag.backends.wandb_report import save_report
+    from tracker_diag.runs.diagnose import diagnose
+
+    entity, project, run_id = _parts(run, "ENTITY/PROJECT/RUN")
+    with refusing():
+        found = diagnose(f"wandb:{run}")
+        keys = {key for row in found.run.rows.values() for key in row}
+        url = save_report(entity, project, run_id, found.summary, keys)
+    typer.echo(f"saved: {url}")
+
+
 def export_wandb(
     project: Project,
     rules: Which = None,
@@ -50,12 +70,13 @@ def export_wandb(
     from tracker_diag.rules.loader import chosen
 
     with refusing():
-        done = export(*_parts(project), [rule for rule in chosen(rules) if rule.severity != "info"])
+        entity, name = _parts(project)
+        done = export(entity, name, [rule for rule in chosen(rules) if rule.severity != "info"])
     typer.echo(f"{len(done)} automations are in {project}: {', '.join(done)}")
 
 
-def _parts(project: str) -> tuple[str, str]:
-    entity, _, name = project.partition("/")
-    if not entity or not name or "/" in name:
-        refuse(f"{project!r} given, expected ENTITY/PROJECT")
-    return entity, name
+def _parts(given: str, form: str = "ENTITY/PROJECT") -> list[str]:
+    parts = given.split("/")
+    if not all(parts) or len(parts) != len(form.split("/")):
+        refuse(f"{given!r} given, expected {form}")
+    return parts

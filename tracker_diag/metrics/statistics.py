@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.reasons import Reason, Why, reason
-from tracker_diag.metrics.registry import PREFIX, Metric
-from tracker_diag.metrics.series import ALL, CONTEXT
+from tracker_diag.metrics.registry import PREFIX, Metric, training
+from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
 from tracker_diag.stats.pareto import hill, pareto_k_of
 from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
 from tracker_diag.stats.tails import Estimate, SliceWindow
@@ -264,6 +264,15 @@ def statistic(name: str) -> Statistic:
     if name not in STATISTICS:
         raise UnknownName("stat", name, tuple(STATISTICS))
     return STATISTICS[name]
+
+
+def declared(series: str) -> Metric:
+    """What is known of a series: its unit and its scale. A statistic that is none of ours is a number on its own."""
+    key = StatKey.parse(series)
+    try:
+        return statistic(key.stat) if key else training(series)
+    except UnknownName:
+        return Metric(series, "", "", "neither")
 
 
 def slice_statistics(

@@ -7,6 +7,7 @@ from typing import Any
 
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT, SeriesKey, StatKey
+from tracker_diag.metrics.statistics import declared
 from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
@@ -120,6 +121,12 @@ class Panel:
     """Values by step; by slice, or under "" where there is one line alone."""
     baseline: float | None = None
     """Level of the reference period, of the slice that a finding is about."""
+
+    @property
+    def about(self) -> str:
+        """What it measures, in a line; empty where nobody knows."""
+        pair, _, stat = self.name.partition(" ")
+        return declared(f"{pair}/all/{stat}" if stat else self.name).meaning
 
 
 def panels(summary: Summary) -> list[Panel]:

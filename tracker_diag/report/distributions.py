@@ -1,4 +1,4 @@
-"""How the tail of |log-ratio| stretched: the distribution of both slices at some steps of a run, on two log axes."""
+"""How distributions moved: at some steps of a run the tail of |log-ratio| of both slices, and the rewards."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tracker_diag.records import Histogram
+from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.stats.arrays import IntArray
 
 STEPS = 48
@@ -35,13 +35,15 @@ class Distributions:
         self._seen = 0
 
     def add(self, step: int, histograms: Iterable[Histogram]) -> None:
-        """Take in those of `step`; of several calls for one step the last counts."""
+        """Take in those of `step`; of several of one name and step the last counts."""
         given = tuple(histograms)
         if not given:
             return
         if self._last is None or step != self._last[0]:
             self._settle()
             self._seen += 1
+        else:
+            given = tuple(({one.name: one for one in self._last[1]} | {one.name: one for one in given}).values())
         self._last = step, given
 
     def _settle(self) -> None:
@@ -87,7 +89,7 @@ def _of_state(state: Sequence[Any]) -> tuple[int, tuple[Histogram, ...]]:
 
 @dataclass(frozen=True)
 class Stepper:
-    """The tails of one pair at each step, as paths of an SVG of `WIDTH` by `HEIGHT`."""
+    """The tails of one pair at each step, or the rewards, as paths of an SVG of `WIDTH` by `HEIGHT`."""
 
     pair: str
     steps: Sequence[int]
@@ -95,14 +97,16 @@ class Stepper:
     """By slice, a path for each of `steps`."""
     then: Mapping[str, str]
     """By slice, the path of the reference period, where there is one."""
+    ticks: Sequence[tuple[float, str]]
+    """Places on the axis in per cent, and the values there."""
 
 
 def steppers(snapshots: Snapshots) -> list[Stepper]:
     """One for each pair, with the share of tokens beyond each |log-ratio|."""
     found: dict[str, Stepper] = {}
     for step, histograms in snapshots:
-        for one in histograms:
-            at = found.setdefault(one.pair, Stepper(one.pair, [], {}, {}))
+        for one in (h for h in histograms if h.pair != SAMPLES):
+            at = found.setdefault(one.pair, Stepper(one.pair, [], {}, {}, ticks()))
             steps = [*at.steps, step] if step not in at.steps else at.steps
             paths = [*at.now.get(one.slice, ())]
             paths += [""] * (len(steps) - 1 - len(paths))  # steps at which the slice was not there
@@ -113,6 +117,28 @@ def steppers(snapshots: Snapshots) -> list[Stepper]:
         replace(one, now={name: [*paths, *[""] * (len(one.steps) - len(paths))] for name, paths in one.now.items()})
         for one in found.values()
     ]
+
+
+def rewards(snapshots: Snapshots) -> Stepper | None:
+    """How many sequences had which reward, each step as high as its most frequent one; None where no rewards came."""
+    given = {step: one for step, histograms in snapshots for one in histograms if one.pair == SAMPLES}
+    if not given:
+        return None
+    low = min(float(one.edges[0]) for one in given.values())
+    span = max(float(one.edges[-1]) for one in given.values()) - low or 1.0
+    shown = [(100 * part, f"{low + part * span:.3g}") for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    paths = [_columns(one, low, span) for one in given.values()]
+    return Stepper(SAMPLES, [*given], {"reward": paths}, {}, shown)
+
+
+def _columns(one: Histogram, low: float, span: float) -> str:
+    most = max(int(one.counts.max()), 1)
+    left, right = ((WIDTH * (ends - low) / span).tolist() for ends in (one.edges[:-1], one.edges[1:]))
+    return "".join(
+        f"M{start:.1f} {HEIGHT}V{HEIGHT * (1 - 0.95 * count / most):.1f}H{end:.1f}V{HEIGHT}"
+        for count, start, end in zip(one.counts.tolist(), left, right, strict=True)
+        if count
+    )
 
 
 def path(counts: IntArray, edges: Sequence[float] | Any) -> str:

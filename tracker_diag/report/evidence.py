@@ -33,6 +33,16 @@ def damage(summary: Summary) -> list[str]:
     return list(said.values())
 
 
+def spent(summary: Summary) -> str:
+    """The steps from the onset of what broke first to its end, or to that of the run; empty if there are none."""
+    first = summary.first_break
+    if first is None or summary.last_step is None:
+        return ""
+    end = summary.last_step if first.resolved is None else first.resolved
+    steps = max(end - first.onset, 0)
+    return f"{steps:,} step{'s' * (steps != 1)}" if steps else ""
+
+
 def outcomes(summary: Summary) -> list[str]:
     """Best and last level of reward and evaluation, of those that `damage` does not tell."""
     told = " ".join(damage(summary))

@@ -14,10 +14,9 @@ from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
 from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.report.console import cut
-from tracker_diag.report.curves import Panel, panels
-from tracker_diag.report.timeline import Role, grouped, is_log
-from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.report.curves import Panel
+from tracker_diag.report.overlay import is_log
+from tracker_diag.report.picture import Bars, Picture, picture
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
@@ -84,9 +83,6 @@ def figure_of(histograms: Sequence[Histogram], title: str) -> Figure:
 TONES = {"info": "#2f6fb0", "warn": "#b8460f", "error": "#b3202a"}
 """Of a finding, by its severity."""
 
-MOST_LANES, MOST_PANELS = 8, 6
-"""Findings and curves that a picture has room for."""
-
 LEFT_OF_AXES = -0.458
 """Where names begin, in widths of the axes."""
 
@@ -96,54 +92,50 @@ def timeline_figure(summary: Summary) -> Figure | None:
 
     None where nothing was found at warn or above: there is nothing to point at.
     """
-    first, last, cause = summary.first_step, summary.last_step, summary.first_break
-    if first is None or last is None or cause is None:
-        return None
-    lanes = grouped([one for one in summary.incidents if one.severity != "info"])[:MOST_LANES]
-    drawn = panels(summary)[:MOST_PANELS]
-    heights = [0.36 * len(lanes) + 0.1, *[0.72] * len(drawn)]
+    shown = picture(summary)
+    return None if shown is None else picture_figure(shown)
+
+
+def picture_figure(shown: Picture) -> Figure:
+    """The same, of its values."""
+    first, last = shown.first, shown.last
+    heights = [0.36 * len(shown.lanes) + 0.1, *[0.72] * len(shown.panels)]
     tall = 1.15 + sum(heights) * 1.1
     figure = Figure(figsize=(7.6, tall), dpi=100)
     FigureCanvasAgg(figure)
     edges = {"left": 0.32, "right": 0.985, "top": 1 - 0.68 / tall, "bottom": 0.45 / tall, "hspace": 0.16}
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **edges)
     axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
-    _draw_lanes(axes[0], lanes, last)
-    for panel, one in zip(drawn, axes[1:], strict=True):
+    _draw_lanes(axes[0], shown.lanes)
+    for panel, one in zip(shown.panels, axes[1:], strict=True):
         _draw_panel(one, panel, first, last)
-    marks = {cause.onset, *(findings[0].onset for role, findings in lanes if role == "damage")}
     for one in axes:
         one.set_xlim(first, max(last, first + 1))
         one.spines[:].set_visible(False)
         one.set_xticks([])
-        for mark in marks:
+        for mark in shown.marks:
             one.axvline(mark, color="0.25", lw=0.9, ls=(0, (3, 2)))
-        for step, _ in summary.events:
+        for step in shown.events:
             one.axvline(step, color=TONES["info"], lw=0.9)
     axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes[-1].set_xlabel("step", fontsize=9)
-    place = "" if cause.slice == "all" else f", on {cause.slice}"
-    title = _cut(f"{cause.rule.title}{place}, from step {cause.onset}", 64)
+    title = _cut(shown.title, 84)
     figure.text(0.012, 1 - 0.21 / tall, title, fontsize=12, weight="bold", va="center", parse_math=False)
-    said = _cut(cause.summary, 108)
+    said = _cut(shown.says, 108)
     figure.text(0.012, 1 - 0.47 / tall, said, fontsize=8.5, color="0.3", va="center", parse_math=False)
     return figure
 
 
-def _draw_lanes(axes: Axes, lanes: Sequence[tuple[Role, Sequence[Finding]]], last: int) -> None:
-    for row, (role, findings) in enumerate(lanes):
-        color = TONES["error" if role == "damage" else max((one.severity for one in findings), key=SEVERITIES.index)]
-        for one in findings:
-            end = last if one.resolved is None else one.resolved
-            told = end if one.fired is None else one.fired
-            axes.broken_barh([(one.onset, told - one.onset)], (row - 0.32, 0.64), color=color, alpha=0.35, lw=0)
+def _draw_lanes(axes: Axes, lanes: Sequence[Bars]) -> None:
+    for row, lane in enumerate(lanes):
+        color = TONES["error" if lane.role == "damage" else lane.severity]
+        for onset, told, end in lane.spans:
+            axes.broken_barh([(onset, told - onset)], (row - 0.32, 0.64), color=color, alpha=0.35, lw=0)
             axes.broken_barh([(told, max(end - told, 0))], (row - 0.32, 0.64), color=color, lw=0)
-        rule, slice = findings[0].rule, findings[0].slice
-        x = LEFT_OF_AXES + 0.02 * (role in ("symptom", "damage"))
-        where = f"{rule.id}{'' if slice == 'all' else f' {slice}'}{', damage' if role == 'damage' else ''}"
+        x = LEFT_OF_AXES + 0.02 * (lane.role in ("symptom", "damage"))
         place = axes.get_yaxis_transform()
-        axes.text(x, row - 0.18, _cut(rule.title, 38), fontsize=8.5, va="center", transform=place, parse_math=False)
-        axes.text(x, row + 0.22, where, fontsize=7.5, color=color, va="center", transform=place, parse_math=False)
+        axes.text(x, row - 0.18, _cut(lane.title, 44), fontsize=8.5, va="center", transform=place, parse_math=False)
+        axes.text(x, row + 0.22, lane.place, fontsize=7.5, color=color, va="center", transform=place, parse_math=False)
     axes.set_ylim(len(lanes) - 0.45, -0.55)
     axes.set_yticks([])
 

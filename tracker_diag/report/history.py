@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracker_diag.metrics.series import SeriesKey
-from tracker_diag.records import SAMPLES, Histogram, Record, Scalar
+from tracker_diag.records import Histogram, Record, Scalar
 from tracker_diag.report.curves import Curves
 from tracker_diag.report.distributions import Distributions
 from tracker_diag.rules.triage import Summary
@@ -22,7 +22,7 @@ class History:
     def add(self, step: int, series: Mapping[SeriesKey, Scalar], records: Iterable[Record]) -> None:
         """Take in what `step` has come to: the series that rules read, and the histograms among its records."""
         self._curves.add(step, series)
-        self._distributions.add(step, (one for one in records if isinstance(one, Histogram) and one.pair != SAMPLES))
+        self._distributions.add(step, (one for one in records if isinstance(one, Histogram)))
 
     def beside(self, summary: Summary) -> Summary:
         """`summary` with what is drawn beside it."""

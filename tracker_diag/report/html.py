@@ -5,8 +5,8 @@ from typing import Any
 
 from tracker_diag.records import Table
 from tracker_diag.report.curves import panels
-from tracker_diag.report.distributions import steppers, ticks
-from tracker_diag.report.evidence import damage, outcomes, speaks_against, speaks_for
+from tracker_diag.report.distributions import rewards, steppers
+from tracker_diag.report.evidence import damage, outcomes, speaks_against, speaks_for, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.swimlanes import swimlanes
 from tracker_diag.report.tables import brief, by_growth
@@ -18,11 +18,13 @@ from tracker_diag.rules.triage import Summary
 def render_html(
     summary: Summary,
     tables: Sequence[Table] = (),
+    cost: str = "",
     note: str = "",
 ) -> str:
     """The page. All texts are escaped; it loads nothing from anywhere.
 
     Args:
+        cost: what was spent since the onset of what broke first; the number of steps by default.
         note: what else is to be said, in small print at the end.
     """
     loud = [one for one in summary.incidents if one.severity != "info"]
@@ -40,11 +42,12 @@ def render_html(
         summary=summary,
         first=summary.first_break,
         damage=damage(summary),
+        cost=cost or spent(summary),
         outcomes=outcomes(summary),
         tables=[brief(by_growth(table)) for table in tables if table.name != WORST],
         worst=groups(summary.worst),
         steppers=steppers(summary.distributions),
-        ticks=ticks(),
+        rewards=rewards(summary.distributions),
         swimlanes=lanes,
         sight=sighted(summary),
         opens=remedies(summary.blind),

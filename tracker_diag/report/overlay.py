@@ -1,11 +1,13 @@
-"""Curves of several runs over one axis and one scale of values: for a terminal, and as paths of an SVG."""
+"""Curves over one axis and one scale of values: in blocks for a terminal, and as paths of an SVG."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from tracker_diag.report.timeline import BARS, is_log
-
+BARS = "▁▂▃▄▅▆▇█"
+PEAK = 50
+"""Medians of a curve from which on its peak would flatten all else."""
 CELLS = 32
 """Columns of a curve in a terminal."""
 POINTS = 150
@@ -23,15 +25,25 @@ class Overlay:
     log: bool
     """Whether heights are those of logarithms."""
     heights: tuple[Mapping[int, float], ...]
+    parts: int
+    """Of the axis."""
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The curves as paths of an SVG of 1,000 by 100."""
-        return tuple(_path(one) for one in self.heights)
+        return tuple(_path(one, self.parts) for one in self.heights)
 
 
-def overlay(curves: Sequence[Mapping[float, float]], low: float, high: float, parts: int = POINTS) -> Overlay | None:
-    """`curves`, values by place, between the places `low` and `high`; None where none has a finite value there."""
+def overlay(
+    curves: Sequence[Mapping[int, float]] | Sequence[Mapping[float, float]],
+    low: float,
+    high: float,
+    parts: int = POINTS,
+) -> Overlay | None:
+    """`curves`, values by place, between the places `low` and `high`; None where none has a finite value there.
+
+    Of each part of the axis it is the mean; where one peak would hide all else, that of the logarithms.
+    """
     inside = [
         {at: min(max(value, -MOST), MOST) for at, value in one.items() if math.isfinite(value) and low <= at <= high}
         for one in curves
@@ -45,7 +57,13 @@ def overlay(curves: Sequence[Mapping[float, float]], low: float, high: float, pa
     least, most = min(levels), max(levels)
     span = most - least or 1.0
     shown = [math.exp(end) if log else end for end in (least, most)]
-    return Overlay(shown[0], shown[1], log, tuple({at: (y - least) / span for at, y in one.items()} for one in found))
+    heights = tuple({at: (y - least) / span for at, y in one.items()} for one in found)
+    return Overlay(shown[0], shown[1], log, heights, parts)
+
+
+def is_log(values: Sequence[float]) -> bool:
+    """Whether a curve is better drawn by its logarithm: it is positive, and its peak far beyond what is usual."""
+    return bool(values) and min(values) > 0 and max(values) > PEAK * median(values)
 
 
 def bars(heights: Mapping[int, float], parts: int = CELLS) -> str:
@@ -65,9 +83,9 @@ def _means(points: Mapping[float, float], low: float, high: float, parts: int, *
     return {part: sum(value / len(values) for value in values) for part, values in sorted(found.items())}
 
 
-def _path(heights: Mapping[int, float]) -> str:
+def _path(heights: Mapping[int, float], parts: int) -> str:
     points = [
-        f"{'L' if i else 'M'}{1000 * (at + 0.5) / POINTS:.1f} {96 - 92 * y:.1f}"
+        f"{'L' if i else 'M'}{1000 * at / max(parts - 1, 1):.1f} {96 - 92 * y:.1f}"
         for i, (at, y) in enumerate(heights.items())
     ]
     return " ".join(points) if len(points) > 1 else f"{points[0]} h1" if points else ""

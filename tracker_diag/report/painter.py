@@ -4,6 +4,7 @@ A thread that draws beside training would keep training waiting as long. So a pi
 time, and comes back as its pixels. Where no process can be started it is drawn here.
 """
 
+import io
 import json
 import os
 import struct
@@ -17,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from tracker_diag.records import Histogram
+from tracker_diag.records import Drawing, Histogram
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -26,7 +27,7 @@ _HEAD = struct.Struct("<II")
 
 
 class Painter:
-    """Draws tails; the process is started with the first picture, and ends with `close`, or with this one."""
+    """Draws tails and time lines; its process starts with the first picture, and ends with `close` or with this one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,14 +37,21 @@ class Painter:
 
     def tail(self, histograms: Sequence[Histogram], title: str) -> Pixels:
         """The picture of `report.figures.figure_of`, (H, W, 3) uint8 RGB."""
+        return self._painted({"title": title, "of": [_plain(one) for one in histograms]})
+
+    def _painted(self, wanted: dict[str, Any]) -> Pixels:
         with self._lock:
             if not self._fails:
                 try:
-                    return self._asked(histograms, title)
+                    return self._asked(wanted)
                 except (OSError, EOFError, ValueError):
                     self._fails = True
                     self._end()
-        return _drawn(histograms, title)
+        return _drawn(wanted)
+
+    def picture(self, drawing: Drawing) -> Pixels:
+        """The time line that `drawing` is of, (H, W, 3) uint8 RGB."""
+        return self._painted({"picture": drawing.of})
 
     def close(self) -> None:
         """End the process; what is asked for later is drawn here."""
@@ -55,12 +63,12 @@ class Painter:
         with suppress(Exception):
             self._end()
 
-    def _asked(self, histograms: Sequence[Histogram], title: str) -> Pixels:
+    def _asked(self, wanted: dict[str, Any]) -> Pixels:
         self._process = self._process or _started()
         asked, answer = self._process.stdin, self._process.stdout
         if asked is None or answer is None:
             raise OSError("no pipe")
-        asked.write(json.dumps({"title": title, "of": [_plain(one) for one in histograms]}).encode() + b"\n")
+        asked.write(json.dumps(wanted).encode() + b"\n")
         asked.flush()
         height, width = _HEAD.unpack(_read(answer, _HEAD.size))
         return np.frombuffer(_read(answer, height * width * 3), np.uint8).reshape(height, width, 3)
@@ -108,10 +116,26 @@ def _plain(one: Histogram) -> dict[str, Any]:
     return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(one).items()}
 
 
-def _drawn(histograms: Sequence[Histogram], title: str) -> Pixels:
-    from tracker_diag.report.figures import figure_of, pixels
+def _drawn(wanted: dict[str, Any]) -> Pixels:
+    from tracker_diag.report.figures import figure_of, picture_figure, pixels
+    from tracker_diag.report.picture import Picture
 
-    return pixels(figure_of(histograms, title))
+    if "picture" in wanted:
+        return pixels(picture_figure(Picture.of_drawing(wanted["picture"])))
+    given = [
+        Histogram(**one | {name: np.array(one[name]) for name in ("counts", "edges", "baseline")})
+        for one in wanted["of"]
+    ]
+    return pixels(figure_of(given, wanted["title"]))
+
+
+def file_of(drawn: Pixels) -> bytes:
+    """A picture as a PNG file."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(drawn).save(buffer, "png")
+    return buffer.getvalue()
 
 
 def main() -> None:
@@ -119,11 +143,6 @@ def main() -> None:
     for line in sys.stdin.buffer:
         if not line.strip():
             return
-        asked = json.loads(line)
-        given = [
-            Histogram(**one | {name: np.array(one[name]) for name in ("counts", "edges", "baseline")})
-            for one in asked["of"]
-        ]
-        picture = _drawn(given, asked["title"])
+        picture = _drawn(json.loads(line))
         sys.stdout.buffer.write(_HEAD.pack(*picture.shape[:2]) + picture.tobytes())
         sys.stdout.buffer.flush()

@@ -1,12 +1,13 @@
 """The time line of a page: bars of what was found, and curves, in parts of one axis of steps."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from tracker_diag.report.curves import Panel
-from tracker_diag.report.timeline import Role, grouped, is_log, levels
+from tracker_diag.report.overlay import overlay
+from tracker_diag.report.timeline import Role, grouped
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
@@ -67,6 +68,8 @@ class Curve:
     log: bool
     """Whether heights are those of the logarithm."""
     lines: Sequence[Line]
+    about: str
+    """What it measures, in a line."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _lane(role: Role, findings: Sequence[Finding], first: int, last: int) -> Lan
         since, at, until = (_place(step, first, last) for step in (one.onset, told, end))
         bars += [Bar(since, at - since, "pending")] if at > since else []
         bars.append(Bar(at, until - at, "firing"))
-        over = "still there at the end" if one.resolved is None else f"over at step {one.resolved}"
+        over = "still there at the end" if one.resolved is None else f"not detected any more at step {one.resolved}"
         says.append(f"onset at step {one.onset}, detected at step {one.fired}, {over}")
     severities: set[Severity] = {one.severity for one in findings}
     worst = max(severities, key=SEVERITIES.index)
@@ -130,22 +133,15 @@ def _curve(panel: Panel, first: int, last: int) -> Curve | None:
         return None
     if panel.baseline is not None:
         lines[BASELINE] = {first: panel.baseline, last: panel.baseline}
+    over = overlay([*lines.values()], first, last, POINTS)
+    if over is None:
+        return None
     values = {
         of: [value for _, value in sorted(points.items()) if math.isfinite(value)] for of, points in lines.items()
     }
-    tall = levels([*lines.values()], lambda step: round(_place(step, first, last) / 100 * (POINTS - 1)))
-    drawn = [Line(of, _path(line), values[of][-1]) for of, line in zip(lines, tall, strict=True)]
-    everything = [value for line in values.values() for value in line]
+    drawn = [Line(of, path, values[of][-1]) for of, path in zip(lines, over.paths, strict=True)]
     shown = [value for of, line in values.items() if of != BASELINE for value in line]
-    return Curve(panel.name, min(shown), max(shown), is_log(everything), drawn)
-
-
-def _path(tall: Mapping[int, float]) -> str:
-    path = " ".join(
-        f"{'L' if i else 'M'}{1000 * at / (POINTS - 1):.1f} {96 - 92 * height:.1f}"
-        for i, (at, height) in enumerate(tall.items())
-    )
-    return path if len(tall) > 1 else f"{path} h1"
+    return Curve(panel.name, min(shown), max(shown), over.log, drawn, panel.about)
 
 
 def _place(step: int, first: int, last: int) -> float:

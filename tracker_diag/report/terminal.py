@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracker_diag.report.console import cut, labelled, unbroken
 from tracker_diag.report.curves import Panel, panels
-from tracker_diag.report.evidence import damage, outcomes
+from tracker_diag.report.evidence import damage, outcomes, spent
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.timeline import LABEL, STYLE, timeline
 from tracker_diag.rules.findings import Finding
@@ -63,7 +63,9 @@ def headline(summary: Summary) -> str:
     if first is None:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
-    return f"{summary.level}: {first.rule.id}{place} since step {first.onset}: {first.rule.title}"
+    said = f"{summary.level}: {first.rule.id}{place} since step {first.onset}: {first.rule.title}"
+    back = None if summary.decision is None else summary.decision.last_good_step
+    return said if back is None else f"{said}; last good step {back}"
 
 
 def _broke_first(summary: Summary, color: str, cost: str) -> Table:
@@ -74,14 +76,15 @@ def _broke_first(summary: Summary, color: str, cost: str) -> Table:
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
-    rows.add_row(
-        "since",
-        f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
-        + (f"; {cost} since" if cost else ""),
-    )
+    told = f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
+    spending = cost or spent(summary)
+    rows.add_row("since", f"{told}; {spending} since" if spending else told)
     rows.add_row("evidence", cut(f"at step {first.fired}: {first.summary}", 200))
     for said in damage(summary)[:1]:
         rows.add_row("damage", Text(cut(said, 130), style="red"))
+    if summary.decision:
+        style = "" if summary.decision.go_on else "bold red"
+        rows.add_row("go on?", Text(cut(summary.decision.says, 130), style=style))
     if first.rule.remedy:
         rows.add_row("do first", cut(first.rule.remedy[0], 130))
     return rows

@@ -1,30 +1,28 @@
 """The time line in a terminal: what was found from onset to end, and curves, over one axis of steps."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
 
+from tracker_diag.metrics.series import any_of
+from tracker_diag.report.overlay import bars, overlay
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 
 STYLE = {"info": "cyan", "warn": "yellow", "error": "red"}
 
-LABEL = 30
+LABEL = 42
 """Columns of the names beside it."""
-WIDTH = 48
+WIDTH = 36
 """Columns of the axis."""
 
 MOST_LANES = 5
 """Lines of findings; those of the first incident's cause and damage are always among them."""
 
 QUIET, PENDING, FIRING, DONE = "·", "░", "█", "◆"
-BARS = "▁▂▃▄▅▆▇█"
-PEAK = 50
-"""Medians of a curve from which on its peak would flatten all else."""
 
 
 def timeline(
@@ -50,9 +48,10 @@ def timeline(
     ends = f"{first:<{WIDTH - len(str(last))}}{last}"
     table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
     drawn, left_out = _lanes(incidents, MOST_LANES - bool(events))
+    lanes_of = Counter(findings[0].rule.id for _, findings in drawn)
     for mark, findings in drawn:
         color = STYLE[max((one.severity for one in findings), key=SEVERITIES.index)]
-        name = f"{mark}{findings[0].rule.id} {_place(findings[0])}"
+        name = f"{mark}{_named(findings[0], alone=lanes_of[findings[0].rule.id] == 1)}"
         table.add_row(Text(name, style=color), Text(lane(findings, first, last), style=color))
     if left_out:
         table.add_row(Text(f"and {left_out} more", style="dim"), "")
@@ -78,56 +77,18 @@ def lane(findings: Sequence[Finding], first: int, last: int) -> str:
 
 def curve(points: Mapping[int, float], first: int, last: int) -> str:
     """`points` on the axis, from their smallest mean in a column to their largest; a column without any repeats."""
-    tall = heights(points, lambda step: _column(step, first, last))
-    drawn, bar = "", " "
-    for at in range(WIDTH if tall else 0):
-        bar = BARS[round(tall[at] * (len(BARS) - 1))] if at in tall else bar
-        drawn += bar
-    return drawn
-
-
-def heights(points: Mapping[int, float], part: Callable[[int], int]) -> dict[int, float]:
-    """The mean of the finite values in each part of the axis, from 0 for the smallest to 1 for the largest.
-
-    Where one peak would hide all else the logarithms are taken.
-
-    Args:
-        part: which part a step lies in. Those without a value are left out.
-    """
-    return levels([points], part)[0]
-
-
-def levels(lines: Sequence[Mapping[int, float]], part: Callable[[int], int]) -> list[dict[int, float]]:
-    """The `heights` of several lines over one scale."""
-    found: list[dict[int, list[float]]] = [{} for _ in lines]
-    for points, parts in zip(lines, found, strict=True):
-        for step, value in points.items():
-            if math.isfinite(value):
-                parts.setdefault(part(step), []).append(value)
-    everything = [value for parts in found for values in parts.values() for value in values]
-    if is_log(everything):
-        found = [{at: [math.log(value) for value in values] for at, values in parts.items()} for parts in found]
-    size = max((abs(value) for parts in found for values in parts.values() for value in values), default=0.0) or 1.0
-    means = [
-        {at: sum(value / size for value in values) / len(values) for at, values in sorted(parts.items())}
-        for parts in found
-    ]
-    all_means = [mean for line in means for mean in line.values()]
-    low, high = min(all_means, default=0.0), max(all_means, default=0.0)
-    return [{at: (mean - low) / (high - low) if high > low else 0.0 for at, mean in line.items()} for line in means]
-
-
-def is_log(values: Sequence[float]) -> bool:
-    """Whether a curve is better drawn by its logarithm: it is positive, and its peak far beyond what is usual."""
-    return bool(values) and min(values) > 0 and max(values) > PEAK * median(values)
+    drawn = overlay([points], first, last + 1, WIDTH)
+    return bars(drawn.heights[0], WIDTH) if drawn else ""
 
 
 def _column(step: int, first: int, last: int) -> int:
     return min(max((step - first) * WIDTH // max(last - first + 1, 1), 0), WIDTH - 1)
 
 
-def _place(finding: Finding) -> str:
-    return finding.rule.name if finding.slice == "all" else f"{finding.slice} {finding.rule.name}"
+def _named(finding: Finding, *, alone: bool) -> str:
+    """The rule, by its title, with the slice where that does not say it: of several, or one tool."""
+    slice = "" if finding.slice == "all" or (alone and any_of(finding.slice) is None) else f"{finding.slice} "
+    return f"{finding.rule.id} {slice}{finding.rule.title}"
 
 
 Role: TypeAlias = Literal["cause", "symptom", "damage", "other"]

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.decision import Decision, decision
+from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains, incidents
 from tracker_diag.rules.model import Rule, Severity
 
@@ -43,10 +44,13 @@ class Notice:
 
 
 class HasFindings(Protocol):
-    """What has all findings of a run by their onset, as an Engine."""
+    """What has all findings of a run by their onset, and the best levels of its outcomes, as an Engine."""
 
     @property
     def findings(self) -> list[Finding]: ...
+
+    @property
+    def best(self) -> tuple[Reading, ...]: ...
 
 
 class Alerts:
@@ -76,7 +80,8 @@ class Alerts:
         self._due = None
         news: list[tuple[Incident, str]] = []
         ended: list[Incident] = []
-        for incident in incidents(recent(findings)):
+        found = incidents(recent(findings))
+        for incident in found:
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
             why = self._why(incident, told, loud, step) if loud else None
@@ -88,7 +93,7 @@ class Alerts:
             if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
-        fired = [_fired(step, news)] if news else []
+        fired = [_fired(step, news, decision(found, run.best))] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
     def _why(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> str | None:
@@ -133,13 +138,15 @@ def recent(findings: Sequence[Finding]) -> list[Finding]:
     return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]
 
 
-def _fired(step: int, news: Collection[tuple[Incident, str]]) -> Notice:
+def _fired(step: int, news: Collection[tuple[Incident, str]], what_now: Decision | None) -> Notice:
     told = sorted(news, key=lambda one: (-SEVERITIES.index(one[0].severity), one[0].onset))
     (first, why), *others = told
     # What came back is told by what fires now, and not by how it began the first time.
     lead = first.cause if why or alerts(first.cause) else next(filter(alerts, first.findings))
     text = [why, *_told(first, lead)] if why else _told(first, lead)
     text += [f"Also: {_heading(one.cause)}. {one.summary}." for one, _ in others]
+    text += [f"Go on? {what_now.says}."] if what_now else []
+    text += advice(lead.rule)
     return Notice(step, first.severity, _heading(lead)[:TITLE], "\n".join(text))
 
 
@@ -150,10 +157,9 @@ def _told(incident: Incident, lead: Finding) -> list[str]:
         f"{lead.rule.name} ({lead.rule.link}), onset at step {lead.onset}, fired at {lead.fired}.",
     ]
     text += [f"Damage, since step {one.onset}: {one.summary}." for one in incident.damage]
-    text += [
+    return text + [
         f"With it: {_heading(one)}. {one.summary}." for one in incident.symptoms if alerts(one) and one is not lead
     ]
-    return [*text, *advice(lead.rule)]
 
 
 def advice(rule: Rule) -> list[str]:

@@ -133,7 +133,9 @@ class Engine:
         """Of each outcome that came often enough: its last level, and as baseline its best one with the step."""
         readers = [one for one in self._readers.values() if isinstance(one, CollapseReader)]
         found = [one.reading() for one in readers if one.holds is not None]
-        return tuple({one.series: one for one in reversed(found)}.values())[::-1]
+        outcomes = tuple({one.series: one for one in reversed(found)}.values())[::-1]
+        # How good a loss is says little where there is a reward or an evaluation.
+        return tuple(one for one in outcomes if one.series != "loss") or outcomes
 
     def blind(self) -> dict[str, tuple[Reason, ...]]:
         """Rules that could not see, or not all that the run gave them to see, with the reasons.

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.records import Histogram, WorstSequence
+from tracker_diag.rules.decision import Decision, decision
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
@@ -62,8 +63,7 @@ class Summary:
             findings,
             blind,
             healthy=tuple(rule for rule in silent if rule not in explained),
-            # How good a loss is says little where there is a reward or an evaluation.
-            best=tuple(one for one in engine.best if one.series != "loss") or engine.best,
+            best=engine.best,
             explained={rule: explained[rule] for rule in silent if rule in explained},
         )
 
@@ -86,6 +86,11 @@ class Summary:
     def incidents(self) -> tuple[Incident, ...]:
         """What was found, as what hangs together; the first one on top."""
         return incidents(self.findings)
+
+    @cached_property
+    def decision(self) -> Decision | None:
+        """Whether the run is to go on, and if not, to which step to go back; None where nothing was found."""
+        return decision(self.incidents, self.best)
 
     @property
     def first_break(self) -> Finding | None:
@@ -110,6 +115,7 @@ class Summary:
             "incidents": [incident.to_json() for incident in self.incidents],
             "findings": [finding.to_json() for finding in self.findings],
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
+            "decision": self.decision and self.decision.to_json(),
             "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
             "explained": [{"rule": rule, "by": by} for rule, by in self.explained.items()],

@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tracker_diag.detect.parting import FEWEST, PARTS, levels, parting
-from tracker_diag.errors import SourceError, UnknownName
-from tracker_diag.metrics.registry import Metric, training
+from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import StatKey
-from tracker_diag.metrics.statistics import OF_STEP, statistic
+from tracker_diag.metrics.statistics import OF_STEP, declared
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.model import Severity
@@ -107,6 +106,8 @@ class Against:
     """Series that were held against each other and have not parted."""
     unjudged: Mapping[str, str]
     """Series that could not be, and why."""
+    left_out: tuple[str, ...]
+    """Keys that all runs have and no alias maps: nobody knows their scale, or whether they tell of the machine."""
     settings: tuple[Setting, ...]
     """Those of the evaluation first."""
     incidents: tuple[NewIncident, ...]
@@ -182,6 +183,7 @@ def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm
         parted=tuple(sorted(parted, key=lambda one: (one.onset, -one.margins))),
         alike=tuple(alike),
         unjudged=unjudged,
+        left_out=tuple(key for key in whole[0].keys.unmapped if all(key in run.keys.unmapped for run in whole[1:])),
         settings=(*differing(reference, other), *_schedules(reference, other, axis)),
         incidents=(*_new(other, reference, arm.label), *_new(reference, other, "A")),
         axis=axis,
@@ -260,15 +262,6 @@ def _step_at(axis: Axis, points: Points, place: float) -> int:
     return steps[int(later[0])] if len(later) else steps[-1]
 
 
-def declared(name: str) -> Metric:
-    """What is known of a series: its unit and its scale. A statistic that is none of ours is a number on its own."""
-    key = StatKey.parse(name)
-    try:
-        return statistic(key.stat) if key else training(name)
-    except UnknownName:
-        return Metric(name, "", "", "neither")
-
-
 def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis: Axis) -> Iterable[Setting]:
     """What is set by a schedule and logged, where the two are not the same at half of the steps."""
     whole = (*reference, *other)
@@ -312,6 +305,7 @@ def _json(one: Against) -> dict[str, Any]:
         "parted": [asdict(series) for series in one.parted],
         "alike": list(one.alike),
         "unjudged": dict(one.unjudged),
+        "left_out": list(one.left_out),
         "settings": [asdict(setting) for setting in one.settings],
         "incidents": [asdict(incident) for incident in one.incidents],
     }

@@ -96,6 +96,8 @@ def _held(found: Comparison, one: Against) -> list[RenderableType]:
         rest.add_row("", Text(f"and {len(one.incidents) - MOST_INCIDENTS} more", style="dim"))
     if one.unjudged:
         rest.add_row("not judged", cut(about_unjudged(one.unjudged), 130))
+    if one.left_out:
+        rest.add_row("left out", _line(about_left_out(one.left_out), ""))
     return [*parts, rest]
 
 
@@ -103,7 +105,7 @@ def _room(one: Against) -> int:
     """How many series can be drawn, with what else there is to say in two lines at most."""
     below = min(len(one.settings), MOST_SETTINGS + 1) + min(len(one.incidents), MOST_INCIDENTS + 1)
     above = 6 if one.why else 5
-    return max(min((LINES - above - below - 2 - 2 * bool(one.unjudged)) // 3, MOST_DRAWN), 1)
+    return max(min((LINES - above - below - 2 - 2 * bool(one.unjudged) - bool(one.left_out)) // 3, MOST_DRAWN), 1)
 
 
 def _drawn(found: Comparison, one: Against, series: Parted, heading: str) -> list[RenderableType]:
@@ -170,6 +172,13 @@ def about_unjudged(unjudged: Mapping[str, str]) -> str:
     )
 
 
+def about_left_out(keys: Sequence[str]) -> str:
+    """How many metrics were not compared as their names are nobody's but the user's."""
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    many = f"{len(keys)} metric{'s' * (len(keys) > 1)} of unknown name{'s' * (len(keys) > 1)}"
+    return f"{many}: {', '.join(cut(key, 24) for key in keys[:3])}{more}"
+
+
 def by(series: Parted) -> str:
     """By how much it parted, with the interval."""
     if series.scale == "ratio":
@@ -230,6 +239,7 @@ def _section(found: Comparison, one: Against) -> dict[str, object]:
         "settings": [(setting, in_words(setting, one)) for setting in one.settings],
         "incidents": [(incident, told_of(incident, found, one)) for incident in one.incidents],
         "unjudged": about_unjudged(one.unjudged) if one.unjudged else "",
+        "left_out_keys": about_left_out(one.left_out) if one.left_out else "",
     }
 
 

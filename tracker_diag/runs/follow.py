@@ -203,9 +203,9 @@ class Follower:
 
 
 def has_said_its_end(run: FinishedRun) -> bool:
-    """Whether the last row is the one that the trainers of Hugging Face log at the end."""
+    """Whether it says that it is over, or its last row is the one that the trainers of Hugging Face log at the end."""
     last = next(reversed(run.rows.values()), {})
-    return any(key in last for key in RUNTIME)
+    return run.ended is not None or any(key in last for key in RUNTIME)
 
 
 def is_whole(updated: float | None) -> bool:

@@ -9,9 +9,12 @@ from tracker_diag.runs.diagnose import Cost, Diagnosis
 
 def on_screen(found: Diagnosis) -> RenderableType:
     """The verdict with the curves that it rests on, and what the first break has cost."""
+    return verdict(found.summary, cost=_cost(found), live=found.live)
+
+
+def _cost(found: Diagnosis) -> str:
     first = found.summary.first_break
-    cost = cost_text(found.cost(first)) if first else ""
-    return verdict(found.summary, cost=cost, live=found.live)
+    return cost_text(found.cost(first)) if first else ""
 
 
 def cost_text(cost: Cost) -> str:
@@ -42,4 +45,4 @@ def about_keys(found: Diagnosis) -> str:
 
 def run_page(found: Diagnosis) -> str:
     """One self-contained page: the verdict, the time line with its curves, the incidents, who could not see."""
-    return render_html(found.summary, note=about_keys(found))
+    return render_html(found.summary, cost=_cost(found), note=about_keys(found))

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tracker_diag import SourceError
+from tracker_diag.runs.follow import has_said_its_end
 from tracker_diag.runs.sources.rows import Rows
 from tracker_diag.runs.sources.wandb_api import _definitions
 from tracker_diag.runs.sources.wandb_file import read_wandb_file, wandb_file_in
@@ -84,6 +85,7 @@ def test_an_offline_run(offline, tmp_path):
     assert run.config == {"lr": 1e-4, "optimizer.name": "adam"}
     assert run.seconds[0] == 0.0
     assert run.seconds[299] > 0
+    assert has_said_its_end(run)
     assert run.notes == ("values that are no numbers, left out: 300, first 'note' at step 0",)
     assert told == sorted(told)
     for folder in (offline.parent, offline.parent.parent, tmp_path / "run"):
@@ -99,6 +101,7 @@ def test_an_offline_run_that_was_killed_and_one_that_is_damaged(offline, tmp_pat
     run = read_wandb_file(broken, "it")
     assert 50 < len(run.rows) < 250
     assert run.notes[0].startswith("the file breaks off: the run was killed or still runs")
+    assert not has_said_its_end(run)
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 0xFF
     broken.write_bytes(damaged)
