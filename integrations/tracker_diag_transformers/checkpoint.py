@@ -37,8 +37,7 @@ def load(monitor: Monitor, args: Any, state: Any) -> None:
         saved = json.loads(file.read_text()) if file.exists() else None
         if file != own and saved is not None:
             saved["intake"]["observed"] = [{}, {}]
-        resume(monitor, saved, f"{own} is not there")
-        if saved is not None:
+        if resume(monitor, saved, f"{own} is not there"):
             monitor.checkpoint(file.parent, state.global_step)  # its own state does not know of it
 
 

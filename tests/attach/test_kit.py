@@ -111,7 +111,7 @@ def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_howeve
 ):
     monkeypatch.setenv(NOTIFY, receive().url)
     monitor, writer = Monitor(), SummaryWriter(str(tmp_path / "run"))
-    assert not kit.add_active(monitor, sees={})
+    assert not kit.add_active(monitor, sees={}, wait=True)
     for _ in range(3):
         assert kit.add_active(monitor, None, object(), writer, sees={})
     assert [backend.name for backend in monitor.backends] == ["notify", "tensorboard"]

@@ -34,7 +34,7 @@ def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it
     assert said.startswith(
         "# mlflow-1: what ended it\n\n**ValueError: \\*\\*\\***, after step 99, at 1970-01-01 00:00:00 UTC."
     )
-    assert "**Weight tail grows after tool calls, on post_tool**, since step" in said
+    assert "**Token probabilities diverge after tool calls, on post_tool**, since step" in said
     assert "| code | abc, with changes that are not committed |" in said
     assert "Not recorded: the data splits (`data_splits`)" in said
     assert "None was registered." in said

@@ -6,8 +6,8 @@ import pytest
 
 from tracker_diag import JsonlBackend, Monitor, wrap
 from tracker_diag.attach.kit import add_active
-from tracker_diag.monitor import SETTLED
 from tracker_diag.postmortem.live import leave_one
+from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.testing import CapturingBackend, example_batch
 
 SECRET = "hf_thisIsNotForAnyone"  # noqa: S105
@@ -152,7 +152,7 @@ def test_integrations_leave_one_as_well(tmp_path, journals):
 
     monitor = Monitor()
     with SummaryWriter(tmp_path) as writer:
-        assert add_active(monitor, writer)
+        assert add_active(monitor, writer, sees={})
         assert [backend.name for backend in monitor.backends] == ["tensorboard"]
         monitor.log({"loss": float("nan")}, 0)
         monitor.close()

@@ -34,9 +34,9 @@ def test_a_lane_is_pending_then_firing_and_quiet_elsewhere():
 
 
 def test_events_have_a_line_of_marks_and_findings_one_line_less():
-    lines = shown([Incident(finding())], events=[(0, "new baseline"), (60, "guard"), (61, "guard"), (95, "guard")])
+    lines = shown([Incident(finding())], events=[(0, "new baseline"), (60, "guard"), (61, "guard"), (71, "guard")])
     (marks,) = [line for line in lines if line.startswith("events")]
-    assert [at for at, mark in enumerate(marks[LABEL + 2 :]) if mark == DONE] == [0, 30, 47]
+    assert [at for at, mark in enumerate(marks[LABEL + 2 :]) if mark == DONE] == [0, 30, 35]
     many = [Incident(finding(rule, onset=40 + i)) for i, rule in enumerate(sorted(RULES)[:9])]
     assert len(shown(many)) == len(shown(many, events=[(3, "guard")]))
     assert not any(line.startswith("events") for line in shown(many))

@@ -79,7 +79,7 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert "<strong>Reward is low</strong>" in page
     assert "What to do" not in page
     assert "false alarm" not in page
-    note = mlflow_tags.note_on(summary, *mlflow_tags.links("0", "run"))
+    note = mlflow_tags.verdict_note(summary, "0", "run")
     assert note.startswith("**Reward is low, from step 3** (ACM001). Detected at step 3: ")
     assert "What to do" not in note
     assert finding.to_json()["remedy"] == []

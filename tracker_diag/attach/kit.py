@@ -109,7 +109,7 @@ def _add_once(monitor: Monitor, backend: Backend) -> None:
         monitor.add(backend)
 
 
-def resume(monitor: Monitor, saved: Any, missing: str) -> None:
+def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
     """Go on with the state that a framework's checkpoint holds, for a run that is resumed from there.
 
     A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
@@ -118,12 +118,15 @@ def resume(monitor: Monitor, saved: Any, missing: str) -> None:
     Args:
         saved: what `Monitor.state_dict` gave; None where the checkpoint holds none.
         missing: what is said to be without a state then.
+
+    Returns:
+        Whether it goes on.
     """
     if monitor.step is not None:
-        return
+        return False
     if saved is None:
         _log.warning("%s: the diagnostics of the resumed run begin anew", missing)
-        return
+        return False
     with monitor.guard("integration_errors"):
         fresh = monitor.state_dict()
         try:
@@ -131,6 +134,8 @@ def resume(monitor: Monitor, saved: Any, missing: str) -> None:
         except Exception:
             monitor.load_state_dict(fresh)
             raise
+        return True
+    return False
 
 
 @contextmanager

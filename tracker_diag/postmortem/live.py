@@ -18,7 +18,7 @@ from rich.text import Text
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.delivery.journal import file_name, folder
 from tracker_diag.errors import secrets_of, without_secrets
-from tracker_diag.monitor import SETTLED, Monitor
+from tracker_diag.monitor import Monitor
 from tracker_diag.postmortem.context import FILE, Context, code_here, context_of, versions_here
 from tracker_diag.postmortem.folder import NAME, PAGE, Ending, Remains, of_nan, write
 from tracker_diag.postmortem.process import PROCESS, of_exception
@@ -26,6 +26,7 @@ from tracker_diag.records import Record, Table
 from tracker_diag.report.console import near, say, unbroken
 from tracker_diag.report.tokens import worst_table
 from tracker_diag.rules.triage import Summary
+from tracker_diag.tensors.suspicions import SETTLED
 
 RECENT = 120.0
 """Seconds after a signal that a handler of the user's has taken in which the run's end is put down to it."""
