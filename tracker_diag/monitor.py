@@ -105,7 +105,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm, Earlier(baseline))
-        self._guards = Guards(guards, [rule.id for rule in self._engine.rules], self._state, on_incident, ranks)
+        self.guards = Guards(guards, [rule.id for rule in self._engine.rules], self._state, on_incident, ranks)
         self._wanted = readout.wanted(self._engine.rules)
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
@@ -226,7 +226,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         decision = Decision()
         if not self._over() and (step := self.step) is not None:
             with self.guard("internal_errors"):
-                decision, told = self._guards.decide(step, self._engine, can)
+                decision, told = self.guards.decide(step, self._engine, can)
                 self._tell_events(step, told)
                 if decision.refresh_reference:
                     self.rebaseline("the reference was refreshed, and what is measured against it begins anew")
@@ -237,7 +237,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         if not self._over():
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
-                self._guards.checkpoint(Path(path), at, self._engine)
+                self.guards.checkpoint(Path(path), at, self._engine)
 
     def close(self) -> Summary:
         """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
@@ -255,7 +255,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         tables: list[Table] = []
         with self.guard("internal_errors"):
             tables += [self.slices_table(), *self._samples.tables(last=True), *self._worst.tables()]
-            tables += self._guards.close()
+            tables += self.guards.close()
         self._out.close(self._summary, tables)
         self._intake.close()
         with self.guard("internal_errors"):
@@ -302,7 +302,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """What is saved and restored by itself, in this order."""
         return {
             "windows": self._windows, "intake": self._intake, "samples": self._samples, "health": self._state,
-            "alerts": self._alerts, "history": self._history, "progress": self._progress, "guards": self._guards,
+            "alerts": self._alerts, "history": self._history, "progress": self._progress, "guards": self.guards,
         }  # fmt: skip
 
     def __exit__(self, *raised: object) -> None:
@@ -381,8 +381,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         told = self._alerts.notices(step.step, changed, self._engine)
         records += self._samples.tables(told=bool(told), step=step.step)
         records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
-        advice = self._guards.step(step.step, step.series, self._engine)
-        records += self._guards.tables()
+        advice = self.guards.step(step.step, step.series, self._engine)
+        records += self.guards.tables()
         self._out.step(step.step, own, step.unsent(records), changed, told, so_far=self._result)
         self._tell_events(step.step, advice)
         if self._out.tells and self._silence.look(self._progress.steps, bool(observed), self._windows.settled):

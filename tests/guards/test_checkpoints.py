@@ -125,12 +125,12 @@ def test_what_is_no_whole_checkpoint_is_not_registered_and_training_goes_on(tmp_
     write(tmp_path / name)
     monitor = Monitor()
     monitor.checkpoint(tmp_path / name, 3)
-    monitor._guards.checkpoints._underway[3].exception(60)
+    monitor.guards.checkpoints._underway[3].exception(60)
     monitor.log({"loss": 0.5}, 4)
     assert monitor.health["checkpoint_errors"] == 1
     (told,) = monitor.failures
     assert re.search(message, told)
-    assert not monitor._guards.checkpoints
+    assert not monitor.guards.checkpoints
     monitor.close()
 
 

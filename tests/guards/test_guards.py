@@ -364,13 +364,13 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("rollback")])
     monitor.log({"loss": 0.5}, 0)
     monitor.checkpoint(tmp_path / "good.bin")
-    monitor._guards.checkpoints._underway[0].result(60)
+    monitor.guards.checkpoints._underway[0].result(60)
     monkeypatch.setattr(checkpoints, "read", lambda root: (let.wait(600), read(root))[1])
     for step in (1, 2, 3):
         monitor.log({"loss": 2.0}, step)
         assert not monitor.decide()
     let.set()
-    monitor._guards.checkpoints._check[1].result(60)
+    monitor.guards.checkpoints._check[1].result(60)
     monitor.log({"loss": 2.0}, 4)
     assert monitor.decide().rollback_to.step == 0
     assert monitor.events[0][0] == 4

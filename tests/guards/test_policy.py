@@ -29,7 +29,7 @@ def test_a_file_is_what_it_says(tmp_path):
     )  # fmt: skip
     assert (kl_cap.act, kl_cap.on.severity, kl_cap.within, kl_cap.hold) == (False, "warn", (0.01, 0.2), 50)
     run = wrap(lambda metrics, step: None, guards=str(tmp_path / "guards.yaml"))
-    assert [one.do for one in run.diag._guards.guards] == ["rollback", "kl_cap"]
+    assert [one.do for one in run.diag.guards.guards] == ["rollback", "kl_cap"]
     run.diag.close()
 
 
@@ -84,7 +84,7 @@ def test_a_rule_that_there_is_not_is_told_at_once():
         Monitor(guards=[guard])
     own = Guard(do="rollback", on={"rules": ("ACM004",)})
     monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], guards=[own])
-    assert len(monitor._guards.guards) == 1
+    assert len(monitor.guards.guards) == 1
 
 
 def test_what_is_no_guard_is_told():

@@ -15,7 +15,6 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import tracker_diag as td
-from tracker_diag.postmortem.live import stopped
 
 AT_ONCE = 4
 SCENES = {}
@@ -282,15 +281,6 @@ def loss_is_nan(begin):
     run = begin()
     train(run, 2)
     run.log({"loss": float("nan")}, step=2)
-    run.diag.close()
-
-
-@scene
-def stopped_on_purpose(begin):
-    run = begin()
-    train(run)
-    if isinstance(run.diag, td.Monitor):
-        stopped(run.diag, "guard stop_training: reward-collapse")
     run.diag.close()
 
 

@@ -4,13 +4,21 @@ import threading
 
 import pytest
 
-from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag import Guard, JsonlBackend, Monitor, Rule, wrap
 from tracker_diag.attach.kit import add_active
 from tracker_diag.postmortem.live import leave_one
+from tracker_diag.postmortem.process import PROCESS
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.testing import CapturingBackend, example_batch
 
 SECRET = "hf_thisIsNotForAnyone"  # noqa: S105
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """No run is watched that another test has left open: it would keep the handler of SIGTERM."""
+    for run in tuple(PROCESS._runs):
+        PROCESS.leave(run)
 
 
 class Logger:
@@ -158,3 +166,17 @@ def test_integrations_leave_one_as_well(tmp_path, journals):
         monitor.close()
     (place,) = (journals / "postmortem").iterdir()
     assert json.loads((place / "postmortem.json").read_text())["ended"][0]["cause"] == "nan"
+
+
+def test_a_guard_that_stops_training_begins_the_postmortem(journals):
+    low = {
+        "id": "ACM001", "title": "Reward is low", "summary": "reward is {low.value:.3g}", "condition": "low",
+        "signals": {"low": {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.6}},
+    }  # fmt: skip
+    guards = [Guard(do="stop_training", act=True)]
+    run = wrap(Logger(), also=[Files()], rules=[Rule.model_validate(low)], catalog=False, guards=guards)
+    train(run, 3)
+    assert run.diag.decide().stop == "training"
+    run.diag.close()
+    (page,) = (journals / "postmortem").rglob("README.md")
+    assert "guard stop_training: stop training; for ACM001" in page.read_text()

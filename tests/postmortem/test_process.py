@@ -27,7 +27,6 @@ TOLD = {
     "own_handler_after_that_hands_on": "SIGTERM",
     "thread_that_trains_raises": "ValueError: in a thread, in trainer",
     "loss_is_nan": "NaN or infinity: loss is NaN or infinite (1 series at this step), since step 2",
-    "stopped_on_purpose": "guard stop_training: reward-collapse",
 }
 """What the postmortem of a scene begins with."""
 QUIET = {

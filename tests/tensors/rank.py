@@ -105,7 +105,7 @@ def deciding(monitor, rank):
         found.append([decision.stop, decision.lr_factor, decision.rollback_to and decision.rollback_to.step])
         if step == 0 and rank == 0:
             monitor.checkpoint(Path(__file__), 0)
-            monitor._guards.checkpoints._underway[0].result(60)
+            monitor.guards.checkpoints._underway[0].result(60)
     return found
 
 
@@ -141,7 +141,7 @@ def decide_through_store(rank, world, port, folder):
 
 
 def _decided(monitor, found, alone):
-    accounts = monitor._guards.state_dict()["accounts"]
+    accounts = monitor.guards.state_dict()["accounts"]
     return {"found": found, "alone": bool(alone), "accounts": accounts, "failures": monitor.failures}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.refuse import refusing, save
 from tracker_diag.cli.rules import Which
 from tracker_diag.report.console import Terminal
 
@@ -37,10 +37,7 @@ def audit(
     with refusing():
         found = look(samples, evaluation, rules=chosen(rules), catalog=False)
         if html:
-            try:
-                html.write_text(page(found), encoding="utf-8")
-            except OSError as error:
-                refuse(f"--html: {html}: {error.strerror}")
+            save("--html", html, page(found))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.report.console import Terminal
 
 SEEDS = ","
@@ -52,10 +52,7 @@ def compare(
                 given.append(runs)
         found = hold(*given)
         if html:
-            try:
-                html.write_text(page(found), encoding="utf-8")
-            except OSError as error:
-                refuse(f"--html: {html}: {error.strerror}")
+            save("--html", html, page(found))
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:

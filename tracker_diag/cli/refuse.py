@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -23,3 +24,11 @@ def refusing() -> Generator[None]:
         yield
     except DiagError as error:
         refuse(str(error))
+
+
+def save(option: str, file: Path, text: str) -> None:
+    """Write `text` to the file that `option` names; what has no place in UTF-8 becomes a question mark."""
+    try:
+        file.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        refuse(f"{option}: {file}: {error.strerror}")

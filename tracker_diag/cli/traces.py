@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.cli.rules import Which
 from tracker_diag.report.console import Terminal
 
@@ -69,8 +69,5 @@ def traces(
 
 def _write(file: Path, option: str, rows: Iterable[Mapping[str, Any]]) -> None:
     text = [json.dumps(row, default=repr) for row in rows]
-    try:
-        file.write_text("".join(f"{line}\n" for line in text), encoding="utf-8", errors="replace")
-    except OSError as error:
-        refuse(f"{option}: {file}: {error.strerror}")
+    save(option, file, "".join(f"{line}\n" for line in text))
     typer.echo(f"{option}: {len(text)} rows in {file}", err=True)

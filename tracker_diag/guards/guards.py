@@ -54,6 +54,8 @@ class Guards:
         """The incidents that go on."""
         self._last: dict[str, float] = {}
         """The last value of each series that a number depends on."""
+        self.stopped = ""
+        """Why training was told to stop; empty where it was not."""
         self._unasked = 0
         """Steps on which a guard that acts was due; negative once it has been asked, or told of."""
 
@@ -99,7 +101,7 @@ class Guards:
         if failed:  # what is not done is not taken for done
             self._load(before)
         if self._ranks is None:
-            return decision, said
+            return self._noted(decision), said
         message = {"decision": decision.state_dict(), "accounts": self._accounts()} if self._leads else None
         agreed = self._ranks.agree(step, message)
         for error in self._ranks.errors():
@@ -109,7 +111,13 @@ class Guards:
             return Decision(), []
         if not self._leads:
             self._load(agreed["accounts"])
-        return Decision.of_state(agreed["decision"]), said
+        return self._noted(Decision.of_state(agreed["decision"])), said
+
+    def _noted(self, decision: Decision) -> Decision:
+        """Keep why training is to stop, for who writes down how the run ended."""
+        if decision.stop == "training":
+            self.stopped = next(order.why for order in decision.orders if order.do == "stop_training" and not order.dry)
+        return decision
 
     def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""

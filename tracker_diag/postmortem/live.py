@@ -118,10 +118,12 @@ class Postmortem(Backend):
         """What has ended the run, the strongest first; nothing where it ends by itself."""
         if error := PROCESS.exception():
             yield of_exception(error)
+        if why := self._monitor.guards.stopped:
+            yield Ending("stop", why)
         for ending, step in self._noted:
             recent = ending.at is not None and time.time() - ending.at < RECENT
             # A thread whose exception ended it, and since then nothing was logged: it was the one that trains.
-            if ending.cause == "stop" or (step == self._monitor.step if ending.cause == "thread" else recent):
+            if step == self._monitor.step if ending.cause == "thread" else recent:
                 yield ending
         yield from of_nan(summary)
 
@@ -169,9 +171,3 @@ def leave_one(monitor: Monitor) -> None:
                 _log.warning("SIGTERM would end this run without a postmortem: attach to it in the main thread")
             monitor.add(one)
             monitor.at_close(lambda: PROCESS.leave(_of.pop(monitor)))
-
-
-def stopped(monitor: Monitor, why: str) -> None:
-    """Say that the run ends now on purpose, as a guard's stop does: its postmortem begins with `why`."""
-    if one := _of.get(monitor):
-        one.noted(Ending("stop", why, time.time()))

@@ -64,7 +64,7 @@ def headline(summary: Summary) -> str:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
     said = f"{summary.level}: {first.rule.id}{place} since step {first.onset}: {first.rule.title}"
-    back = None if summary.decision is None else summary.decision.last_good_step
+    back = None if summary.recommendation is None else summary.recommendation.last_good_step
     return said if back is None else f"{said}; last good step {back}"
 
 
@@ -82,9 +82,9 @@ def _broke_first(summary: Summary, color: str, cost: str) -> Table:
     rows.add_row("evidence", cut(f"at step {first.fired}: {first.summary}", 200))
     for said in damage(summary)[:1]:
         rows.add_row("damage", Text(cut(said, 130), style="red"))
-    if summary.decision:
-        style = "" if summary.decision.go_on else "bold red"
-        rows.add_row("go on?", Text(cut(summary.decision.says, 130), style=style))
+    if summary.recommendation:
+        style = "" if summary.recommendation.go_on else "bold red"
+        rows.add_row("go on?", Text(cut(summary.recommendation.says, 130), style=style))
     if first.rule.remedy:
         rows.add_row("do first", cut(first.rule.remedy[0], 130))
     return rows

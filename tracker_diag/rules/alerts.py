@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tracker_diag.rules.decision import Decision, decision
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains, incidents
 from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.recommendation import Recommendation, recommend
 
 TITLE = 63
 """Characters of a title that W&B takes."""
@@ -93,7 +93,7 @@ class Alerts:
             if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
-        fired = [_fired(step, news, decision(found, run.best))] if news else []
+        fired = [_fired(step, news, recommend(found, run.best))] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
     def _why(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> str | None:
@@ -138,7 +138,7 @@ def recent(findings: Sequence[Finding]) -> list[Finding]:
     return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]
 
 
-def _fired(step: int, news: Collection[tuple[Incident, str]], what_now: Decision | None) -> Notice:
+def _fired(step: int, news: Collection[tuple[Incident, str]], what_now: Recommendation | None) -> Notice:
     told = sorted(news, key=lambda one: (-SEVERITIES.index(one[0].severity), one[0].onset))
     (first, why), *others = told
     # What came back is told by what fires now, and not by how it began the first time.

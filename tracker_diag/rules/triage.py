@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.records import Histogram, WorstSequence
-from tracker_diag.rules.decision import Decision, decision
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
 from tracker_diag.rules.model import Severity
+from tracker_diag.rules.recommendation import Recommendation, recommend
 
 
 def first_break(findings: Collection[Finding]) -> Finding | None:
@@ -88,9 +88,9 @@ class Summary:
         return incidents(self.findings)
 
     @cached_property
-    def decision(self) -> Decision | None:
+    def recommendation(self) -> Recommendation | None:
         """Whether the run is to go on, and if not, to which step to go back; None where nothing was found."""
-        return decision(self.incidents, self.best)
+        return recommend(self.incidents, self.best)
 
     @property
     def first_break(self) -> Finding | None:
@@ -115,7 +115,7 @@ class Summary:
             "incidents": [incident.to_json() for incident in self.incidents],
             "findings": [finding.to_json() for finding in self.findings],
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
-            "decision": self.decision and self.decision.to_json(),
+            "recommendation": self.recommendation and self.recommendation.to_json(),
             "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
             "explained": [{"rule": rule, "by": by} for rule, by in self.explained.items()],

@@ -1,7 +1,7 @@
 """Sample records: one mapping a sequence, as files and traces hold them, and the columns that `samples` takes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from tracker_diag.samples.columns import NUMBERS, Columns
@@ -9,6 +9,9 @@ from tracker_diag.samples.messages import Message, answer, messages_in, plain_te
 
 Record: TypeAlias = Mapping[str, Any]
 """By the names of `Columns`, of which each is one value; `prompt` and `completion`, text or messages; `id`, `step`."""
+
+Read: TypeAlias = Callable[[Sequence[Message]], str | None]
+"""What text stands in messages."""
 
 PROMPTS = ("prompt", "question", "problem", "instruction", "query", "input")
 TEXTS = ("text", "completion", "response", "output", "answer")
@@ -47,31 +50,29 @@ def columns_of(records: Sequence[Record]) -> tuple[Columns, Counter[str]]:
 
 def prompt_of(record: Record) -> str | None:
     """The prompt as text, of messages what the user says; None where the record has none."""
-    for name in PROMPTS:
+    return _said(record, PROMPTS, _asked, _asked)
+
+
+def text_of(record: Record) -> str | None:
+    """The completion as text: of messages the last answer."""
+    return _said(record, TEXTS, answer, lambda whole: answer(split(whole)[1]))
+
+
+def _said(record: Record, names: Sequence[str], part: Read, whole: Read) -> str | None:
+    """The first of `names` that is text or messages; else what `whole` reads of prompt and completion together."""
+    for name in names:
         value = record.get(name)
         if isinstance(value, str):
             return value
         if value and (messages := messages_in(value)):
-            return _asked(messages)
+            return part(messages)
     messages = messages_in(record.get("messages"))
-    return _asked(messages) if messages else None
+    return whole(messages) if messages else None
 
 
 def _asked(messages: Sequence[Message]) -> str:
     prompt = split(messages)[0]
     return plain_text([one for one in prompt if one["role"] == "user"] or prompt)
-
-
-def text_of(record: Record) -> str | None:
-    """The completion as text: of messages the last answer."""
-    for name in TEXTS:
-        value = record.get(name)
-        if isinstance(value, str):
-            return value
-        if value and (messages := messages_in(value)):
-            return answer(messages)
-    messages = messages_in(record.get("messages"))
-    return answer(split(messages)[1]) if messages else None
 
 
 def messages_of(record: Record) -> tuple[list[Message], list[Message]]:

@@ -16,14 +16,6 @@ FAST = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def learn(guards, steps=2048, **changes):
     envs = make_vec_env("CartPole-v1", n_envs=4, seed=0)
     model = PPO("MlpPolicy", envs, seed=0, n_steps=64, batch_size=64, n_epochs=4, device="cpu", **changes)

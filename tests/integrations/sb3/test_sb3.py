@@ -39,14 +39,6 @@ UNCLIPPED = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def ppo(seed=0, envs=4, **changes):
     return PPO("MlpPolicy", make_vec_env("CartPole-v1", n_envs=envs, seed=seed), seed=seed, **(SMALL | changes))
 

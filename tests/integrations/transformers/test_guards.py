@@ -80,7 +80,7 @@ def test_it_saves_evaluates_and_stops_and_the_register_knows_where_to_go_back_to
     assert sorted(one.name for one in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in (3, 6, 7)]
     done = [event for _, event in monitor.events]
     assert any(event.startswith("guard rollback: not done, gives way to stop_training") for event in done)
-    register = monitor._guards.checkpoints
+    register = monitor.guards.checkpoints
     assert {row[0]: row[2] for row in register.table().rows} == {3: "yes", 6: "yes", 7: "no"}
     found, wrong, certain = register.before(7, look=True)
     assert (found.step, found.path, wrong, certain) == (6, str(tmp_path / "checkpoint-6"), [], True)
@@ -95,7 +95,7 @@ def test_a_resumed_training_has_its_limits_and_its_register(tmp_path):
     second = attach(again, guards=[guard("save_state")])
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-9"))
     assert sum(event.startswith("guard save_state") for _, event in second.events) == 1  # that of the first part
-    assert [row[0] for row in second._guards.checkpoints.table().rows] == [3, 6, 9, 12, 15]
+    assert [row[0] for row in second.guards.checkpoints.table().rows] == [3, 6, 9, 12, 15]
 
 
 def test_updates_stop_while_the_loop_goes_on(tmp_path):

@@ -381,7 +381,7 @@ def guarded(folder):
 
     trainer.add_callback(Betas())
     trainer.train()
-    register = monitor._guards.checkpoints.table().rows
+    register = monitor.guards.checkpoints.table().rows
     return {
         "betas": betas, "after": trainer.beta, "events": monitor.events, "failures": monitor.failures,
         "saved": [row[0] for row in register], "rows": [row for row in rows(trainer) if "loss" in row],

@@ -9,7 +9,7 @@ from tracker_diag.rules.nodes import Collapse, Gain
 
 
 @dataclass(frozen=True)
-class Decision:
+class Recommendation:
     """Whether a run in which something broke is to go on."""
 
     go_on: bool
@@ -23,7 +23,7 @@ class Decision:
         return asdict(self)
 
 
-def decision(found: Sequence[Incident], best: Sequence[Reading]) -> Decision | None:
+def recommend(found: Sequence[Incident], best: Sequence[Reading]) -> Recommendation | None:
     """What is to be done with the run; None where nothing at warn or above was found.
 
     Args:
@@ -36,17 +36,21 @@ def decision(found: Sequence[Incident], best: Sequence[Reading]) -> Decision | N
         step, why = min(good)
         says = f"No. Last good step {step} ({why}); go back to a checkpoint at or before it"
         begun = min((one.onset for one in firing if one.rule.link != DAMAGE), default=step + 1)
-        return Decision(False, step, f"{says}; what broke first began at step {begun}" if begun <= step else says)
+        return Recommendation(False, step, f"{says}; what broke first began at step {begun}" if begun <= step else says)
     if harm := next((one for one in firing if one.rule.link == DAMAGE or one.severity == "error"), None):
-        return Decision(False, None, f"No. {harm.rule.title}, and no step is known to be better: mend it, begin anew")
+        return Recommendation(
+            False, None, f"No. {harm.rule.title}, and no step is known to be better: mend it, begin anew"
+        )
     if not firing:
         over = max((one.resolved for of in loud for one in of.findings if one.resolved is not None), default=None)
         passed = f"Yes. What was found is not detected any more since step {over}"
-        return None if over is None else Decision(True, None, passed)
+        return None if over is None else Recommendation(True, None, passed)
     if seen := [one.series for one in best if one.series != "loss"]:
         show = "shows" if len(seen) == 1 else "show"
-        return Decision(True, None, f"Yes, for now. {' and '.join(seen[:2])} {show} no harm")
-    return Decision(True, None, "Yes, for now. But no reward and no evaluation could be judged: harm would not be seen")
+        return Recommendation(True, None, f"Yes, for now. {' and '.join(seen[:2])} {show} no harm")
+    return Recommendation(
+        True, None, "Yes, for now. But no reward and no evaluation could be judged: harm would not be seen"
+    )
 
 
 def _good(firing: Sequence[Finding], best: Sequence[Reading]) -> Iterator[tuple[int, str]]:

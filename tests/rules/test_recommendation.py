@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.rules.decision import decision
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.nodes import Collapse
+from tracker_diag.rules.recommendation import recommend
 
 RULES = {rule.id: rule for rule in catalog()}
 
@@ -32,7 +32,7 @@ REWARD = finding("OUT001", 130, 140, evidence=(fell("reward", 0.703, 120, "rewar
 
 
 def of(*findings, best=()):
-    return decision(incidents(findings), best)
+    return recommend(incidents(findings), best)
 
 
 def test_where_nothing_is_wrong_nothing_is_decided():
