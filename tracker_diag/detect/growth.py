@@ -159,7 +159,7 @@ class GrowthDetector:
         """Go on where `state` was taken, bit for bit; the run may be expected to be longer or shorter than then."""
         self._short.load_state_dict(state["short"])
         self._long.load_state_dict(state["long"])
-        if known := state.get("known"):  # none: of before there were such, or of a run that was given no earlier ones
+        if known := state["known"]:
             self._known = self._new_known()
             self._known.load_state_dict(known)
         self._steps, self._handed_over = state["steps"], bool(state["handed_over"])
