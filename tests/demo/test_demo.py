@@ -42,6 +42,7 @@ def test_it_leaves_what_it_says(demo):
     left = {path.name for path in out.iterdir()}
     assert left == {
         "mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json",
+        "context.json",
     }  # fmt: skip
 
 

@@ -90,9 +90,10 @@ def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_z
         fired = {finding["rule"]: finding for finding in told["findings"] if finding["fired"] is not None}
         if fired.keys() & {"POL004", "POL005"}:
             break
-    assert fired.keys() & {"POL004", "POL005"}
-    first = fired[told["first_break"]["rule"]]
-    assert (first["slice"], first["pair"], first["severity"]) == ("text_only", "policy", "warn")
+    few = [fired[rule] for rule in ("POL004", "POL005") if rule in fired]
+    assert few
+    assert {(one["slice"], one["pair"], one["severity"]) for one in few} == {("text_only", "policy", "warn")}
+    assert told["first_break"]["rule"] in {"POL004", "POL005", "POL010"}  # its KL leaps as well
     assert data.tags["diag.first_break"].startswith(told["first_break"]["rule"])
     assert data.metrics["train/clip_fraction"] == 0
 
