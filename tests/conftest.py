@@ -174,6 +174,7 @@ def new_mlflow_store(migrated_mlflow):
 def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
     """A real MLflow store on sqlite, used by the module as well; gives its URI."""
     import mlflow
+    from mlflow.tracking import fluent
 
     monkeypatch.chdir(tmp_path)
     uri = new_mlflow_store(tmp_path)
@@ -183,6 +184,8 @@ def mlflow_store(tmp_path, monkeypatch, new_mlflow_store):
     while mlflow.active_run():
         mlflow.end_run()
     mlflow.set_tracking_uri(before)
+    fluent._active_experiment_id = None
+    os.environ.pop("MLFLOW_EXPERIMENT_ID", None)  # set_experiment leaves it, and it is of this store alone
 
 
 @pytest.fixture

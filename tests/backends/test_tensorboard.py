@@ -97,7 +97,7 @@ def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, ma
     assert any("#### POL001 tool" in one and "**warn, firing** (steps: onset" in one for one in fired)
     assert any("Read ten of the tool results" in one for one in fired)
     assert "a new \\| tool" in text(found.Tensors("diag/events")[-1])
-    assert "| policy | post\\_tool |" in text(found.Tensors("diag/slices")[-1])
+    assert "| policy | post_tool |" in text(found.Tensors("diag/slices")[-1])
 
     for name in ("text_only", "post_tool"):
         again = read(tmp_path / "diag" / name)

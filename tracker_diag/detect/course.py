@@ -175,13 +175,15 @@ class Course:
     def ends_as_it_began(self) -> bool:
         """Whether the last fifth of the run lies no higher than the first level by half of the run's own ups and downs.
 
-        A series that has just fallen below its first level does not. Needs `FEWEST` rows.
+        And the run after its first quarter no higher than that by a quarter of its standard deviation, in the mean. A
+        series that has just fallen below its first level does not. Needs `FEWEST` rows.
         """
         at = self._stands()
         if at.now < at.first - EFFECT * _noise(at.y):
             return False
-        ended = float(at.y[-max(SHORTEST, len(at.y) // 5) :].mean())
-        return ended - at.first <= _largest_fall(at.levels) / 2
+        ended, early = float(at.y[-max(SHORTEST, len(at.y) // 5) :].mean()), len(at.y) // 4
+        gained = float(at.y[early:].mean() - at.y[:early].mean())
+        return gained <= float(at.y.std()) / 4 and ended - at.first <= _largest_fall(at.levels) / 2
 
     def _looks_down(self) -> bool:
         """Whether the rows so far look like a fall. At most rows a glance at the levels tells that they do not."""

@@ -31,6 +31,6 @@ def escaped(value: Cell) -> str:
     if value is None:
         return ""
     text = f"{value:.3g}" if isinstance(value, float) else " ".join(str(value).split())
-    text = text.replace("&", "&amp;").replace("<", "&lt;")
-    text = re.sub(r"([\\`*\[\]#~|>])", r"\\\1", text)
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("~", "&#126;")  # not all know that ~ may be escaped
+    text = re.sub(r"([\\`*\[\]|>]|(?<!&)#)", r"\\\1", text)
     return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # within a word it stands for itself

@@ -276,7 +276,7 @@ def test_a_guard_stops_a_training_that_is_lost_and_no_healthy_one(tmp_path):
         assert monitor.failures == []
         return fitted.global_step, [event.split(";")[0] for _, event in monitor.events]
 
-    healthy, lost = fit(), fit(nan_from=5)
+    healthy, lost = fit(gain=0.01), fit(nan_from=5)
     assert healthy == (20, [])
     assert lost == (7, [  # the row of a step comes after its batch, and the next batch is there already
         "guard stop_training: stop training", "guard save_state: not done, not within reach of this trainer",
