@@ -300,6 +300,7 @@ def play(name: str, folder: Path, *, watched: bool) -> int:
 
 def main(folder: Path) -> None:
     os.environ["TRACKER_DIAG_EXIT_TIMEOUT"] = "60"  # a busy machine is given the time that it needs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and inherit that
     waiting = [(name, watched) for name in SCENES for watched in (True, False)]
     begun: dict[int, tuple[str, bool]] = {}
     found: dict[str, dict[str, int]] = {}

@@ -48,6 +48,7 @@ def start(tmp_path, new_mlflow_store):
     def begin(program):
         known = os.environ | {"THE_API_KEY": SECRET, "MLFLOW_TRACKING_URI": new_mlflow_store(tmp_path)}
         known |= {"WANDB_ERROR_REPORTING": "false", "TRACKER_DIAG_DIR": str(tmp_path / "diag")}
+        known.pop("WANDB_SERVICE", None)  # W&B's process of this one, if it has any: it would outlive the program
         out = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen([sys.executable, "-c", TRAIN + program], cwd=tmp_path, env=known, **out)
 

@@ -77,6 +77,7 @@ class Postmortem(Backend):
         self._tables |= {table.name: table for table in tables}
         if not self._kept and self._steps:
             self._keep_context()
+        PROCESS.settle()
         endings = tuple(self._endings(summary))
         if endings and self._written is None:
             self._write(self._remains(endings, summary))

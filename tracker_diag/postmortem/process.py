@@ -26,6 +26,10 @@ from tracker_diag.backends.delivery.patience import exit_timeout
 from tracker_diag.hooks import replace
 from tracker_diag.postmortem.folder import Ending
 
+NO_SIGNAL = 0
+"""A byte in the pipe that stands for none."""
+SETTLES = 1.0
+"""Seconds that are waited for the thread that hears signals, which may be behind on a busy machine."""
 AT_ONCE = 0.6
 """Share of the time after which what is known is written down without asking the diagnostics: they are at work."""
 
@@ -77,6 +81,8 @@ class Process:
         """The exception that Python kept when the first run began."""
         self._ending = False
         """Whether SIGTERM has come and is about to be sent on."""
+        self._heard = threading.Event()
+        """That a byte of `settle` has come through the pipe, and with it all signals before it."""
 
     def watch(self, run: Watched) -> bool:
         """Tell `run` of what ends this process; whether SIGTERM is heard, which only the main thread can have so."""
@@ -108,6 +114,15 @@ class Process:
         if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):
             return None
         return None if isinstance(error, SystemExit) and error.code in (None, 0) else error
+
+    def settle(self) -> None:
+        """Return once all signals that have come are noted."""
+        if self._pipe is None or self._ending:
+            return
+        self._heard.clear()
+        with suppress(OSError):  # it is full: nothing is read any more
+            os.write(self._pipe[1], bytes([NO_SIGNAL]))
+            self._heard.wait(SETTLES)
 
     def _let_go(self) -> None:
         while self._off:
@@ -170,6 +185,8 @@ class Process:
                     self._end(ending)
                 for run in tuple(self._runs):  # a handler of the user's has it
                     run.noted(ending)
+            if NO_SIGNAL in numbers:
+                self._heard.set()
 
     def _end(self, ending: Ending) -> None:
         self._ending = True
