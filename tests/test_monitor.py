@@ -713,7 +713,7 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
     ("state", "message"),
     [
         ({}, "state: version None given, expected 7; leave it out, and the diagnostics begin anew"),
-        ({"version": 7}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({"version": 8}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):

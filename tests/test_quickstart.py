@@ -37,6 +37,7 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "OMP_NUM_THREADS": "1",
+        "TRACKER_DIAG_EXIT_TIMEOUT": os.environ["TRACKER_DIAG_EXIT_TIMEOUT"],
         "WANDB_MODE": "offline",
         "TRACKIO_DIR": str(tmp_path / "trackio"),
         "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}",

@@ -121,7 +121,7 @@ def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monk
         "policy 1,152 tokens after a tool, 2,688 before any",
         "reference no ref_logprobs observed",
         "post_tool what follows a gap of model_mask within response_mask",
-        "of 99 active, ",
+        "of 109 active, ",
         " wait for more steps, ",
         "log grad_norm: ",
     ):

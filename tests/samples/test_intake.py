@@ -108,6 +108,22 @@ def test_sixteen_tools_have_series_and_essential_ones_come_first(seen):
     assert values["diag/samples/tool_calls"] == pytest.approx(sum(40 - i for i in range(30)) / 30)
 
 
+def test_the_first_sixteen_environments_have_a_reward_and_one_that_goes_wrong_is_named(seen):
+    monitor = Monitor([seen])
+    envs = ["web", "code", *(f"env {i}" for i in range(20))]
+    for step in range(160):
+        good = min(0.01 * step, 0.8)
+        rewards = [0.0 if env == "web" and step >= 100 else good for env in envs]
+        monitor.samples(reward=rewards, env=envs)
+        monitor.log({"loss": 0.1}, step)
+    names = {name.partition(":")[2] for name in scalars(seen, 0) if name.startswith("diag/samples/env_reward:")}
+    assert len(names) == 16
+    assert {"web", "code"} <= names
+    (found,) = [one for one in monitor.summary().findings if one.rule.id == "ENV013"]
+    assert str(found.slice) == "env:web"
+    assert 100 <= found.onset <= 105
+
+
 def test_hostile_names_of_tools_and_components_become_keys_of_their_own(seen):
     names = ["<script>", "[red]x", "\x1b[2J", "搜索", "天气", "a/b", "x" * 300]
     monitor = Monitor([seen], texts=True)

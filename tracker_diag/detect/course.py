@@ -53,6 +53,11 @@ APART = 0.4
 """The same in ranks, of the number of rows: 0.5 if every later row lies higher than every earlier one."""
 LATELY = 0.6
 """Part of the run after which a fall below the first level is a late one, and no want of learning."""
+STEP = 1.25
+"""Standard deviations that a series gains after its first quarter, at least, if it has learnt at all: one that is at
+its level after a tenth of the run gains 1.33, one that rises steadily 1.73."""
+REGAINED = 0.7
+"""Part of its largest fall by which a series that has learnt nothing may end above its first level."""
 SPLITS = (0.1, 0.25, 0.5)
 """Parts of the run, the first three rows beside them, after which the rest is held against what came before."""
 TRIMMED = 0.1
@@ -173,9 +178,9 @@ class Course:
         return not any(_gains_at(ranks, split) for split in {SHORTEST, *(int(len(ranks) * part) for part in SPLITS)})
 
     def ends_as_it_began(self) -> bool:
-        """Whether the last fifth of the run lies no higher than the first level by half of the run's own ups and downs.
+        """Whether the last fifth of the run lies above the first level by less than `REGAINED` of its largest fall.
 
-        And the run after its first quarter no higher than that by a quarter of its standard deviation, in the mean. A
+        And the run after its first quarter above that by less than `STEP` of its standard deviation, in the mean. A
         series that has just fallen below its first level does not. Needs `FEWEST` rows.
         """
         at = self._stands()
@@ -183,7 +188,7 @@ class Course:
             return False
         ended, early = float(at.y[-max(SHORTEST, len(at.y) // 5) :].mean()), len(at.y) // 4
         gained = float(at.y[early:].mean() - at.y[:early].mean())
-        return gained <= float(at.y.std()) / 4 and ended - at.first <= _largest_fall(at.levels) / 2
+        return gained <= STEP * float(at.y.std()) and ended - at.first <= REGAINED * _largest_fall(at.levels)
 
     def _looks_down(self) -> bool:
         """Whether the rows so far look like a fall. At most rows a glance at the levels tells that they do not."""

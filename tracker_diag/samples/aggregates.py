@@ -9,6 +9,7 @@ from tracker_diag.samples.rewards import (
     advantage_aggregates,
     component_aggregates,
     correlation,
+    env_aggregates,
     group_aggregates,
     known,
     reward_aggregates,
@@ -20,7 +21,8 @@ from tracker_diag.stats.arrays import Float64Array
 
 MEANS = {
     "success_rate": "solved", "verified_success": "success", "judge_score": "judge", "human_score": "human",
-    "response_length": "length", "truncated_share": "truncated", "turns": "turns", "refusal_rate": "refuses",
+    "response_length": "length", "truncated_share": "truncated",
+    "retokenised_share": "retokenised", "turns": "turns", "refusal_rate": "refuses",
     "claimed_success": "claims", "repeat_ratio": "repeats", "unversioned_share": "unversioned",
     "version_span": "version_span", "scorer_error_share": "scorer_error",
 }  # fmt: skip
@@ -33,13 +35,15 @@ def aggregates(
     lowest: float = np.inf,
     highest: float = -np.inf,
     tools: Mapping[str, str] | None = None,
+    envs: Mapping[str, str] | None = None,
     essential: Collection[str] = (),
 ) -> dict[str, float]:
-    """By canonical name, and `name:member` of one tool or component; what cannot be told is left out.
+    """By canonical name, and `name:member` of one tool, component or environment; what cannot be told is left out.
 
     Args:
         lowest, highest: rewards that were seen before, if any; those of `samples` count as well.
         tools: tools with series of their own, and their names in those; all, by their own names, if left out.
+        envs: environments with series of their own, in the same way.
         essential: tools that were declared so.
     """
     rewards = known(samples["reward"])
@@ -47,6 +51,7 @@ def aggregates(
         lowest, highest = min(lowest, float(rewards.min())), max(highest, float(rewards.max()))
     found = reward_aggregates(samples, lowest, highest)
     found |= component_aggregates(samples.components)
+    found |= env_aggregates(samples, {name: name for name, _ in samples.shown if name} if envs is None else envs)
     found |= group_aggregates(samples["reward"], samples["group"])
     found |= advantage_aggregates(samples)
     columns = {**samples.columns, "solved": solved_of(samples)}

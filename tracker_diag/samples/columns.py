@@ -40,6 +40,8 @@ class Columns(TypedDict, total=False):
     """Tokens of the response."""
     truncated: Numbers
     """True where it was cut at a limit."""
+    retokenised: Numbers
+    """True where the token ids that are trained on are not those that were sampled: `sampled != trained`."""
     turns: Numbers
     void_turns: Numbers
     """Turns that neither called a tool nor answered."""
@@ -50,7 +52,7 @@ class Columns(TypedDict, total=False):
     scorer_error: "Sequence[object] | Any"
     """What went wrong in scoring it, as text, an exception or true; None, false or "" where nothing did."""
     env: Sequence[str | None]
-    """The environment's name, for the table."""
+    """The environment's name: sixteen have a reward of their own, all stand in the table."""
     calls: "Sequence[Conversation | None]"
     """Tool calls of each sequence in their order; see `samples.calls`."""
     text: "Sequence[str | bytes | None]"
@@ -62,8 +64,8 @@ class Columns(TypedDict, total=False):
 
 
 NUMBERS = (
-    "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated", "turns",
-    "void_turns", "logprob",
+    "reward", "advantage", "success", "correct", "verifier", "judge", "human", "length", "truncated",
+    "retokenised", "turns", "void_turns", "logprob",
 )  # fmt: skip
 """Columns that are numbers, and kept as they are."""
 

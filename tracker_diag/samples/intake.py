@@ -54,6 +54,8 @@ class SampleIntake:
         """Lowest and highest reward so far: which one is the highest that there is."""
         self._tools: dict[str, str] = {}
         """Tools with series of their own, in the order in which they came, and their names in those."""
+        self._envs: dict[str, str] = {}
+        """The same of environments."""
         self._table_at: int | None = None
 
     def __bool__(self) -> bool:
@@ -83,7 +85,9 @@ class SampleIntake:
             self._range = min(self._range[0], float(rewards.min())), max(self._range[1], float(rewards.max()))
         self._name(samples)
         lowest, highest = self._range
-        found = aggregates(samples, lowest=lowest, highest=highest, tools=self._tools, essential=self._essential)
+        found = aggregates(
+            samples, lowest=lowest, highest=highest, tools=self._tools, envs=self._envs, essential=self._essential
+        )
         series = {name: Scalar(name, value, samples.n) for name, value in found.items() if np.isfinite(value)}
         records: list[Record] = [Scalar(f"{PREFIX}samples/{one.name}", one.value, one.n) for one in series.values()]
         if (histogram := reward_histogram(samples)) is not None:
@@ -102,13 +106,19 @@ class SampleIntake:
         return [samples_table(samples, at)]
 
     def _name(self, samples: Samples) -> None:
-        """Give series of their own to essential tools, and to the tools called most until there are sixteen."""
+        """Give series of their own to essential tools, and to the tools called most until there are sixteen.
+
+        To environments in the order in which they come.
+        """
         counts = np.bincount(samples.calls.tool, minlength=len(samples.calls.names))
         ranked = sorted(zip(-counts, samples.calls.names, strict=True))
         names = [name for _, name in ranked]
         for name in sorted(names, key=lambda name: key_part(name) not in self._essential):
             if name not in self._tools and len(self._tools) < NAMED_ROWS:
                 self._tools[name] = free_key(name, self._tools.values())
+        for env in dict.fromkeys(env for env, _ in samples.shown if env):
+            if env not in self._envs and len(self._envs) < NAMED_ROWS:
+                self._envs[env] = free_key(env, self._envs.values())
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -117,6 +127,7 @@ class SampleIntake:
             "of_step": self._of_step and [self._of_step[0], self._of_step[1].state_dict()],
             "range": list(self._range) if np.isfinite(self._range[0]) else None,
             "tools": [[name, key] for name, key in self._tools.items()],
+            "envs": [[name, key] for name, key in self._envs.items()],
             "table_at": self._table_at,
         }
 
@@ -125,5 +136,5 @@ class SampleIntake:
         self._incoming = Samples.of_state(state["incoming"]) if state["incoming"] else None
         self._of_step = (state["of_step"][0], Samples.of_state(state["of_step"][1])) if state["of_step"] else None
         self._range = (state["range"][0], state["range"][1]) if state["range"] else (np.inf, -np.inf)
-        self._tools = dict(state["tools"])
+        self._tools, self._envs = dict(state["tools"]), dict(state["envs"])
         self._table_at = state["table_at"]

@@ -44,6 +44,13 @@ def reward_aggregates(samples: Samples, lowest: float, highest: float) -> dict[s
     return {name: float(value) for name, value in found.items()}
 
 
+def env_aggregates(samples: Samples, keys: Mapping[str, str]) -> dict[str, float]:
+    """Mean reward of each environment of `keys`, under the name that it has in series."""
+    env = np.array([one for one, _ in samples.shown], dtype=object)
+    of = {key: known(samples["reward"][env == name]) for name, key in keys.items()}
+    return {f"env_reward:{key}": float(rewards.mean()) for key, rewards in of.items() if len(rewards)}
+
+
 def component_aggregates(components: Mapping[str, Float64Array]) -> dict[str, float]:
     """Mean and standard deviation of each part of the reward over the sequences in which it was asked."""
     found: dict[str, float] = {}
