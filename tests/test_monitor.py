@@ -224,7 +224,7 @@ def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
             monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5}, step)
     assert {"POL001", "POL002", "POL003", "POL004", "RES007"} <= set(monitor.close().blind)
-    assert monitor.summary().healthy == ("NUM004", "NUM009", "OUT001")
+    assert monitor.summary().healthy == ("NUM004", "NUM009", "OUT001", "REW021")
 
 
 def test_k3_of_the_reference_pair_is_the_kl_from_the_policy(rng):
@@ -712,7 +712,7 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 7; leave it out, and the diagnostics begin anew"),
+        ({}, "state: version None given, expected 8; leave it out, and the diagnostics begin anew"),
         ({"version": 8}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
