@@ -43,6 +43,23 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
     assert f"POL001 on post_tool: since step {finding.onset}, fired at step {finding.fired}" in shown
 
 
+def test_what_was_counted_of_samples_is_read_again_where_the_trainer_logs_no_such_metric(tmp_path):
+    monitor = td.Monitor([td.JsonlBackend(tmp_path)])
+    monitor.expect(rows=40)
+    for step in range(40):
+        works = ["error" if step >= 10 else "ok", "ok"]
+        calls = [[{"name": "search", "status": status}, {"name": "read", "status": "ok"}] for status in works * 8]
+        monitor.samples(reward=[float(status == "ok") for status in works * 8], calls=calls)
+        monitor.log({"reward": 0.25}, step)
+    live = monitor.close()
+    found = td.diagnose(str(tmp_path))
+    assert ("ENV001", None, "tool:search") in fired(live.findings)
+    assert fired(found.summary.findings) == fired(live.findings)
+    assert found.summary.blind.keys() == live.blind.keys()
+    assert set(found.series["reward"].values()) == {0.25}  # the trainer's own
+    assert found.series["reward_zero_share"][20] == 0.5
+
+
 def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
     rng = np.random.default_rng(0)
     monitor = td.Monitor([td.JsonlBackend(tmp_path)])

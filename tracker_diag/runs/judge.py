@@ -12,7 +12,7 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.alerts import Alerts, Notice
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.observed import Observed
-from tracker_diag.runs.live import NONFINITE, is_ours, statistics
+from tracker_diag.runs.live import NONFINITE, is_ours, sampled, statistics
 
 
 class Judge:
@@ -27,8 +27,14 @@ class Judge:
         """Of the diagnostics' own count: how many were NaN or infinite so far."""
 
     def read(self, row: Mapping[str, float], keys: KeyMap) -> dict[SeriesKey, Scalar]:
-        """The series that rules read, of one row: statistics of slices, and metrics by their canonical names."""
+        """The series that rules read, of one row: statistics of slices, and metrics by their canonical names.
+
+        What was counted of samples stands in for a metric that the trainer has not logged itself, as in the live run.
+        """
         metrics = {name: Scalar(name, value, quantum=self.quantum) for name, value in keys.values(row).items()}
+        for name, value in sampled(row):
+            if name not in keys.names:
+                metrics.setdefault(name, Scalar(name, value))
         now: dict[SeriesKey, Scalar] = {**dict(statistics(row)), **metrics}
         return {name: one for name, one in now.items() if math.isfinite(one.value)}
 

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.registry import PREFIX, canonical
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import STATE_VALUES
 
 RULE = f"{PREFIX}rule/"
+SAMPLES = f"{PREFIX}samples/"
 FIRING, HEALTHY = STATE_VALUES["firing"], STATE_VALUES["healthy"]
 NONFINITE = f"{PREFIX}health/nonfinite_tokens"
 """How many tokens were NaN or infinite, up to a step."""
@@ -44,6 +45,13 @@ def statistics(row: Mapping[str, float]) -> Iterator[tuple[StatKey, Scalar]]:
         if stat is not None:
             n = row.get(f"{PREFIX}{stat.pair}/{stat.slice}/count")
             yield stat, Scalar(stat, value, None if n is None else int(n))
+
+
+def sampled(row: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """What was counted of the samples of one row, by canonical name."""
+    for key, value in row.items():
+        if key.startswith(SAMPLES) and (name := canonical(key.removeprefix(SAMPLES))):
+            yield name, value
 
 
 def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
