@@ -93,7 +93,8 @@ class SliceWindow:
         """(4098,) counts of |r| in the reference period."""
         if self.reference is None or self.reference.ndim == 1:
             return self.reference
-        return self.reference.reshape(-1, BINS).sum(axis=0)
+        then: IntArray = self.reference.reshape(-1, BINS).sum(axis=0)
+        return then
 
     @property
     def beside(self) -> "SliceWindow":

@@ -5,6 +5,7 @@ a detector to tell noise from change. What detectors read shares no token with t
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Fresh:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`."""
         (index, count), size = cells, self._counts[0].size
         ends = np.searchsorted(index, size * np.arange(ROWS + 1))
-        for row, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        for row, (start, end) in enumerate(pairwise(ends)):
             add_sparse(self._counts[row], (index[start:end] - row * size, count[start:end]))
             self._tokens[row] += int(count[start:end].sum())
 

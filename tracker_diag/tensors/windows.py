@@ -13,8 +13,8 @@ from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
 from tracker_diag.stats.histogram import BINS
-from tracker_diag.stats.tails import SliceWindow, cells_have_signal
 from tracker_diag.stats.once import once
+from tracker_diag.stats.tails import SliceWindow, cells_have_signal
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, SEQUENCE_ROWS, Observation, rows_of
