@@ -52,12 +52,24 @@ def main() -> None:
 
 
 def _demo() -> None:
-    """Its screen when it has just begun, and when it has ended."""
+    """Its screen when the alert comes, and the verdict at the end."""
     command = f"cd {shlex.quote(str(DEMO.parent))} && {shlex.quote(str(COMMAND))} demo; sleep 60"
-    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 54) as screen:
-        first = _once(screen, " 1./300")
+    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 60) as screen:
+        first = _once(screen, r"POL001 post_tool(.|\n)*  See: (.|\n)*/300")
         last = _once(screen, "then open http")
-    _draw("demo.png", [("make demo, after 10 of 300 steps", first), ("and after two minutes", last)], 100)
+    alert = _part(first, "POL001 post_tool", "/300")
+    shown = _part(last, "verdict after", "all of it")
+    _draw(
+        "demo.png", [("make demo: the alert, as it comes", alert), ("and the verdict, two minutes later", shown)], 100
+    )
+
+
+def _part(screen: str, begins: str, ends: str) -> str:
+    """The lines of a screen from the last with `begins` to the first after it with `ends`."""
+    lines = screen.splitlines()
+    start = max(at for at, line in enumerate(lines) if begins in line)
+    end = next(at for at, line in enumerate(lines) if at > start and ends in line)
+    return "\n".join(lines[start : end + 1])
 
 
 def _mlflow() -> None:
