@@ -52,12 +52,22 @@ def main() -> None:
 
 
 def _demo() -> None:
-    """Its screen when it has just begun, and when it has ended."""
+    """Its screen when the alert comes, and the verdict at the end."""
     command = f"cd {shlex.quote(str(DEMO.parent))} && {shlex.quote(str(COMMAND))} demo; sleep 60"
-    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 54) as screen:
-        first = _once(screen, " 1./300")
+    with _terminal(f"env TERM=xterm-256color COLORTERM=truecolor sh -c {shlex.quote(command)}", 100, 60) as screen:
+        first = _once(screen, r"POL001 post_tool(.|\n)*  See: (.|\n)*/300")
         last = _once(screen, "then open http")
-    _draw("demo.png", [("make demo, after 10 of 300 steps", first), ("and after two minutes", last)], 100)
+    alert = _part(first, "POL001 post_tool", "/300")
+    shown = _part(last, "verdict after", "all of it")
+    _draw("demo.png", [("make demo: the alert, as it comes", alert), ("and the verdict at the end", shown)], 100)
+
+
+def _part(screen: str, begins: str, ends: str) -> str:
+    """The lines of a screen from the last with `begins` to the first after it with `ends`."""
+    lines = screen.splitlines()
+    start = max(at for at, line in enumerate(lines) if begins in line)
+    end = next(at for at, line in enumerate(lines) if at > start and ends in line)
+    return "\n".join(lines[start : end + 1])
 
 
 def _mlflow() -> None:
@@ -127,6 +137,7 @@ def _draw(name: str, screens: list[tuple[str, str]], width: int) -> None:
     for number, (title, shown) in enumerate(screens):
         console = Console(record=True, width=width, file=io.StringIO(), color_system="truecolor", force_terminal=True)
         console.print(Text.from_ansi(shown.rstrip()), soft_wrap=True)
+        console.print()  # the last line would be cut at its foot
         # An SVG says how wide each text is, whatever the font.
         svg = console.export_svg(title=title, theme=MONOKAI, unique_id=f"screen{number}")
         drawn.append(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "DejaVu Sans Mono"))
@@ -147,6 +158,7 @@ def _trackio() -> None:
         shown = "diag/policy/(text_only|post_tool)/(ess|p95|p99)$"
         page.goto(f"{address}/?project=agent-rl&smoothing=0&metric_filter={shown}")
         page.get_by_text("post_tool/p95", exact=True).wait_for(timeout=60_000)
+        page.get_by_text("POL001 post_tool").first.click()  # the latest alert, in full
 
 
 def _tensorboard(logs: str) -> None:
@@ -210,7 +222,7 @@ def _serve(*command: str, cwd: Path | None = None) -> Generator[str, None, None]
         yield address
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
 
 
 if __name__ == "__main__":

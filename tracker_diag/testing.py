@@ -10,7 +10,9 @@ import numpy as np
 
 from tracker_diag.backends.base import Backend
 from tracker_diag.metrics.reasons import no_series
-from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.report.curves import Panel
+from tracker_diag.report.picture import Bars, Picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding, Reading
@@ -135,6 +137,10 @@ def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
         partial(backend.log, step + 1, [], 1.7e9 + step),
     ]
     if step == 10:
+        records += [
+            Table("diag/worst_sequences", ("step", "tool"), ((10, "search"), (None, None))),
+            _time_line(),
+        ]
         notice = Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell")
         calls += [
             partial(backend.finding, 10, finding),
@@ -154,6 +160,13 @@ def _raised(what: str, call: Callable[[], object]) -> list[str]:
     except Exception as error:  # noqa: BLE001  # whatever it is, it is to be told
         return [f"{what}: {type(error).__name__}: {error}"]
     return []
+
+
+def _time_line() -> Drawing:
+    """The picture that comes with an alert."""
+    curves = [Panel("reward", {"": {0: 0.1, 10: 0.5}}), Panel("policy p95", {"post_tool": {0: 0.1, 10: 0.4}})]
+    lanes = [Bars("cause", "a title", "POL001 post_tool", "warn", [(4, 10, 10)])]
+    return Picture("a title, on post_tool, from step 4", "p95 is 0.4", 0, 10, [4], [], lanes, curves).drawing()
 
 
 def _finding() -> Finding:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tracker_diag import Monitor
 from tracker_diag.backends import discovery as found
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.jsonl import JsonlBackend
+from tracker_diag.records import Drawing, Histogram, Scalar, Table
 from tracker_diag.testing import CapturingBackend, check_backend
 
 pytestmark = pytest.mark.slow
@@ -37,6 +39,7 @@ def test_mlflow(mlflow_store):
         return {point.step: point.value for point in points}
 
     assert check_backend(MlflowBackend(client, run_id), scalars) == []
+    assert "diag/timeline.png" in {one.path for one in client.list_artifacts(run_id, "diag")}
 
 
 def test_wandb(wandb_offline):
@@ -51,6 +54,20 @@ def test_wandb(wandb_offline):
         return {row["diag/step"]: row[name] for row in rows if name in row}
 
     assert check_backend(WandbBackend(run), scalars) == []
+    assert [*Path(run.dir).rglob("media/images/diag/timeline*.png")]
+
+
+def test_trackio(trackio_runs):
+    from tracker_diag.backends.trackio import TrackioBackend
+
+    run = trackio_runs.start()
+
+    def scalars(name):
+        run.finish()
+        return {step: row[name] for step, row in trackio_runs.rows() if name in row}
+
+    assert check_backend(TrackioBackend(run), scalars) == []
+    assert any("diag/timeline" in row for _, row in trackio_runs.rows())
 
 
 def test_tensorboard(tmp_path):
@@ -63,6 +80,7 @@ def test_tensorboard(tmp_path):
         return {event.step: event.value for event in events.Scalars(name)}
 
     assert check_backend(TensorBoardBackend(str(tmp_path)), scalars) == []
+    assert [one.step for one in EventAccumulator(str(tmp_path / "diag")).Reload().Images("diag/timeline")] == [10, 19]
 
 
 class Forgetful(Backend):
@@ -82,6 +100,29 @@ def test_faults_are_told_one_by_one():
     assert "temporary: expected True or False" in wrong
     assert "step 4: log: TypeError: an int is no step" in wrong
     assert any(told.startswith("diag/policy/all/p95: {} arrived") for told in wrong)
+
+
+class Numbers(Backend):
+    """It takes every record for one with a name and counts or a value."""
+
+    name = "numbers"
+
+    def log(self, step, records, at):
+        for record in records:
+            if not isinstance(record, Histogram):
+                float(record.value)
+
+
+def test_tables_and_the_picture_of_an_alert_come_too():
+    kinds = {}
+    backend = CapturingBackend()
+    assert check_backend(backend) == []
+    for step, records in backend.records.items():
+        for record in records:
+            kinds.setdefault(type(record), set()).add(step)
+    assert kinds.keys() == {Scalar, Histogram, Table, Drawing}
+    assert kinds[Drawing] == kinds[Table] == {10}
+    assert check_backend(Numbers()) == ["step 10: log: AttributeError: 'Table' object has no attribute 'value'"]
 
 
 class Own:

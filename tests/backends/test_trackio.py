@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.backends.trackio import TrackioBackend
 from tracker_diag.cli.app import app
+from tracker_diag.runs.sources.listing import list_runs
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,8 @@ def test_scalars_histograms_tables_and_alerts_stand_in_the_store(rng, make_batch
     assert picture["_type"] == "trackio.image"
     (slices,) = [row for _, key, row in tables if key == "diag/slices"]
     assert {row["slice"] for row in slices} >= {"all", "text_only", "post_tool"}
+    (listed,) = list_runs(f"trackio:{trackio_runs.project}/run", project=False)
+    assert listed.over == "finished"
 
     alerts = {alert["title"]: alert for alert in trackio.Api().runs(trackio_runs.project)[0].alerts()}
     alert = alerts["POL001 post_tool: Token probabilities diverge after tool calls"]

@@ -111,6 +111,20 @@ def test_two_hundred_findings_with_odd_names_make_a_picture_of_bounded_size():
     assert pixels(figure).shape[0] < 1200
 
 
+def test_a_long_sentence_has_two_lines_and_each_line_through_the_picture_its_step_where_there_is_room():
+    damage = [finding("OUT001", 41_000, 42_000), finding("OUT003", 99_900, 100_000)]
+    said = "p95 of the tail is far beyond its baseline after each call of the tool; " * 4
+    figure = timeline_figure(summary(finding("POL001", 40_000, 60_000, summary=said), *damage, last=100_000))
+    first, second = texts(figure)[1].split("\n")
+    assert first.startswith("p95 of the tail")
+    assert second.endswith("…")
+    drawn = figure.canvas.get_renderer()
+    for text in figure.texts:
+        box = text.get_window_extent(drawn)
+        assert 0 <= box.x0 <= box.x1 <= 760
+    assert [text.get_text() for text in figure.texts if text.get_text()[0].isdigit()] == ["40,000", "99,900"]
+
+
 def test_a_run_of_one_step_has_a_time_line():
     figure = timeline_figure(summary(finding("NUM004", 0, 0), last=0, curves={"loss": {0: 1.0}}))
     assert pixels(figure).size

@@ -1,15 +1,21 @@
+import math
 import re
 from dataclasses import replace
 
 import pytest
 
 from tracker_diag.records import Table
+from tracker_diag.report.console import plain
 from tracker_diag.report.html import render_html
+from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.page import on_screen, run_page
+from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.stats.attribution import Carrier
 
 
@@ -66,6 +72,41 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     below = below[below.index("Incident 1") :]
     assert below.index("<details>") < below.index("OUT001 says this")
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
+
+
+ODD = ("<script>alert(1)</script>", "x" * 300, "\u202eمكافأة/المتوسط", "🤖 [red]|`{{ 7*7 }}", "\x1b[31m\r\n")
+
+
+def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_verdict_of_25_lines():
+    rules = [rule for rule in catalog() if rule.severity != "info"]
+    found = tuple(
+        Finding(
+            rules[i % len(rules)], None, f"tool:{ODD[i % 5]}{i}", "resolved", 500 * i, 500 * i + 10, 500 * i + 20,
+            f"{ODD[i % 5]} says this", (),
+        )
+        for i in range(200)
+    )  # fmt: skip
+    curves = {name: {0: 0.5, 99_999: 0.1} for name in ODD}
+    summary = Summary("x", 100_000, 0, 99_999, found, {}, (), curves=curves)
+    assert len(summary.incidents) == 200
+    page = render_html(summary)
+    assert len(page.encode()) < 2_000_000
+    assert page.count("<h2>Incident ") + page.count("<h2>Noted") == 200
+    assert "<script>" not in page
+    lines = plain(verdict(summary)).splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_run_without_a_reward_is_told_by_what_it_has():
+    rows = {step: {"train/kl": 0.01, "train/loss": 0.5 if step < 30 else math.nan} for step in range(40)}
+    found = diagnose(FinishedRun("run", rows, {}, {}, ()))
+    assert found.summary.first_break is not None
+    page, said = run_page(found), plain(on_screen(found))
+    assert "NaN or infinity, from step 30" in page
+    assert "broke first  NaN or infinity" in said
+    assert "reward" not in said
+    assert 'aria-label="reward' not in page
 
 
 def test_a_quiet_run_is_said_to_be_quiet():

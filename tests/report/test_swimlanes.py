@@ -27,7 +27,7 @@ def test_bars_lie_where_the_steps_are():
     assert (cause.role, cause.name, cause.severity) == ("cause", "POL001 post_tool", "warn")
     assert cause.says == "onset at step 40, detected at step 60, not detected any more at step 80"
     assert (damage.name, damage.says) == ("OUT001", "onset at step 70, detected at step 70, still there at the end")
-    assert drawn.marks == [40, 70]
+    assert drawn.marks == [(40, 40), (70, 70)]
     assert drawn.ticks == [(0, 0), (25, 25), (50, 50), (75, 75), (100, 100)]
 
 
@@ -43,7 +43,7 @@ def test_a_second_finding_of_a_rule_is_on_the_line_of_the_first():
     (lane,) = drawn.lanes
     assert [bar.left for bar in lane.bars] == [40, 60, 80, 90]
     assert lane.says.count("onset at step") == 2
-    assert drawn.marks == [40]
+    assert drawn.marks == [(40, 40)]
 
 
 def test_two_hundred_incidents_leave_room_for_the_rest_of_the_page():

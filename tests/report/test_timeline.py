@@ -4,8 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
-from tracker_diag.report.timeline import DONE, FIRING, LABEL, MOST_LANES, PENDING, QUIET, WIDTH, curve, lane, timeline
+from tracker_diag.report.timeline import (
+    DONE,
+    FIRING,
+    LABEL,
+    MOST_LANES,
+    PENDING,
+    QUIET,
+    STYLE,
+    WIDTH,
+    curve,
+    lane,
+    timeline,
+)  # fmt: skip
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident
 from tracker_diag.rules.loader import catalog
@@ -89,6 +102,12 @@ def test_the_cause_is_on_top_the_damage_below_and_what_else_began_after_them():
         "RES001 Throughput has dropped",
     ]
     assert all(len(name) <= LABEL for name in names)
+
+
+def test_damage_is_red_whatever_its_severity():
+    names, _ = timeline([Incident(finding(), (), (finding("OUT001", 50, 60),))], 0, 71).columns
+    styles = {name.plain[:8]: name.style for name in names.cells if isinstance(name, Text)}
+    assert styles["└ OUT001"] == STYLE["error"] != styles["POL001 T"]
 
 
 def test_the_slice_is_told_where_the_title_does_not_say_it():

@@ -111,6 +111,11 @@ def labelled(width: int) -> Table:
     return rows
 
 
+def digits(value: float) -> str:
+    """`value` with three digits, or with all before its point up to a million: 0.0268, 3,976, 1.2e+07."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
 def cut(text: str, most: int) -> str:
     """`text` in one line of `most` characters."""
     line = " ".join(text.split())

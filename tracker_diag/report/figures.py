@@ -1,6 +1,7 @@
 """Pictures: the tail of |log-ratio| by slice with its baseline behind it, rewards, and what was found over time."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -11,9 +12,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
+from matplotlib.transforms import blended_transform_factory
 
 from tracker_diag.records import SAMPLES, Histogram
-from tracker_diag.report.console import cut
+from tracker_diag.report.console import cut, digits
 from tracker_diag.report.curves import Panel
 from tracker_diag.report.overlay import is_log
 from tracker_diag.report.picture import Bars, Picture, picture
@@ -100,10 +102,12 @@ def picture_figure(shown: Picture) -> Figure:
     """The same, of its values."""
     first, last = shown.first, shown.last
     heights = [0.36 * len(shown.lanes) + 0.1, *[0.72] * len(shown.panels)]
-    tall = 1.15 + sum(heights) * 1.1
+    said = "\n".join(textwrap.wrap(_cut(shown.says, 230), 118))
+    head = 0.85 + 0.16 * said.count("\n")  # inches above the lanes
+    tall = head + 0.45 + sum(heights) * 1.1
     figure = Figure(figsize=(7.6, tall), dpi=100)
     FigureCanvasAgg(figure)
-    edges = {"left": 0.32, "right": 0.985, "top": 1 - 0.68 / tall, "bottom": 0.45 / tall, "hspace": 0.16}
+    edges = {"left": 0.32, "right": 0.985, "top": 1 - head / tall, "bottom": 0.45 / tall, "hspace": 0.16}
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **edges)
     axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
     _draw_lanes(axes[0], shown.lanes)
@@ -121,9 +125,22 @@ def picture_figure(shown: Picture) -> Figure:
     axes[-1].set_xlabel("step", fontsize=9)
     title = _cut(shown.title, 84)
     figure.text(0.012, 1 - 0.21 / tall, title, fontsize=12, weight="bold", va="center", parse_math=False)
-    said = _cut(shown.says, 108)
-    figure.text(0.012, 1 - 0.47 / tall, said, fontsize=8.5, color="0.3", va="center", parse_math=False)
+    figure.text(0.012, 1 - 0.38 / tall, said, fontsize=8.5, color="0.3", va="top", linespacing=1.35, parse_math=False)
+    _tell_marks(figure, axes[0], shown, 1 - (head - 0.07) / tall)
     return figure
+
+
+def _tell_marks(figure: Figure, axes: Axes, shown: Picture, y: float) -> None:
+    """What is pale and what is full, and the steps at which lines go through all of it, as far as there is room."""
+    figure.text(0.012, y, "pale from the onset, full once detected", fontsize=7.5, color="0.35", va="center")
+    across = blended_transform_factory(axes.transData, figure.transFigure)
+    span, told = max(shown.last - shown.first, 1), -1.0
+    for mark in shown.marks:
+        at = (mark - shown.first) / span
+        if at - told > 0.1:
+            side = "right" if at > 0.9 else "left" if at < 0.1 else "center"
+            figure.text(mark, y, f"{mark:,}", fontsize=8, weight="bold", ha=side, va="center", transform=across)
+            told = at
 
 
 def _draw_lanes(axes: Axes, lanes: Sequence[Bars]) -> None:
@@ -151,7 +168,7 @@ def _draw_panel(axes: Axes, panel: Panel, first: int, last: int) -> None:
     axes.set_facecolor("0.965")
     axes.yaxis.set_major_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
-    ends = f"{min(values):.3g} to {max(values):.3g}{', log scale' * is_log(values)}" if values else ""
+    ends = f"{digits(min(values))} to {digits(max(values))}{', log scale' * is_log(values)}" if values else ""
     place = axes.transAxes
     axes.text(LEFT_OF_AXES, 0.66, _cut(panel.name, 38), fontsize=9, va="center", transform=place, parse_math=False)
     axes.text(LEFT_OF_AXES, 0.30, ends, fontsize=8, va="center", color="0.35", transform=place)

@@ -78,8 +78,8 @@ class Swimlanes:
 
     ticks: Sequence[tuple[float, int]]
     """Place in per cent, and step."""
-    marks: Sequence[float]
-    """Where a line goes through all of it: the onset of the first incident's cause, and of its damage."""
+    marks: Sequence[tuple[float, int]]
+    """Where a line goes through all of it, and its step: the onset of the first incident's cause, and of its damage."""
     lanes: Sequence[Lane]
     curves: Sequence[Curve]
     left_out: int = 0
@@ -98,11 +98,11 @@ def swimlanes(
     """What was found between the steps `first` and `last`, and `events`, over the same axis as `curves`."""
     drawn = grouped(incidents)
     whole = [(role, findings) for role, findings in drawn if role in ("cause", "damage")]
-    marks = [_place(findings[0].onset, first, last) for role, findings in whole[:1] + whole[-1:] if role]
+    marks = {findings[0].onset for _, findings in whole[:1] + whole[-1:]}
     steps = dict.fromkeys(round(first + (last - first) * i / (TICKS - 1)) for i in range(TICKS))
     return Swimlanes(
         ticks=[(_place(step, first, last), step) for step in steps],
-        marks=sorted({*marks}),
+        marks=[(_place(step, first, last), step) for step in sorted(marks)],
         lanes=[_lane(role, findings, first, last) for role, findings in drawn[:MOST_LANES]],
         curves=[one for panel in curves if (one := _curve(panel, first, last))],
         left_out=max(len(drawn) - MOST_LANES, 0),

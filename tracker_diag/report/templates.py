@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tracker_diag.errors import require
+from tracker_diag.report.console import digits
 
 
 def rendered(template: str, filters: Mapping[str, Callable[..., Any]], **given: object) -> str:
@@ -12,6 +13,6 @@ def rendered(template: str, filters: Mapping[str, Callable[..., Any]], **given: 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= filters
+    environment.filters |= {"digits": digits, **filters}
     text: str = environment.get_template(template).render(**given)
     return text.encode(errors="replace").decode()  # halves of a character, which no file takes

@@ -48,9 +48,9 @@ def timeline(
     ends = f"{first:<{WIDTH - len(str(last))}}{last}"
     table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
     drawn, left_out = _lanes(incidents, MOST_LANES - bool(events))
-    lanes_of = Counter(findings[0].rule.id for _, findings in drawn)
-    for mark, findings in drawn:
-        color = STYLE[max((one.severity for one in findings), key=SEVERITIES.index)]
+    lanes_of = Counter(findings[0].rule.id for _, _, findings in drawn)
+    for mark, role, findings in drawn:
+        color = STYLE["error" if role == "damage" else max((one.severity for one in findings), key=SEVERITIES.index)]
         name = f"{mark}{_named(findings[0], alone=lanes_of[findings[0].rule.id] == 1)}"
         table.add_row(Text(name, style=color), Text(lane(findings, first, last), style=color))
     if left_out:
@@ -115,8 +115,8 @@ def grouped(incidents: Sequence[Incident]) -> list[tuple[Role, Sequence[Finding]
     return [*found.values()]
 
 
-def _lanes(incidents: Sequence[Incident], most: int) -> tuple[list[tuple[str, Sequence[Finding]]], int]:
-    """What is drawn, each with the mark of its part in the incident, and how many lines are left out."""
+def _lanes(incidents: Sequence[Incident], most: int) -> tuple[list[tuple[str, Role, Sequence[Finding]]], int]:
+    """What is drawn, each with its part in the incident and the mark of it, and how many lines are left out."""
     whole = grouped(incidents)
     parts = [one for one in whole[1:] if one[0] != "other"]
     rest = [one for one in whole[1:] if one[0] == "other"]
@@ -124,7 +124,7 @@ def _lanes(incidents: Sequence[Incident], most: int) -> tuple[list[tuple[str, Se
     room = most - 1 - bool(rest)
     shown = parts if len(parts) <= room else [*parts[: room - 1], parts[-1]]
     drawn = [*whole[:1], *shown, *rest[: most - 1 - len(shown)]]
-    lanes = [(MARKS[role], one) for role, one in drawn]
+    lanes: list[tuple[str, Role, Sequence[Finding]]] = [(MARKS[role], role, one) for role, one in drawn]
     if shown:
-        lanes[len(shown)] = ("└ ", lanes[len(shown)][1])
+        lanes[len(shown)] = ("└ ", *shown[-1])
     return lanes, len(whole) - len(drawn)

@@ -113,6 +113,13 @@ def test_runs_of_trackio(tmp_path, monkeypatch):
         assert len(read_run(listed.source).rows) == rows
     assert one("trackio:agents/run-a").mark == "5"
     assert one(found[0].source).name == "run-a"
+    with closing(sqlite3.connect(tmp_path / "agents.db")) as store:
+        copy = "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) "
+        copy += "SELECT run_id, timestamp, run_name, step, ? FROM metrics WHERE id = 1"
+        for metrics, over in (('{"diag/slices": {}}', "finished"), ('{"diag/timeline": {}}', "finished"), ("{}", None)):
+            store.execute(copy, (metrics,))
+            store.commit()
+            assert [run.over for run in list_runs("trackio:agents", project=True)] == [over, None, None]
     shutil.copy(tmp_path / "agents.db", tmp_path / "old.db")
     with closing(sqlite3.connect(tmp_path / "old.db")) as store:
         store.executescript("CREATE TABLE m AS SELECT id, timestamp, run_name, step, metrics FROM metrics;"

@@ -13,6 +13,9 @@ from tracker_diag.runs.sources.keys import clock_of, flat, step_of
 from tracker_diag.runs.sources.rows import Rows
 from tracker_diag.runs.sources.run import FinishedRun, Gone, Listed, Progress, one_line
 
+LAST = '"diag/slices"'
+"""In the metrics of one of the last two rows of a run whose diagnostics were closed: a table that they log but then."""
+
 
 def read_trackio(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
     """The run `<project>/<run>`, from Trackio's folder: `TRACKIO_DIR`, else `HF_HOME`/trackio.
@@ -47,7 +50,9 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
 
 
 def list_trackio(name: str, source: str) -> list[Listed]:
-    """How the run `<project>/<run>` stands, as a list of one. Trackio does not say whether a run has ended.
+    """How the run `<project>/<run>` stands, as a list of one.
+
+    Trackio does not say whether a run has ended. The diagnostics do, if they watched it from inside.
 
     Raises:
         Gone: there is no such run.
@@ -82,12 +87,25 @@ def list_trackio_project(name: str, source: str) -> list[Listed]:
                 query = f"SELECT {own}, run_name, created_at FROM configs ORDER BY id"  # noqa: S608
                 for run, shown, at in store.execute(query):
                     found.setdefault(str(run), (str(shown), "", at))
+            ended = {run for run in found if _closed(store, own, run)}
     except sqlite3.Error as error:
         raise SourceError(f"{source}: no store of Trackio in {trackio_folder()}: {one_line(error)}") from error
     return [
-        Listed(f"trackio:{name}/{run}", shown, mark, updated=clock_of({"timestamp": at}))
+        Listed(
+            f"trackio:{name}/{run}",
+            shown,
+            mark,
+            "finished" if run in ended else None,
+            clock_of({"timestamp": at}),
+        )
         for run, (shown, mark, at) in found.items()
     ]
+
+
+def _closed(store: sqlite3.Connection, own: str, run: str) -> bool:
+    """Whether the last that was logged to `run` is what the diagnostics leave at its end."""
+    query = f"SELECT metrics FROM metrics WHERE {own} = ? ORDER BY id DESC LIMIT 2"  # noqa: S608  of two constants
+    return any(LAST in str(metrics) for (metrics,) in store.execute(query, (run,)))
 
 
 def _part(source: str) -> str:
