@@ -46,5 +46,5 @@ def claims_success(ends: Sequence[str]) -> npt.NDArray[np.bool_]:
     """(n,) whether the end of each response claims success, and does not take it back."""
     found = having(ends, CLAIMS)
     rows = np.flatnonzero(found)
-    found[rows] = ~having([ends[row] for row in rows], TAKEN_BACK)
+    found[rows] = ~having([ends[row] for row in rows.tolist()], TAKEN_BACK)
     return found
