@@ -5,7 +5,7 @@ A test holds them against what this would write.
 
 import json
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric
+from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
+from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric, training
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
@@ -205,6 +206,12 @@ def rules_page() -> str:
     return "\n".join(lines)
 
 
+@cache
+def alias_files() -> tuple[Aliases, ...]:
+    """Of each framework, the names that it logs."""
+    return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
+
+
 def rule_page(rule: Rule) -> str:
     """The page of one rule."""
     read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
@@ -229,12 +236,33 @@ def rule_page(rule: Rule) -> str:
             f"It holds when {words(rule.condition)}.",
             *([f"It is information only while {words(rule.harmless)}."] if rule.harmless else []),
             "",
+            *_inputs(rule),
             *_part("What to do", (f"{i}. {text}" for i, text in enumerate(rule.remedy, 1))),
             *_part("When it is wrong", (f"- {text}" for text in rule.false_positives)),
             *_part("Where the numbers come from", [" ".join(rule.calibration.split())]),
             *_part("References", (f"- <{url}>" for url in rule.references)),
         ]
     )
+
+
+def _inputs(rule: Rule) -> list[str]:
+    """What it needs to see, and who gives that."""
+    rows: list[str] = []
+    for name in sorted({ref.metric for ref in rule.series() if ref.metric}):
+        metric = training(name)
+        givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
+        given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
+        given += [f"logs of {', '.join(givers)}"] if givers else []
+        rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
+    slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
+    dimensions = sorted({one.partition(":")[0] for one in slices})
+    said = [f"`observe` with {' and '.join(f'`{one}`' for one in dimensions)}."] if dimensions else []
+    table = ["| metric | unit | what it is | who gives it |", "|---|---|---|---|", *rows] if rows else []
+    heading = "What it needs to see"
+    return [*_part(heading, table), *_part("" if rows else heading, said)]
+
+
+NOBODY = "nobody by itself: log it under this name"
 
 
 def _part(heading: str, lines: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ from tracker_diag.attach.kit import add_active, clip_range, plain, unless_change
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import in_force
+from tracker_diag.samples.columns import Columns
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
@@ -32,8 +33,8 @@ SEES: dict[str, str] = {
     "mismatch": "with --get-mismatch-metrics or --use-tis: the trainer's log-probabilities before the update less "
     "SGLang's",
     "post_tool": "gaps in loss_masks, before any rejection",
-    "metrics": "train/* and rollout/* of the trainer with train/step; with log_rollout also rewards, lengths and "
-    "statuses of the samples",
+    "metrics": "train/* and rollout/* of the trainer with train/step; with log_rollout also rewards and their "
+    "parts, groups, texts, lengths and statuses of the samples",
     "not": "the policy and reference ratios, which no option of slime hands over: of these the rules see "
     "train/ppo_kl, train/pg_clipfrac and train/kl_loss; tokens of other data-parallel ranks; with context parallelism "
     "statistics of whole sequences are of this rank's part of each; which tool answered",
@@ -165,18 +166,39 @@ def log_rollout(
     if monitor is None:
         return False
     with monitor.guard("integration_errors"):
-        n = max(len(samples), 1)
-        statuses = [getattr(sample.status, "value", sample.status) for sample in samples]
-        rewards = [sample.reward for sample in samples if isinstance(sample.reward, int | float)]
-        metrics: dict[str, Any] = {
-            **(rollout_extra_metrics or {}),
-            "rollout/response_len/mean": sum(sample.response_length for sample in samples) / n,
-            "rollout/truncated_ratio": statuses.count("truncated") / n,
-        }
-        if rewards:
-            metrics["rollout/raw_reward"] = sum(rewards) / len(rewards)
+        if samples:
+            monitor.samples(step=rollout_id, **_columns(args, samples))
+        metrics: dict[str, Any] = dict(rollout_extra_metrics or {})
         monitor.log(metrics, rollout_id)
     return False
+
+
+def _columns(args: Any, samples: Lists) -> Columns:
+    """What slime's samples are to `samples`; a reward that is a mapping is that of `--reward-key`, with its parts."""
+    key = getattr(args, "reward_key", None)
+    parts = [one.reward if isinstance(one.reward, Mapping) else {} for one in samples]
+    whole = [of.get(key) if of else one.reward for one, of in zip(samples, parts, strict=True)]
+    names = dict.fromkeys(name for of in parts for name, value in of.items() if _is_number(value))
+    statuses = [getattr(one.status, "value", one.status) for one in samples]
+    columns: Columns = {
+        "length": [one.response_length for one in samples],
+        "truncated": [status == "truncated" for status in statuses],
+        "text": [getattr(one, "response", None) for one in samples],
+    }
+    if any(map(_is_number, whole)):
+        columns["reward"] = [value if _is_number(value) else None for value in whole]
+    if names:
+        columns["components"] = {
+            name: [of[name] if _is_number(of.get(name)) else None for of in parts] for name in names
+        }
+    groups = [getattr(one, "group_index", None) for one in samples]
+    if None not in groups:
+        columns["group"] = groups
+    return columns
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _monitor(args: Any, *, rollout: bool) -> Monitor:

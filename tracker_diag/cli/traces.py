@@ -31,7 +31,7 @@ def traces(
     ] = None,
     sft: Annotated[Path | None, typer.Option(help="Write what was solved, prompt and completion: JSON Lines.")] = None,
     write_back: Annotated[
-        bool, typer.Option("--write-back", help="Tag MLflow's traces with diag.rules and diag.marks.")
+        bool, typer.Option("--write-back", help="Tag and assess MLflow's traces: diag.rules and diag.marks.")
     ] = False,
     essential: Annotated[
         list[str] | None, typer.Option(help="A tool without which tasks cannot be solved; several times for several.")
@@ -41,7 +41,7 @@ def traces(
     """Read traces of agents: how each tool fares, and what the rules say over the training steps."""
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.sources.open import read_run
-    from tracker_diag.traces.mlflow import write_tags
+    from tracker_diag.traces.mlflow import write_back as write
     from tracker_diag.traces.pairs import demonstrations
     from tracker_diag.traces.pairs import preferences as pairs
     from tracker_diag.traces.report import read_traces
@@ -60,7 +60,8 @@ def traces(
             if file:
                 _write(file, option, rows())
         if write_back:
-            write_tags(source.removeprefix("mlflow:"), found.source, found.tags)
+            titles = {one.rule.id: one.rule.title for one in (found.summary.findings if found.summary else ())}
+            write(source.removeprefix("mlflow:"), found.source, found.tags, titles)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1))
     else:

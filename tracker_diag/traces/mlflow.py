@@ -1,4 +1,4 @@
-"""MLflow: traces of a run or an experiment, or as `Trace.to_json` writes them, and tags written back to them."""
+"""MLflow: traces of a run or an experiment, or as `Trace.to_json` writes them, and what is written back to them."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -10,6 +10,7 @@ from tracker_diag.runs.sources.mlflow import asking
 from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.traces.episode import episode
 from tracker_diag.traces.otel import NANO, span_of
+from tracker_diag.traces.sampled import MARKS_TAG, RULES_TAG
 from tracker_diag.traces.trace import GIVEN, Span, Trace, seconds_of
 
 PAGE = 200
@@ -47,8 +48,13 @@ def traces_in(name: str, source: str) -> Iterator[Mapping[str, Any]]:
                 return
 
 
-def write_tags(name: str, source: str, tags: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Set tags of traces, by the ids of these; one that is None is taken away.
+def write_back(name: str, source: str, tags: Mapping[str, Mapping[str, str | None]], titles: Mapping[str, str]) -> None:
+    """Write `tags` of traces, by the ids of these, as tags and as assessments; one that is None is taken away.
+
+    MLflow before 3.2 gets tags alone.
+
+    Args:
+        titles: of the rules that tags name, for the rationale.
 
     Raises:
         SourceError: "source: what is wrong".
@@ -61,6 +67,30 @@ def write_tags(name: str, source: str, tags: Mapping[str, Mapping[str, str | Non
                     client.delete_trace_tag(trace, key)
                 else:
                     client.set_trace_tag(trace, key, value)
+            _assess(client, trace, of, titles)
+
+
+def _assess(client: Any, trace: str, of: Mapping[str, str | None], titles: Mapping[str, str]) -> None:
+    """Have the trace's assessments of ours be those of `of`."""
+    try:
+        from mlflow.entities import AssessmentSource, Feedback
+        from mlflow.tracing.client import TracingClient
+    except ImportError:
+        return
+    assessing = TracingClient(client.tracking_uri)
+    there = {one.name: one.assessment_id for one in client.get_trace(trace).info.assessments if one.name in of}
+    for key, value in of.items():
+        if value is None:
+            if key in there:
+                assessing.delete_assessment(trace, there[key])
+            continue
+        rationale = "; ".join(f"{rule} {titles[rule]}" for rule in value.split(", ") if rule in titles) or None
+        source = AssessmentSource(source_type="CODE", source_id="tracker_diag")
+        feedback = Feedback(name=key, value=value, source=source, rationale=rationale, trace_id=trace)
+        if key in there:
+            assessing.update_assessment(trace, there[key], feedback)
+        else:
+            assessing.log_assessment(trace, feedback)
 
 
 def trace_of_mlflow(document: Mapping[str, Any], odd: Odd) -> Trace | None:
@@ -127,9 +157,11 @@ def _assessments(given: Iterable[Mapping[str, Any]], trace: str, odd: Odd) -> di
     found: dict[str, Any] = {}
     for one in given:
         feedback = one.get("feedback")
+        name, kind = str(one.get("assessment_name")), str((one.get("source") or {}).get("source_type"))
         if not isinstance(feedback, Mapping) or feedback.get("value") is None or one.get("valid") is False:
             continue
-        name, kind = str(one.get("assessment_name")), str((one.get("source") or {}).get("source_type"))
+        if name in (RULES_TAG, MARKS_TAG):  # written back by us, and nobody's score
+            continue
         column = name if name in GIVEN else BY_SOURCE.get(kind, "")
         if not column or column in found:
             odd.count("assessments beside the first one of their kind, left out", f"{name} of {trace}")

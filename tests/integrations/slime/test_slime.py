@@ -229,6 +229,27 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
     assert {rule.link for rule in rollouts._engine.rules} == set(integration.ROLLOUT_LINKS)
 
 
+def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
+    seen = CapturingBackend()
+    integration._rollouts[:] = [Monitor([seen])]
+    cut, whole = SimpleNamespace(value="truncated"), SimpleNamespace(value="completed")
+    right = (1.0, whole, 4)
+    samples = [
+        SimpleNamespace(reward={"score": score, "format": 0.5, "why": "a text"}, status=status, response_length=length,
+                        group_index=group, response="I'm sorry, but I can't help with that.")
+        for group, (score, status, length) in [(0, right), (0, (0.0, cut, 8)), (1, right), (1, right)]
+    ]  # fmt: skip
+    integration.log_rollout(3, arguments(reward_key="score"), samples, {"rollout/extra": 1.0}, 5.0)
+    found = {name.removeprefix("diag/samples/"): value for name, value in seen.scalars(3).items()}
+    expected = {"reward": 0.75, "response_length": 5, "truncated_share": 0.25, "zero_std_share": 0.5, "refusal_rate": 1,
+                "reward_component:format": 0.5, "reward_component:score": 0.75}  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    samples = [SimpleNamespace(reward=None, status=whole, response_length=4, group_index=None, response="yes")]
+    integration.log_rollout(4, arguments(), samples, None, 5.0)
+    assert "diag/samples/reward" not in seen.scalars(4)
+    assert not integration._rollouts[0].failures
+
+
 def test_what_is_not_set_is_told(slime, caplog):
     integration.attach(arguments(custom_tis_function_path=None))
     assert "Set --get-mismatch-metrics" in caplog.text

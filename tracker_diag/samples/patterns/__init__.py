@@ -44,4 +44,7 @@ def having(texts: Sequence[str], phrases: Iterable[str]) -> npt.NDArray[np.bool_
 
 def claims_success(ends: Sequence[str]) -> npt.NDArray[np.bool_]:
     """(n,) whether the end of each response claims success, and does not take it back."""
-    return having(ends, CLAIMS) & ~having(ends, TAKEN_BACK)
+    found = having(ends, CLAIMS)
+    rows = np.flatnonzero(found)
+    found[rows] = ~having([ends[row] for row in rows.tolist()], TAKEN_BACK)
+    return found
