@@ -51,7 +51,7 @@ from tracker_diag.worst.keep import WorstSequences
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 
 
 class Monitor(AbstractContextManager["Monitor"]):

@@ -33,10 +33,12 @@ class Fresh:
         self._told.clear()
 
     def add(self, cells: tuple[IntArray, IntArray]) -> None:
-        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`."""
-        add_sparse(self._counts, cells)
-        of_slice = cells[0] // (self._counts.size // ROWS)
-        self._tokens += np.bincount(of_slice, cells[1], ROWS).astype(np.int64)
+        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; what is unknown comes behind them."""
+        known = cells[0] < self._counts.size
+        index, count = cells[0][known], cells[1][known]
+        add_sparse(self._counts, (index, count))
+        of_slice = index // (self._counts.size // ROWS)
+        self._tokens += np.bincount(of_slice, count, ROWS).astype(np.int64)
 
     def take(self) -> dict[str, SliceWindow]:
         """Those slices that have enough tokens, which are forgotten with it."""

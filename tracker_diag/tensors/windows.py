@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import StateError
-from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, Dimension, Pair
+from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
@@ -16,7 +16,7 @@ from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow, has_signal
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
-from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, SEQUENCE_ROWS, Observation, rows_of
+from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
 
@@ -28,9 +28,9 @@ _APART: dict[str, tuple[Dimension, ...]] = {
 
 
 def by_group(counts: IntArray) -> dict[str, IntArray]:
-    """(GROUPS, 2, 4098) of each slice of `context`, and of `all`, from (2 × GROUPS, 2, 4098)."""
-    parts = counts.reshape(len(CONTEXT), GROUPS, 2, BINS)
-    by_slice: dict[str, IntArray] = dict(zip(CONTEXT, parts, strict=True))
+    """(GROUPS, 2, 4098) of each slice of `context`, and of `all`, from (3 × GROUPS, 2, 4098)."""
+    parts = counts.reshape(len(ROWS), GROUPS, 2, BINS)
+    by_slice: dict[str, IntArray] = dict(zip(CONTEXT, parts, strict=False))
     return by_slice | {ALL: parts.sum(axis=0)}
 
 
@@ -159,6 +159,8 @@ class PairWindow:
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
         found = dict(self.context)
+        if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
+            found[UNKNOWN] = unknown
         for dimension in DIMENSIONS:
             if dimension != "context" and dimension in self.total:
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
@@ -194,15 +196,23 @@ class PairWindow:
         return tuple(sorted((one for of in found for one in of), key=lambda one: one.tokens - one.growth)[:3])
 
     @property
+    def unknown(self) -> SliceWindow | None:
+        """The window of the tokens whose context is unknown; None where there are none."""
+        if not self.total or not (counts := self.total["context"][-GROUPS:]).any():
+            return None
+        then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
+        return SliceWindow(counts, reference=then, from_numerator=self._pair == "reference", clip=self._clip)
+
+    @property
     def context(self) -> dict[str, SliceWindow]:
         """The window of each slice of `context` and of `all`; none before the first step."""
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
         applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
-        of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
-        then = self.baseline["context"].reshape(len(CONTEXT), GROUPS, 2, BINS) if self.baseline else None
-        reference = [None] * 3 if then is None else [*then, then]
+        of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
+        then = self.baseline["context"].reshape(len(ROWS), GROUPS, 2, BINS) if self.baseline else None
+        reference = [None] * 3 if then is None else [then[0], then[1], then]
         self._context = {
             name: SliceWindow(
                 groups,
