@@ -170,7 +170,13 @@ class Silence:
         self._last_logged: int | None = None
         self._with_tools, self._without_tools = False, 0
         self._signal = False
+        self._promised: dict[Pair, str] = {}
+        self._rows = 0
         self._unsaid = {"metrics", "tensors", "tools", "look"}
+
+    def promise(self, pairs: Mapping[Pair, str]) -> None:
+        """Expect these pairs within five logged steps, each with how it is seen; see `attach.kit.add_active`."""
+        self._promised = dict(pairs)
 
     def observed(self, step: int | None) -> str | None:
         """A batch has come, of `step` if that was said; what is to be said."""
@@ -189,8 +195,12 @@ class Silence:
         """Metrics of `step` have come; what is to be said."""
         if self._batches:
             self._most_batches, self._batches = max(self._batches, self._most_batches), 0
-        self._steps += step != self._last_logged
-        self._last_logged = step
+        new = step != self._last_logged
+        self._steps, self._rows, self._last_logged = self._steps + new, self._rows + new, step
+        if self._promised and self._rows > UNHEARD:  # the row of this step has yet to be judged
+            missing, self._promised = self._promised, {}
+            how = "; ".join(f"{pair}, seen {how}" for pair, how in missing.items())
+            return f"{UNHEARD} steps were logged, and no tensors have come of: {how}. Rules over them see nothing."
         usual = max(UNOBSERVED, UNHEARD * self._most_steps)
         if last_with_tensors is None or self._steps <= usual or "tensors" not in self._unsaid or not self._signal:
             return None  # without a signal, on-policy by construction, there is nothing that could be missed
@@ -211,6 +221,7 @@ class Silence:
         """The tensors of a step, on the host; what is to be said."""
         if not observed:
             return None
+        self._promised = {pair: how for pair, how in self._promised.items() if pair not in observed}
         self._signal |= any(one.signal for one in observed.values())
         tools = any(one.sketches["context"].counts[GROUPS : 2 * GROUPS].any() for one in observed.values())
         self._with_tools |= tools
