@@ -485,6 +485,22 @@ def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
     assert [record.message for record in caplog.records] == [told]
 
 
+def test_a_ratio_that_was_1_is_not_missed_when_it_ceases(rng, make_batch, caplog):
+    """As TRL has it with its default settings: the tensors are shown once, and there is nothing to observe later."""
+    monitor = Monitor()
+    names = ("logprobs", "response_mask", "model_mask")
+    batch = {name: value for name, value in make_batch(rng).items() if name in names}
+    batch["old_logprobs"] = batch["logprobs"].copy()
+    for step in range(120):
+        if step == 0:
+            monitor.observe(**batch)
+        monitor.log({"reward": 1.0}, step)
+    assert not caplog.records
+    told = monitor.close().caveats
+    assert "the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail" in told
+    assert not any("no tensors came after" in one for one in told)
+
+
 def test_tensors_of_every_tenth_step_are_no_silence(rng, make_batch, caplog):
     monitor = Monitor()
     for step in range(150):

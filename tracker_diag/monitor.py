@@ -112,7 +112,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._intake = Intake(self._state, ranks)
         self._samples = SampleIntake(self._state, essential_tools, texts=texts)
         self._worst = WorstSequences(self._state, decode, live=source == "live")
-        self._history, self._progress, self._silence = History(), Progress(), Silence()
+        self._history, self._progress, self.silence = History(), Progress(), Silence()
         self.events = self._history.events
         """What was done on purpose, by step: baselines that were taken anew, and what guards have said."""
         self._open: Step | None = None
@@ -187,7 +187,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             with whole():
                 self._intake.observe(tensors, at, seconds)
             self._state.strict = False
-            self._say(self._silence.observed(at))
+            self._say(self.silence.observed(at))
 
     def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
         """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""
@@ -213,7 +213,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 at = step_of(step) if step is not None else upcoming if of_tensors is None else of_tensors
                 if of_tensors is not None and of_tensors != at:
                     self._take({}, of_tensors)
-                warning = self._silence.logged(at, self._progress.last_with_tensors)
+                warning = self.silence.logged(at, self._progress.last_with_tensors)
                 self._take(own, at)
                 self._say(warning)
 
@@ -369,7 +369,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self._progress.observed(step.step)
             statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
             step.pairs.update(observed)
-            self._say(self._silence.judged(observed))
+            self._say(self.silence.judged(observed))
             self._keys, sampled = self._keys.covering(own), self._samples.taken(step.step)
             series = readout.series(statistics, self._keys, own, self._intake.time_ratio, sampled.series)
             broken = [*readout.nonfinite(own, observed, self.health), *sampled.broken]
@@ -385,7 +385,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         records += self.guards.tables()
         self._out.step(step.step, own, step.unsent(records), changed, told, so_far=self._result)
         self._tell_events(step.step, advice)
-        if self._out.tells and self._silence.look(self._progress.steps, bool(observed), self._windows.settled):
+        if self._out.tells and self.silence.look(self._progress.steps, bool(observed), self._windows.settled):
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())
 

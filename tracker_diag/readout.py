@@ -10,9 +10,22 @@ import numpy as np
 from rich.console import RenderableType
 
 from tracker_diag.metrics.aliases import KeyMap
-from tracker_diag.metrics.reasons import Reason, Why, no_series, not_observed, reason
+from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why, no_series, not_observed, reason
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import CELLS, CONTEXT, OTHER, PAIRS, Pair, Rank, SeriesKey, StatKey, any_of
+from tracker_diag.metrics.series import (
+    ALL,
+    CELLS,
+    CONTEXT,
+    FIXED,
+    OTHER,
+    PAIRS,
+    UNKNOWN,
+    Pair,
+    Rank,
+    SeriesKey,
+    StatKey,
+    any_of,
+)
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen, first_look
@@ -107,14 +120,21 @@ def caveats(
     last, with_tensors = progress.last, progress.last_with_tensors
     if with_tensors is None:
         found.append("no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step")
-    elif last is not None and last - with_tensors > max(UNHEARD, 2 * progress.widest):
-        found.append(f"no tensors came after step {with_tensors}")
     have, needed = max((window.with_signal for window in windows.values()), default=0), engine.needed(windows)
+    without = 0 if last is None or with_tensors is None else last - with_tensors
+    if have and without > max(UNHEARD, 2 * progress.widest):
+        found.append(f"no tensors came after step {with_tensors}")
     if windows and not have:
         found.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
     elif windows and have < needed:
         found.append(f"it was too early to judge how tails grow: {have} of {needed} steps")
-    if windows and not any(_tokens(window)["post_tool"] for window in windows.values()):
+    tokens = [_tokens(window) for window in windows.values()]
+    unknown = max((of[UNKNOWN] / of[ALL] for of in tokens if of[UNKNOWN]), default=0.0)
+    if unknown:
+        found.append(
+            f"of {unknown:.0%} of the tokens nobody has said whether a tool result comes before them: {SAY_TURN}"
+        )
+    if windows and not unknown and not any(of["post_tool"] for of in tokens):
         found.append("no token came after a tool in the last steps; if there are tools, look at model_mask")
     return tuple(found)
 
@@ -141,7 +161,7 @@ def seen(step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, eng
     """What is seen of the run, and what would open the eyes of more rules; `told_by` as in `first_look`."""
     why = absent(windows)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
-    pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair)) for pair, n in tokens.items()]
+    pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair), n[UNKNOWN]) for pair, n in tokens.items()]
     names = {rule.id: rule.name for rule in engine.rules}
     return first_look(step, pairs, told_by, names, engine.blind(), against=_against(engine.earlier, windows))
 
@@ -156,8 +176,11 @@ def _against(earlier: Earlier, windows: Iterable[Pair]) -> str:
 
 
 def _tokens(window: PairWindow | None) -> Counter[str]:
-    """Tokens of each slice of `context` in the window."""
-    return Counter({name: of.n for name, of in window.context.items()} if window else {})
+    """Tokens of each slice of `context` in the window, and of what is unknown."""
+    if window is None:
+        return Counter()
+    unknown = {UNKNOWN: window.unknown.n} if window.unknown else {}
+    return Counter({name: of.n for name, of in window.context.items()} | unknown)
 
 
 def lacking(windows: Mapping[Pair, PairWindow]) -> Callable[[StatKey], Reason]:
@@ -223,7 +246,7 @@ def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], he
     health["nonfinite_metrics"] += len(broken)
     health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())
     for pair, one in observed.items():
-        broken += [f"log-ratio of {pair} on {CONTEXT[row]}" for row in np.flatnonzero(one.nonfinite)]
+        broken += [f"log-ratio of {pair} on {FIXED['context'][row]}" for row in np.flatnonzero(one.nonfinite)]
     return broken
 
 

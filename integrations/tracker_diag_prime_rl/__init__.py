@@ -37,7 +37,9 @@ SEES: dict[str, str] = {
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
     "not": "a policy ratio, since each batch is trained on once; in the process, other ranks' tokens and, of the "
-    "orchestrator's, anything, as it logs in a process of its own; which tool answered",
+    "orchestrator's, anything, as it logs in a process of its own; where a rollout is in several samples, as "
+    "when its prefix breaks, what comes before a later sample: prime-rl does not tell its trainer, and up to "
+    "its first gap it counts as text_only; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 

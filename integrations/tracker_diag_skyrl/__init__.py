@@ -12,6 +12,7 @@ is trained on, and the metrics where they are logged.
 
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
@@ -25,7 +26,7 @@ from tracker_diag.attach.kit import (
     unless_changed,
 )
 from tracker_diag.errors import require
-from tracker_diag.hooks import before
+from tracker_diag.hooks import after, before
 
 if TYPE_CHECKING:
     from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback
@@ -80,7 +81,9 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     else:
         from tracker_diag_skyrl.callback import DiagnosticsCallback
 
-        trainer.add_callback(DiagnosticsCallback(monitor=monitor))
+        callback = DiagnosticsCallback(monitor=monitor)
+        callback.look_at(trainer)
+        trainer.add_callback(callback)
     return monitor
 
 
@@ -90,9 +93,21 @@ class Batches:
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
         self._told = False
+        self._about: dict[str, Any] = {}
+        """What the trainer takes out of the batch before it trains on it."""
+
+    def look_at(self, trainer: Any, hooks: ExitStack) -> None:
+        """See the batch of each step with its rewards, its groups and its turns, while it has them."""
+        name = "compute_advantages_and_returns"
+        hooks.callback(after(trainer, name, ("data",), self._on_advantages, self._monitor))
+
+    def _on_advantages(self, result: Any, given: Mapping[str, Any]) -> None:
+        about = result.metadata or {}
+        self._about = {name: about.get(name) for name in ("is_last_step", "uids")} | {"rewards": result.get("rewards")}
 
     def observe(self, batch: Any) -> None:
         """Hand over a `TrainingInputBatch`."""
+        about, self._about = self._about, {}
         old = batch.get("action_log_probs")
         if old is None:
             if not self._told:
@@ -107,30 +122,32 @@ class Batches:
             response_mask=batch["response_mask"],
             model_mask=batch["loss_mask"],
             advantages=batch.get("advantages"),
-            **_turns(batch),
+            **_turns(batch, about),
         )
         with self._monitor.guard("integration_errors"):
-            self._monitor.samples(**_samples(batch))
+            self._monitor.samples(**_samples(batch, about))
 
 
-def _turns(batch: Any) -> dict[str, Any]:
+def _turns(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     """With step_wise_trajectories a row is a turn, and all but a trajectory's first follow what was said to it."""
-    last = (batch.metadata or {}).get("is_last_step")
-    if last is None or len(last) != len(batch["loss_mask"]):
+    last = about.get("is_last_step")
+    if last is None:
         return {}
+    if len(last) != len(batch["loss_mask"]):  # rows have come or gone since: which are whose, nobody knows
+        return {"trajectory_ids": [0] * len(batch["loss_mask"])}
     return {"begins_after_tool": [False, *(not one for one in last[:-1])]}
 
 
-def _samples(batch: Any) -> dict[str, Any]:
+def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     """What is known of each sequence; with step_wise_trajectories of each turn, but the reward, which the last has.
 
     Rows without a trained token are left out: they only fill the batch up.
     """
-    mask, about = batch["loss_mask"], batch.metadata or {}
+    mask, rewards = batch["loss_mask"], about.get("rewards")
     n, columns = len(mask), dict[str, Any]()
-    if batch.get("rewards") is not None:
+    if rewards is not None and len(rewards) == n:
         last = about.get("is_last_step") or [True] * n
-        rewards = batch["rewards"].reshape(n, -1).sum(1).tolist()
+        rewards = rewards.reshape(n, -1).sum(1).tolist()
         columns["reward"] = [one if of else None for one, of in zip(rewards, last, strict=True)]
     if batch.get("advantages") is not None:
         columns["advantage"] = of_sequences(batch["advantages"], mask).tolist()
@@ -168,3 +185,4 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
         hooks.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
         hooks.callback(before(trainer.tracker, "finish", (), on_finish, monitor))
         hooks.callback(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
+        batches.look_at(trainer, hooks)

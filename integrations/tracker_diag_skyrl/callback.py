@@ -1,12 +1,14 @@
 """The callback for SkyRL's synchronous trainer."""
 
+from contextlib import ExitStack
 from typing import Any
 
 # Untyped where SkyRL is not installed.
 from skyrl.train.utils.callbacks import TrainingCallback  # pyright: ignore[reportMissingImports]
 
 from tracker_diag import Monitor
-from tracker_diag_skyrl import Batches, monitor_of
+from tracker_diag.attach.kit import unless_changed
+from tracker_diag_skyrl import TESTED, Batches, monitor_of
 
 
 class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBaseClass]
@@ -19,12 +21,21 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
 
     def __init__(self, *, monitor: Monitor | None = None) -> None:
         self.monitor = monitor
-        self._batches = Batches(monitor) if monitor else None
+        self._batches: Batches | None = None
+        self._hooks = ExitStack()
 
-    def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
+    def look_at(self, trainer: Any) -> None:
+        """See what `trainer` takes out of its batches before the step ends; once, however often this is called."""
         if self.monitor is None:
             self.monitor = monitor_of(trainer.cfg)
+        if self._batches is None:
             self._batches = Batches(self.monitor)
+            with unless_changed("SkyRL", TESTED, "rewards, groups and turns of a batch are not seen") as hooks:
+                self._batches.look_at(trainer, hooks)
+                self._hooks = hooks
+
+    def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        self.look_at(trainer)
 
     def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
         if self.monitor and self._batches:
@@ -39,6 +50,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
 
     def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
         """Before the trainer ends the tracker's run."""
+        self._hooks.close()
         if self.monitor:
             with self.monitor.guard("integration_errors"):
                 self.monitor.close()

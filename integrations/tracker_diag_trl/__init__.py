@@ -34,9 +34,11 @@ SEES = {
     "samples": "GRPO and RLOO: rewards by function, advantage, length and text of each completion, and the tool calls "
     "that were answered, by tool; with attach(correct=...) whether it is right",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
-    "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in AsyncGRPO; "
-    "in GRPO with the liger loss of older releases; which of several tools answered. Completions that "
-    "mask_truncated_completions takes out of the loss are counted alone",
+    "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
+    "AsyncGRPO; in GRPO with the liger loss of older releases; which of several tools answered; with a "
+    "rollout_func that gives one row a message, which rows begin after a tool result: TRL keeps no field for "
+    "it, and they count as text_only. Completions that mask_truncated_completions takes out of the loss are "
+    "counted alone",
 }
 
 

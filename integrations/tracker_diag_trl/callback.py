@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
 from tracker_diag.hooks import HookError, after
+from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_trl import SEES, TESTED
 from tracker_diag_trl.samples import CompletionSamples
 from tracker_diag_trl.tensors import GrpoTensors
@@ -92,8 +93,22 @@ class DiagnosticsCallback(TrainerCallback):
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
         # Before training an evaluation may be logged, and no tracker be there yet.
-        found = add_active(self.monitor, *writers(self._trainer), sees=SEES, wait=not begun)
+        found = add_active(self.monitor, *writers(self._trainer), sees=SEES, blind=self._blind(), wait=not begun)
         self._found = found or begun
+
+    def _blind(self) -> dict[Pair, str] | None:
+        """Which pairs will not come with the trainer's settings, and what to set."""
+        args, tensors = self._trainer.args, self._tensors
+        if tensors is None:
+            return dict.fromkeys(PAIRS, "no log-probabilities of tokens are seen of this trainer")
+        found: dict[Pair, str] = {}
+        if not tensors.stale:
+            found["policy"] = "on-policy by construction, set num_iterations above 1"
+        if not tensors.sampled_elsewhere:
+            found["mismatch"] = "set use_vllm"
+        if not args.beta:
+            found["reference"] = "set beta above 0"
+        return found
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""

@@ -22,14 +22,12 @@ class GrpoTensors:
         self._trainer, self._monitor = trainer, monitor
         self._steps = int(args.steps_per_generation)
         self._every = self._steps * int(args.num_iterations)
-        self._stale = int(args.gradient_accumulation_steps) % self._every != 0
+        self.stale = int(args.gradient_accumulation_steps) % self._every != 0
         """Whether some of a generation is trained on after an update."""
-        self.ratio_expected = (
-            self._stale
-            or args.beta != 0
-            or bool(getattr(trainer, "use_vllm", False))
-            or getattr(trainer, "rollout_func", None) is not None
+        self.sampled_elsewhere = bool(getattr(trainer, "use_vllm", False)) or (
+            getattr(trainer, "rollout_func", None) is not None
         )
+        self.ratio_expected = self.stale or args.beta != 0 or self.sampled_elsewhere
         self._masks = bool(getattr(trainer, "mask_truncated_completions", False))
         self._marks = torch.tensor(_added_tokens(trainer.processing_class))
         self._logprobs: Any = None
@@ -63,9 +61,9 @@ class GrpoTensors:
         if first:
             self._tell_mismatch(logprobs, inputs, shown)
         old, ref = inputs.get("old_per_token_logps"), inputs.get("ref_per_token_logps")
-        if self._stale and lag == 0:
+        if self.stale and lag == 0:
             old = None
-        elif not self._stale and old is None and not self._told:
+        elif not self.stale and old is None and not self._told:
             old = logprobs.detach()  # once, as TRL itself does, so that rules can say why it is no signal
         pairs = {name: one for name, one in (("old_logprobs", old), ("ref_logprobs", ref)) if one is not None}
         if pairs:

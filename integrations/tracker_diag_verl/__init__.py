@@ -1,5 +1,9 @@
 """tracker_diag in verl: installing it is enough, verl loads `tracker_diag_verl.plugin` in each of its processes.
 
+Up to 0.8 verl looks for no plugins; there name it in the environment of the job, of all its processes:
+
+    VERL_USE_EXTERNAL_MODULES=tracker_diag_verl.plugin
+
 The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known,
 v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the driver, after the advantages are there,
 with the response mask as it was before rejection sampling.
@@ -15,17 +19,19 @@ from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag.metrics.series import Pair
 
 __all__ = ["SEES", "TESTED", "attach"]
 
-TESTED = "0.9"
+TESTED = "0.7, 0.8 and 0.9"
 """Versions of verl that the tests run against."""
 
 SEES: dict[str, str] = {
     "mismatch": "with actor_rollout_ref.rollout.calculate_log_probs=True, and without bypass_mode",
     "reference": "with a reference policy (use_kl_loss or use_kl_in_reward); it tells how far the batch's first policy "
     "is from it",
-    "post_tool": "multi-turn rollouts: gaps in response_mask, taken before rejection sampling",
+    "post_tool": "multi-turn rollouts: gaps in response_mask, taken before rejection sampling; of an agent loop with "
+    "several outputs a session, all of the second and later ones, in the trainer v1",
     "policy_lag": "from the second logged step on: policy versions between the oldest that sampled a sequence and the "
     "trainer's",
     "advantage": "the sign of each token's advantage; none for rejected tokens",
@@ -35,7 +41,7 @@ SEES: dict[str, str] = {
     "whether it is right, and the numbers that the reward function tells besides, as parts of the reward",
     "metrics": "all that Tracking.log is given, with its step",
     "not": "the policy ratio by token, which is made in the actor's workers: of it the rules see actor/ppo_kl and "
-    "actor/pg_clipfrac; which of several tools answered",
+    "actor/pg_clipfrac; tensors in main_ppo_sync of 0.8; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -82,7 +88,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     settings = dotted(dict(config or {}))
     if monitor is None:
         monitor = _monitor(settings)
-        add_active(monitor, sees=SEES)
+        add_active(monitor, sees=SEES, blind=_blind(settings) if settings else None)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()
@@ -104,6 +110,18 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
     return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=clip)
 
 
+def _blind(settings: Mapping[str, object]) -> dict[Pair, str]:
+    """Which pairs will not come with these settings, and what to set."""
+    found: dict[Pair, str] = {"policy": "the workers have it, and rules see actor/ppo_kl and actor/pg_clipfrac"}
+    if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
+        found["mismatch"] = "set actor_rollout_ref.rollout.calculate_log_probs=True"
+    elif settings.get("algorithm.rollout_correction.bypass_mode"):
+        found["mismatch"] = "set algorithm.rollout_correction.bypass_mode=False"
+    if not (settings.get(f"{_ACTOR}use_kl_loss") or settings.get("algorithm.use_kl_in_reward")):
+        found["reference"] = f"set {_ACTOR}use_kl_loss=True"
+    return found
+
+
 class _Watch:
     """The hooks of one run; a process has those of one at a time."""
 
@@ -117,6 +135,8 @@ class _Watch:
         """The last step that was logged, which is the number of the policy that is trained next."""
         self._oldest: list[int | None] | None = None
         """By sequence, the oldest policy that sampled a part of it."""
+        self._later: list[bool] | None = None
+        """By sequence, whether it is a later output of its session; None where no session has several."""
         self._before_rejection: Any = None
         """The batch's tensors, as they were when the old log-probabilities had come."""
 
@@ -124,7 +144,8 @@ class _Watch:
         """Hear what the trainer logs, and that it ends."""
         Tracking = require("verl.utils.tracking", "verl").Tracking  # noqa: N806
         self._hooks.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
-        self._hooks.callback(before(Tracking, "finish", (), self._on_finish, self._monitor))
+        end = "finish" if hasattr(Tracking, "finish") else "__del__"  # up to 0.8
+        self._hooks.callback(before(Tracking, end, (), self._on_finish, self._monitor))
 
     def tensors(self) -> None:
         """See the batch, in the trainers that this process has loaded."""
@@ -149,19 +170,24 @@ class _Watch:
         self._before_rejection = {name: batch[name] for name in _WANTED if name in batch}
 
     def _on_versions(self, given: Mapping[str, Any]) -> None:
-        self._oldest = [tag.get("min_global_steps") for tag in given["batch"].tags]
+        batch = given["batch"]
+        self._oldest = [tag.get("min_global_steps") for tag in batch.tags]
+        later = [_output(key) > 0 for key in batch.keys]
+        self._later = later if any(later) else None
 
     def _on_advantages(self, result: Any, given: Mapping[str, Any]) -> None:
         data = given["data"]
         earlier, self._before_rejection = self._before_rejection, None
         oldest, self._oldest = self._oldest, None
+        later, self._later = self._later, None
         now = dict(data.batch.items())
         mask = now["response_mask"]
         if earlier is not None and earlier["response_mask"].shape == mask.shape:
             mask = earlier["response_mask"]
         if oldest is None and "min_global_steps" in data.non_tensor_batch:
             oldest = list(data.non_tensor_batch["min_global_steps"])
-        self._observe(now, mask, _labels(now, mask, data.non_tensor_batch) | self._lag(oldest))
+        labels = _labels(now, mask, data.non_tensor_batch) | self._lag(oldest)
+        self._observe(now, mask, labels if later is None else labels | {"begins_after_tool": later})
         with self._monitor.guard("integration_errors"):
             if columns := _samples(now, mask, data.non_tensor_batch):
                 self._monitor.samples(**columns)
@@ -205,6 +231,12 @@ class _Watch:
             **masks,
             **labels,
         )
+
+
+def _output(key: str) -> int:
+    """Which output of its session a sequence is, from 0 on: the last part of verl's key, `uid_session_output`."""
+    number = key.rsplit("_", 1)[-1]
+    return int(number) if number.isdigit() else 0
 
 
 def _labels(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,6 +88,49 @@ def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, 
     assert diagnose(str(backend.folder)).summary.last_step == 3
 
 
+def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_told_once(
+    monitor, capsys, caplog, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    sees = {
+        "policy": "with num_iterations above 1",
+        "mismatch, reference": "by luck",
+        "post_tool": "",
+        "env": "its name",
+    }
+    kit.add_active(monitor, sees=sees, blind={"reference": "set beta above 0"})
+    said = " ".join(capsys.readouterr().err.split())
+    assert "; looks for policy, mismatch (" in said
+    assert "; by post_tool, env; blind for reference: set beta above 0" in said
+    for step in range(12):
+        old = np.random.default_rng(step).uniform(-3, -1, (8, 8))
+        model = np.ones(old.shape, bool)
+        monitor.observe(old_logprobs=old, rollout_logprobs=old + 0.1, model_mask=model)
+        monitor.log({}, step)
+        monitor.log({"reward": 0.5}, step)
+        assert len(caplog.records) == (step >= 5)
+    (told,) = (record.message for record in caplog.records)
+    assert told.startswith(
+        "5 steps were logged, and no tensors have come of: policy, seen with num_iterations above 1."
+    )
+
+
+def test_what_comes_is_not_missed_and_nothing_is_promised_where_settings_are_not_known(
+    monitor, caplog, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    kit.add_active(monitor, sees={"mismatch": "always"}, blind={})
+    unknown = Monitor()
+    kit.add_active(unknown, sees={"mismatch": "always"})
+    for step in range(12):
+        old = np.random.default_rng(step).uniform(-3, -1, (8, 8))
+        monitor.observe(old_logprobs=old, rollout_logprobs=old + 0.1, model_mask=np.ones(old.shape, bool))
+        monitor.log({"reward": 0.5}, step)
+        unknown.log({"reward": 0.5}, step)
+    unknown.close()
+    assert not caplog.records
+
+
 def test_two_runs_of_one_second_have_a_folder_each(tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
     assert len({unused_folder() for _ in range(3)}) == 3

@@ -23,11 +23,14 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.fixture
 def run_checks(tmp_path, migrated_mlflow):
-    """Runs `<framework>/checks.py` with the framework's own modules; `stand_ins` are libraries it imports besides."""
+    """Runs `<framework>/<file>` with the framework's own modules; `stand_ins` are libraries it imports besides.
 
-    def run(framework, folders=(), stand_ins=(), plugins=""):
+    `release` is the folder of another release than that in the framework's own, which still has what all need.
+    """
+
+    def run(framework, folders=(), stand_ins=(), plugins="", *, file="checks.py", release=None, **variables):
         path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent]
-        for folder in (framework, *folders, "shared"):
+        for folder in (*([release] if release else []), framework, *folders, "shared"):
             assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
             path.append(FRAMEWORKS / folder)
         installed = tmp_path / "checks-0.dist-info"
@@ -48,9 +51,10 @@ def run_checks(tmp_path, migrated_mlflow):
             "--timeout=900",
         ]
         done = subprocess.run(
-            [*command, str(Path(__file__).parent / framework / "checks.py")],
+            [*command, str(Path(__file__).parent / framework / file)],
             env=os.environ
             | OFFLINE
+            | variables
             | {"PYTHONPATH": os.pathsep.join(map(str, path)), "STAND_INS": " ".join(stand_ins)},
             cwd=ROOT,
             capture_output=True,

@@ -9,7 +9,7 @@ import pytest
 
 from tracker_diag import TokenBatch
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.tensors.observation import GROUPS, Observation
+from tracker_diag.tensors.observation import GROUPS, ROWS, Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow
 
@@ -33,7 +33,7 @@ def groups(given, first=0):
     """Model tokens by group."""
     tokens = TokenBatch.of(**given)
     counts = Observation.of(tokens, "policy", label(tokens, Names()), first).sketches["context"].counts
-    return counts.reshape(2, GROUPS, -1).sum(axis=(0, 2))
+    return counts.reshape(len(ROWS), GROUPS, -1).sum(axis=(0, 2))
 
 
 @pytest.mark.parametrize("size", [20, 64, 3])

@@ -6,7 +6,7 @@ from tracker_diag import TokenBatch
 from tracker_diag.metrics.series import FIRST, NAMED_ROWS
 from tracker_diag.tensors.slices import Names, label, size
 
-TEXT, POST, OUT = 0, 1, 2
+TEXT, POST, OUT = 0, 1, 3
 
 
 def label_context(batch):

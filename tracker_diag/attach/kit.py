@@ -6,7 +6,7 @@ driver has it (`observe_before_update`, `of_sequences`), and a class that needs 
 """
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -20,7 +20,7 @@ from tracker_diag.backends.jsonl import JsonlBackend, unused_folder
 from tracker_diag.backends.notify import Notifier, from_environment
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError
-from tracker_diag.metrics.series import PAIRS
+from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor import Monitor
 from tracker_diag.postmortem.live import leave_one
 from tracker_diag.report.console import say, unbroken
@@ -60,7 +60,13 @@ def clip_range(low: object, high: object = None) -> tuple[float, float]:
     return min(below, 0.999), above or below
 
 
-def add_active(monitor: Monitor, *writers: object, sees: Mapping[str, str], wait: bool = False) -> bool:
+def add_active(
+    monitor: Monitor,
+    *writers: object,
+    sees: Mapping[str, str],
+    blind: Mapping[Pair, str] | None = None,
+    wait: bool = False,
+) -> bool:
     """Write to the runs that are underway in this process, and tell people by TRACKER_DIAG_NOTIFY.
 
     Each run is written to once, however often this is called. Where there is none, a folder of JSON Lines in
@@ -71,6 +77,9 @@ def add_active(monitor: Monitor, *writers: object, sees: Mapping[str, str], wait
         writers: what the framework itself logs through, for runs that cannot be found in a process: a
             `SummaryWriter`, a logger of Lightning, a tracker of accelerate. One that we do not know is left out.
         sees: what the integration sees, by name, as its `SEES`.
+        blind: the pairs that the run's settings leave without a signal, each with what would change it. All others
+            in `sees` are then promised: if one has not come after five steps, a warning says so once. None where the
+            settings are not known.
         wait: a run may still begin, and this be called again: no folder is made yet.
 
     Returns:
@@ -90,12 +99,25 @@ def add_active(monitor: Monitor, *writers: object, sees: Mapping[str, str], wait
         if not (runs or wait or any(one.page for one in monitor.backends)):
             monitor.add(JsonlBackend(unused_folder()))
         if new := [one for one in monitor.backends if one not in before and one.page]:
-            pairs = [pair for pair in PAIRS if any(pair in name.split(", ") for name in sees)]
-            looked = f"; looks for {', '.join(pairs)} (tracker-diag integrations says when they come)" if pairs else ""
-            names = [f"{one.name}, see it with  {one.page}" for one in new]
-            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), f"writes to {'; '.join(names)}{looked}")))
+            looks_for: dict[Pair, str] = {
+                pair: how for pair in PAIRS for name, how in sees.items() if pair in name.split(", ")
+            }
+            promised: dict[Pair, str] = {pair: how for pair, how in looks_for.items() if pair not in (blind or {})}
+            if blind is not None:
+                monitor.silence.promise(promised)
+            places = "; ".join(f"{one.name}, see it with  {one.page}" for one in new)
+            told = _looked_for(promised, [name for name in sees if name in DIMENSIONS or name in CONTEXT], blind or {})
+            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), f"writes to {places}{told}")))
             leave_one(monitor)
     return runs
+
+
+def _looked_for(pairs: Collection[Pair], slices: Sequence[str], blind: Mapping[Pair, str]) -> str:
+    """The rest of the line: what is looked for, and what cannot be seen and why."""
+    parts = [f"looks for {', '.join(pairs)} (tracker-diag integrations says when they come)"] if pairs else []
+    parts += [f"by {', '.join(slices)}"] if pairs and slices else []
+    parts += [f"blind for {pair}: {how}" for pair, how in blind.items()]
+    return "".join(f"; {part}" for part in parts)
 
 
 def _written_by(writer: Any) -> Backend | None:

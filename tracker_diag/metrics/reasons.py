@@ -9,6 +9,9 @@ from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
 
 Fact: TypeAlias = str | int | float
 
+SAY_TURN = "give begins_after_tool, or turn beside trajectory_ids"
+"""What to do where a sequence may begin after a tool result or not."""
+
 
 class Why(Enum):
     """What is lacking; the value is the sentence, with the names of its facts."""

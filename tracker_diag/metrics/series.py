@@ -17,8 +17,12 @@ Slice: TypeAlias = Literal["text_only", "post_tool"]
 CONTEXT: tuple[Slice, ...] = ("text_only", "post_tool")
 """The dimension `context`: model tokens before any tool result of their sequence, and after one."""
 
+UNKNOWN = "unknown"
+"""Of `context` beside these: model tokens of which nobody can say whether a tool result comes before them. They count
+in `all`, and in no slice that a rule looks at."""
+
 ALL = "all"
-"""The merge of one dimension's slices: every model token once."""
+"""The merge of one dimension's slices, with what is unknown: every model token once."""
 
 FIRST = 16
 """k of `after_tool_k`: how many model tokens after a tool result are looked at apart from later ones."""
@@ -30,7 +34,7 @@ DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 _UP_TO_SEVEN = (*map(str, range(7)), "7_or_more")
 FIXED: dict[Dimension, tuple[str, ...]] = {
-    "context": CONTEXT,
+    "context": (*CONTEXT, UNKNOWN),
     "after_tool_k": (f"first_{FIRST}", "later"),
     "turn": _UP_TO_SEVEN,
     "advantage": ("positive", "negative", "zero"),

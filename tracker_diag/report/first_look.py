@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracker_diag.metrics.reasons import Reason, Why
+from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why
 from tracker_diag.rules.triage import Summary
 
 MISSING = {
@@ -35,6 +35,8 @@ class Seen:
     post_tool: int
     lacks: Reason | None
     """Why the pair has no values; None if it has."""
+    unknown: int = 0
+    """Tokens of which nobody has said whether a tool result comes before them."""
 
 
 def first_look(
@@ -58,12 +60,15 @@ def first_look(
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for one in pairs:
-        tokens = f"{one.post_tool:,} tokens after a tool, {one.text_only:,} before any"
+        unknown = f", {one.unknown:,} unknown" if one.unknown else ""
+        tokens = f"{one.post_tool:,} tokens after a tool, {one.text_only:,} before any{unknown}"
         table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
     if told_by:
         table.add_row("post_tool", told_by)
     if against:
         table.add_row("baseline", against)
+    if any(one.unknown for one in pairs):
+        table.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
     if any(one.text_only for one in pairs) and not any(one.post_tool for one in pairs):
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
         table.add_row("", Text(missing, style="yellow"))

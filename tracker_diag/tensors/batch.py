@@ -53,6 +53,11 @@ class Tensors(TypedDict, total=False):
     begins_after_tool: Tensor
     """Bool or 0/1, one value per sequence: its prompt ends with a tool result, as where each turn of a trajectory is a
     sequence of its own. Then its tokens follow one from the first on."""
+    trajectory_ids: Tensor
+    """Integers or strings, one value per sequence: which trajectory it is a part of, where several sequences are turns
+    of one. `turn` then says which: later ones follow what a tool or the environment said to the turn before, which
+    stands in their prompt. Without `turn` and `begins_after_tool`, sequences that share their trajectory with another
+    of the batch are of unknown context up to their first gap; so are those with a negative `turn`."""
     sequence_ids: Tensor
     """(N,) integers, for packed arrays only; the tokens of a sequence are adjacent."""
     tool: Tensor
@@ -233,6 +238,14 @@ class TokenBatch:
         if namespace(values) is np:
             return np.repeat(values, self.width or 1)
         return values[:, None].expand(-1, self.width).reshape(-1)
+
+    def first_of_sequence(self, values: Array) -> tuple[Array, Array]:
+        """(sequences,) the value of each sequence's first token, of `values` (N,), and whether there is such a one."""
+        xp, numbers = namespace(values), self.arange(self.sequences)
+        if self.ids is None:
+            return values[:: self.width or 1], numbers >= 0
+        places = xp.searchsorted(self.ids, numbers + 0 * self.ids[0])
+        return values[xp.clip(places, None, len(values) - 1)], numbers <= self.ids[-1]
 
     def by_sequence(self, values: Array) -> Array:
         """(sequences,) float64 sums of `values` (N,) over each sequence."""

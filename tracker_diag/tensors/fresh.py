@@ -35,7 +35,7 @@ class Fresh:
         self._told.clear()
 
     def add(self, cells: tuple[IntArray, IntArray]) -> None:
-        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`."""
+        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them."""
         (index, count), size = cells, self._counts[0].size
         ends = np.searchsorted(index, size * np.arange(ROWS + 1))
         for row, (start, end) in enumerate(pairwise(ends)):

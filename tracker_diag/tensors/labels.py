@@ -16,7 +16,10 @@ NAMED = ("tool", "env")
 KINDS = {"turn": "iu", "policy_lag": "iu", "advantages": "f", "control": "biuf", "begins_after_tool": "biuf"}
 """Labels that are numbers, and the kinds of dtype that say them."""
 
-LABELS = (*NAMED, "prompt", *KINDS)
+GROUPINGS = ("prompt", "trajectory_ids")
+"""Labels that only say which sequences go together."""
+
+LABELS = (*NAMED, *GROUPINGS, *KINDS)
 """What else may be known of each token."""
 
 UNNAMED = tuple(str(code) for code in range(15))

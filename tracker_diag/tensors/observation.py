@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import ALL, CONTEXT, NAMED_ROWS, Dimension, Pair
+from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
 from tracker_diag.stats.histogram import Sketch, sketch
 from tracker_diag.stats.tails import has_signal
@@ -18,10 +18,13 @@ from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
 GROUPS = 8
 """Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
 
+ROWS = FIXED["context"]
+"""Of `Observation.tokens` and `.applied`, and, `GROUPS` of each, of the sketch of `context`."""
+
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 2), (8, 3), (2, 5))
+FLOAT_SHAPES = ((8, 3), (8, 3), (3, 5))
 """Of `Observation.floats`."""
 
 
@@ -35,13 +38,13 @@ class Observation:
     sketches: Mapping[Dimension, Sketch]
     """A row per slice of the dimension; of `context` `GROUPS` rows per slice."""
     tokens: WeightSums
-    """(2,) exact sums over the tokens of each slice of `context`."""
+    """(3,) exact sums over the tokens of each slice of `context`, and of those whose context is unknown."""
     sequences: WeightSums
-    """(3,) of `context`'s slices and of all: over the log-ratios summed over each sequence's tokens there."""
+    """(3,) of both slices of `context` and of all: over the log-ratios summed over each sequence's tokens there."""
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
     applied: Array
-    """(2, 5) of `applied_sums`, by slice of `context`; zeros where no applied weights were given."""
+    """(3, 5) of `applied_sums`, as `tokens`; zeros where no applied weights were given."""
 
     @classmethod
     def of(
@@ -55,17 +58,17 @@ class Observation:
         r = batch.log_ratio(pair)
         xp, context = namespace(r), labels["context"]
         drift = pair == "reference"  # its tokens come from the newer of the two policies
-        member = xp.stack([context == row for row in range(len(CONTEXT))])
+        member = xp.stack([context == row for row in range(len(ROWS))])
 
         group = _groups(batch, first_group)
-        rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(CONTEXT))}
+        rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(ROWS))}
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
 
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         present = [batch.by_sequence(m) > 0 for m in member]
-        sums, present = [*sums, sums[0] + sums[1]], [*present, present[0] | present[1]]
+        sums[-1], present[-1] = sum(sums), present[0] | present[1] | present[2]  # all, in place of what is unknown
         sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
@@ -102,8 +105,8 @@ class Observation:
 
     @property
     def nonfinite(self) -> IntArray:
-        """(2,) NaN and infinite log-ratios and applied weights, by slice of `context`."""
-        by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(CONTEXT), GROUPS).sum(1)
+        """(3,) NaN and infinite log-ratios and applied weights, by `ROWS`."""
+        by_slice: IntArray = self.sketches["context"].nonfinite.reshape(len(ROWS), GROUPS).sum(1)
         of_weights: IntArray = self.applied[:, 4].astype(np.int64)
         return by_slice + of_weights
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tracker_diag.metrics.series import FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
+from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
 
@@ -77,19 +77,22 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     that what the optimiser drops is still seen. `context` and, where the masks show tool results,
     `turn` and `after_tool_k` follow from the masks. A tool token is a response token that the policy
     did not sample, after the sequence's first model token; what stands before that is its prompt, which may end with
-    a tool result too, where `begins_after_tool` says so.
+    a tool result too, where `begins_after_tool` or the turns of `trajectory_ids` say so.
     """
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
     answered = batch.running_count(tool)
-    begins = batch.labels.get("begins_after_tool")
+    begins, unknown = _beginnings(batch)
     resulted = answered > 0 if begins is None else (answered > 0) | begins
     after = resulted if batch.after_tool is None else batch.after_tool
 
     rows: dict[Dimension, Array] = {"context": after * np.int32(1)}
     if batch.after_tool is None:
         rows["after_tool_k"] = _since_result(batch, tool, resulted)
-    if batch.after_tool is None and begins is None:
+        if unknown is not None:
+            rows["context"] = xp.where(unknown & ~resulted, len(CONTEXT), rows["context"])
+            rows["after_tool_k"] = xp.where(unknown & ~resulted, size("after_tool_k"), rows["after_tool_k"])
+    if batch.after_tool is None and begins is None and unknown is None:
         # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
         rows["turn"] = _counted(batch.running_count(tool & ~_before(tool)), "turn")
     given = batch.labels
@@ -113,6 +116,33 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
         else xp.where(batch.model_mask, row, size(dimension)).to(xp.int32)
         for dimension, row in rows.items()
     }
+
+
+def _beginnings(batch: TokenBatch) -> tuple[Array | None, Array | None]:
+    """(N,) which tokens are of sequences whose prompt ends with a tool result, and of which nobody knows.
+
+    None where that is the same for all: that no prompt does, and that all is known.
+    """
+    given = batch.labels
+    if "begins_after_tool" in given:
+        return given["begins_after_tool"], None
+    if "trajectory_ids" not in given:
+        return None, None
+    if "turn" in given:
+        return given["turn"] > 0, given["turn"] < 0
+    return None, batch.per_token(_shared(*batch.first_of_sequence(given["trajectory_ids"])))
+
+
+def _shared(ids: Array, counted: Array) -> Array:
+    """(n,) whether a value of `ids` (n,) is there more than once, among those `counted`. No step waits for a device."""
+    xp = namespace(ids)
+    order = ids.argsort(kind="stable") if xp is np else ids.argsort(stable=True)  # what is not counted stands behind
+    there, value = counted[order], ids[order]
+    same = (value[1:] == value[:-1]) & there[1:] & there[:-1]
+    found = xp.zeros_like(ids, dtype=bool if xp is np else xp.bool)
+    found[order[1:]] |= same
+    found[order[:-1]] |= same
+    return found
 
 
 def _counted(values: Array, dimension: Dimension) -> Array:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.metrics.series import PAIRS, Dimension, Pair
+from tracker_diag.metrics.reasons import SAY_TURN
+from tracker_diag.metrics.series import CONTEXT, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import GROUPS, Observation
@@ -31,6 +32,12 @@ def suspicions(given: Tensors, batch: TokenBatch, rows: Mapping[Dimension, Array
     """
     if "response_mask" in given and not {"model_mask", "after_tool"} & {*given} and (rows["context"] == 1).any():
         yield GAPS
+    if (unknown := int((rows["context"] == len(CONTEXT)).sum())) > 0:
+        yield (
+            f"of {unknown:,} of {int(batch.model_mask.sum()):,} model tokens nobody has said whether a tool result "
+            "comes before them: their trajectory is in several sequences. They count in the slice all alone. "
+            f"To have them sliced, {SAY_TURN}."
+        )
     yield from _about_masks(given, batch)
     yield from _about_values(given, batch)
     for name, partner in (("rollout_logprobs", "old_logprobs"), ("ref_logprobs", "logprobs")):
@@ -120,7 +127,9 @@ def told_by(given: Collection[str]) -> str:
     if not mask:
         return ""
     within = " within response_mask" if {"model_mask", "response_mask"} <= {*given} else ""
+    later = "trajectory_ids" in given and "turn" in given
     begins = ", and sequences that begin after one" if "begins_after_tool" in given else ""
+    begins = begins or (", and later turns of a trajectory" if later else "")
     return f"what follows a gap of {mask}{within}{begins}"
 
 
@@ -160,7 +169,14 @@ class Silence:
         self._steps, self._most_steps = 0, 0
         self._last_logged: int | None = None
         self._with_tools, self._without_tools = False, 0
+        self._signal = False
+        self._promised: dict[Pair, str] = {}
+        self._rows = 0
         self._unsaid = {"metrics", "tensors", "tools", "look"}
+
+    def promise(self, pairs: Mapping[Pair, str]) -> None:
+        """Expect these pairs within five logged steps, each with how it is seen; see `attach.kit.add_active`."""
+        self._promised = dict(pairs)
 
     def observed(self, step: int | None) -> str | None:
         """A batch has come, of `step` if that was said; what is to be said."""
@@ -179,11 +195,15 @@ class Silence:
         """Metrics of `step` have come; what is to be said."""
         if self._batches:
             self._most_batches, self._batches = max(self._batches, self._most_batches), 0
-        self._steps += step != self._last_logged
-        self._last_logged = step
+        new = step != self._last_logged
+        self._steps, self._rows, self._last_logged = self._steps + new, self._rows + new, step
+        if self._promised and self._rows > UNHEARD:  # the row of this step has yet to be judged
+            missing, self._promised = self._promised, {}
+            how = "; ".join(f"{pair}, seen {how}" for pair, how in missing.items())
+            return f"{UNHEARD} steps were logged, and no tensors have come of: {how}. Rules over them see nothing."
         usual = max(UNOBSERVED, UNHEARD * self._most_steps)
-        if last_with_tensors is None or self._steps <= usual or "tensors" not in self._unsaid:
-            return None
+        if last_with_tensors is None or self._steps <= usual or "tensors" not in self._unsaid or not self._signal:
+            return None  # without a signal, on-policy by construction, there is nothing that could be missed
         self._unsaid.discard("tensors")
         return (
             f"{usual} steps were logged without tensors since step {last_with_tensors}: tails, ESS and the rules over "
@@ -201,7 +221,9 @@ class Silence:
         """The tensors of a step, on the host; what is to be said."""
         if not observed:
             return None
-        tools = any(one.sketches["context"].counts[GROUPS:].any() for one in observed.values())
+        self._promised = {pair: how for pair, how in self._promised.items() if pair not in observed}
+        self._signal |= any(one.signal for one in observed.values())
+        tools = any(one.sketches["context"].counts[GROUPS : 2 * GROUPS].any() for one in observed.values())
         self._with_tools |= tools
         self._without_tools = 0 if tools else self._without_tools + 1
         if not self._with_tools or self._without_tools < NO_TOOLS or "tools" not in self._unsaid:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import StateError
-from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, Dimension, Pair
+from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
@@ -17,7 +17,7 @@ from tracker_diag.stats.once import once
 from tracker_diag.stats.tails import SliceWindow, cells_have_signal
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
-from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, SEQUENCE_ROWS, Observation, rows_of
+from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
 
@@ -161,6 +161,8 @@ class PairWindow:
     def slices(self, names: Names, only: Collection[str] | None = None) -> dict[str, SliceWindow]:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
         found = dict(self.context)
+        if (unknown := self.unknown) is not None and (only is None or UNKNOWN in only):
+            found[UNKNOWN] = unknown
         for dimension in DIMENSIONS:
             if dimension != "context" and dimension in self.total and _asks(only, dimension):
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
@@ -196,18 +198,26 @@ class PairWindow:
         return tuple(sorted((one for of in found for one in of), key=lambda one: one.tokens - one.growth)[:3])
 
     @property
+    def unknown(self) -> SliceWindow | None:
+        """The window of the tokens whose context is unknown; None where there are none."""
+        if not self.total or not (counts := self.total["context"][-GROUPS:]).any():
+            return None
+        then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
+        return SliceWindow(counts, reference=then, from_numerator=self._pair == "reference", clip=self._clip)
+
+    @property
     def context(self) -> dict[str, SliceWindow]:
         """The window of each slice of `context` and of `all`; none before the first step."""
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
         applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
-        of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
-        groups = self.total["context"].reshape(len(CONTEXT), GROUPS, 2, BINS)
+        of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
+        groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
         counts = groups.sum(axis=1)
         if self.baseline and not self._then:
-            then = self.baseline["context"].reshape(len(CONTEXT), -1, BINS).sum(axis=1)
-            self._then = [*then, then.sum(axis=0)]
+            then = self.baseline["context"].reshape(len(ROWS), -1, BINS).sum(axis=1)
+            self._then = [*then[: len(CONTEXT)], then.sum(axis=0)]
         self._context = {
             name: SliceWindow(
                 groups[i] if i < len(CONTEXT) else groups.swapaxes(0, 1),

@@ -72,8 +72,13 @@ def a_trainer(kind, tracker, **settings):
 
 
 def sync_step(trainer, step, batch):
-    """What `RayPPOTrainer.train` does around a step, in its order."""
+    """What `RayPPOTrainer.train` does around a step, in its order, with what it takes out of the batch."""
     trainer.global_step = step
+    if "uids" in batch.metadata:
+        batch = trainer.compute_advantages_and_returns(batch)
+        batch.pop("rewards")
+        batch.metadata.pop("uids")
+        batch.metadata.pop("is_last_step", None)
     status = trainer.train_critic_and_policy(batch)
     trainer._fire("on_step_end", batch=batch, metrics=status)
     logs = {**trainer.all_metrics, "reward/avg_raw_reward": 0.5}
@@ -108,6 +113,7 @@ def watched():
         (TrainingCallback, "on_log", ["self", "trainer", "callback_input", "control"]),
         (TrainingCallback, "on_train_end", ["self", "trainer", "callback_input", "control"]),
         (RayPPOTrainer, "add_callback", ["self", "callback"]),
+        (RayPPOTrainer, "compute_advantages_and_returns", ["self", "data"]),
         (RayPPOTrainer, "train_critic_and_policy", ["self", "data"]),
         (FullyAsyncRayPPOTrainer, "train_critic_and_policy", ["self", "data"]),
         (Tracking, "log", ["self", "data", "step", "commit"]),
@@ -141,12 +147,18 @@ def test_left_padded_tokens_are_sliced_by_loss_mask(watched, rng):
 def test_turns_in_rows_of_their_own_are_after_the_tool_from_the_second_on(watched, rng):
     """As `step_wise_trajectories` has it: what the tool said to a turn stands in the prompt of the next row."""
     trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"))
+    trainer.cfg.generator.step_wise_trajectories = True
     tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
     batch = made(rng)
+    batch["values"] = None
     batch["loss_mask"] = batch["response_mask"].clone()  # no row has a gap
     batch["rewards"] = torch.zeros(batch["loss_mask"].shape)
     batch["rewards"][:, -1] = torch.tensor([float(row % 4 == 3) for row in range(ROWS)])
-    batch.metadata = {"is_last_step": [row % 2 == 1 for row in range(ROWS)], "uids": [str(r // 4) for r in range(ROWS)]}
+    batch.metadata = {
+        "is_last_step": [row % 2 == 1 for row in range(ROWS)],
+        "uids": [str(row // 4) for row in range(ROWS)],
+        "avg_response_length": 1.0,
+    }
     sync_step(trainer, 1, batch)
     found = watched.counts("mismatch")
     tokens = batch["loss_mask"].sum(1)

@@ -13,6 +13,14 @@ def test_in_verls_own_modules(run_checks):
     run_checks("verl", plugins=PLUGINS)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("version", ["0.7", "0.8"])
+def test_in_the_own_modules_of_releases_without_plugins(run_checks, version):
+    setting = {"VERL_USE_EXTERNAL_MODULES": "tracker_diag_verl.plugin", "VERL": version}
+    run_checks("verl", file="earlier.py", release=f"verl-{version}", **setting)
+
+
 def test_without_it_the_extra_is_named():
     with pytest.raises(MissingExtra, match=r"tracker-diag\[verl\]"):
         tracker_diag_verl.attach(None)
