@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.detect.course import FEWEST, MOST, Course
+from tracker_diag.detect.course import FEWEST, MOST, Course, _medians, _quantile
 from tracker_diag.errors import StateError
 
 simulated = runpy.run_path(str(Path(__file__).parents[1] / "rules" / "simulated.py"))
@@ -243,3 +243,12 @@ def test_a_fall_lasts_until_most_of_it_is_made_good(rng):
     assert 140 <= over <= 190  # two thirds are back at 150, and a level is the mean of a tenth of the run
     assert all(fallen[first:over])
     assert not any(fallen[over:])
+
+
+@given(st.lists(st.floats(0, 1e100), min_size=1, max_size=300), st.floats(0, 1))
+def test_quantile_and_medians_are_those_of_numpy_to_the_bit(values, level):
+    y = np.array(values)
+    assert _quantile(y, level) == np.quantile(y, level)
+    for width in {1, 2, 3, len(y)}:
+        rows = np.lib.stride_tricks.sliding_window_view(y, min(width, len(y)))
+        np.testing.assert_array_equal(_medians(rows), np.median(rows, axis=1))
