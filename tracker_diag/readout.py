@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -70,8 +71,12 @@ def statistics(
                 for name, of in slices.items():
                     chosen = {stat: error for stat, error in asked.get(name, {}).items() if stat in kept}
                     estimates = slice_statistics(of, chosen, [stat for stat, error in chosen.items() if error])
-                    found |= {StatKey(pair, name, stat): value for stat, value in estimates.items()}
+                    found |= {_key(pair, name, stat): value for stat, value in estimates.items()}
     return found
+
+
+_key = lru_cache(4096)(StatKey)
+"""The same ones come at every step."""
 
 
 def _cells(names: Names) -> Iterator[str]:
@@ -235,10 +240,10 @@ def states(engine: Engine, health: Mapping[str, int], time_ratio: float | None) 
     Args:
         time_ratio: the slowest rank's time over the median rank's, where there are several.
     """
-    noteworthy = engine.noteworthy
-    for rule, state in engine.states().items():
-        if rule in noteworthy:
-            yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
+    if noteworthy := engine.noteworthy:
+        for rule, state in engine.states().items():
+            if rule in noteworthy:
+                yield Scalar(f"{PREFIX}rule/{rule}", STATE_VALUES[state])
     for kind, count in health.items():
         if count:
             yield Scalar(f"{PREFIX}health/{kind}", count)

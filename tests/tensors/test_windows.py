@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tracker_diag import TokenBatch
 from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
+from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors import batch, labels
 from tracker_diag.tensors.arrival import Arrival
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
-from tracker_diag.tensors.windows import PairWindow, by_group
+from tracker_diag.tensors.windows import PairWindow
 
 OBSERVATIONS = runpy.run_path(str(Path(__file__).with_name("observations.py")))
 tensors, same, NoWaiting = OBSERVATIONS["tensors"], OBSERVATIONS["same"], OBSERVATIONS["NoWaiting"]
@@ -109,10 +110,14 @@ def test_the_reference_period_begins_with_the_first_signal():
 
 def test_all_is_the_sum_of_the_slices_of_every_partition():
     observed, tokens = observation(np.random.default_rng(4))
-    counts = by_group(observed.sketches["context"].counts)
-    np.testing.assert_array_equal(counts["all"], counts["text_only"] + counts["post_tool"])
-    assert counts["all"].sum() == tokens.model_mask.sum()
-    np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), counts["all"].sum(axis=0))
+    window = PairWindow("policy", 4, burn_in=1, baseline=2)
+    window.push(observed)
+    of = window.context
+    np.testing.assert_array_equal(of["all"].counts, of["text_only"].counts + of["post_tool"].counts)
+    assert of["all"].n == tokens.model_mask.sum()
+    np.testing.assert_array_equal(observed.sketches["turn"].counts.sum(axis=0), of["all"].counts)
+    both = SliceWindow(of["text_only"].groups + of["post_tool"].groups)
+    assert of["all"].log_error(0.5) == both.log_error(0.5) is not None
 
 
 def test_what_was_read_before_does_not_stay():

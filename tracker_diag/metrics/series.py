@@ -1,5 +1,6 @@
 """Series: which ratio pair, which slice and which statistic a number is of. Words and values alone, no tensors."""
 
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 Pair: TypeAlias = Literal["policy", "mismatch", "reference"]
@@ -50,6 +51,7 @@ ANY = tuple(f"{name}:*" for name in CELLS)
 """All slices of such a dimension, as a rule names them."""
 
 
+@lru_cache(1024)
 def any_of(slice: str) -> str | None:
     """The name in `ANY` that `slice` is one of; None if its name was known beforehand."""
     name = f"{slice.partition(':')[0]}:*"

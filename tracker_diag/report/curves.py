@@ -72,7 +72,9 @@ class Curves:
         for key, one in series.items():
             if key not in self._new:
                 self._new.add(key)
-                self._of.setdefault(str(key), Thinned()).add(step, one.value)
+                if key not in self._of:
+                    self._of[str(key)] = Thinned()
+                self._of[key].add(step, one.value)
 
     def beside(self, summary: Summary) -> dict[str, dict[int, float]]:
         """Those that `chosen` names, values by step."""

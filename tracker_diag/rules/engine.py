@@ -83,7 +83,7 @@ class Engine:
         """
         again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
-        self._meet(filter(None, map(_cell, observed.series)))
+        self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
         for series in self._series.values():
             series.read(observed, again=again)
         for one in self._readers.values():
@@ -119,7 +119,8 @@ class Engine:
         """The state of each rule: the worst of its pairs and slices."""
         worst: dict[str, RuleState] = {rule.id: "unknown" for rule in self.rules}
         for watch in self._watches:
-            worst[watch.rule.id] = max(worst[watch.rule.id], watch.state, key=STATE_VALUES.__getitem__)
+            if STATE_VALUES[watch.state] > STATE_VALUES[worst[watch.rule.id]]:
+                worst[watch.rule.id] = watch.state
         return worst
 
     @property

@@ -76,6 +76,7 @@ class Watch:
         self.past: list[Finding] = []
         self.given = False
         """Whether the pair was ever observed, and gave a signal; of metrics, whether they are not those of one tool."""
+        self._of_all = pair is None and any_of(slice) is None
         self._blindness: Reason | None = reason(Why.NO_STEP)
         """Why it cannot see, where its readers do not tell."""
         self._has_seen, self._missed = False, 0
@@ -102,8 +103,8 @@ class Watch:
         said = [one.holds for one in self._deciding]
         if said != self._said:  # at most steps nothing new is said
             self._said, self._verdict = said, self._judge()
-        of_all = self.pair is None and any_of(self.slice) is None  # a metric need not be logged of each tool
-        self.given = self.given or of_all or (self.pair is not None and self.pair not in observed.absent)
+        if not self.given:  # a metric need not be logged of each tool
+            self.given = self._of_all or (self.pair is not None and self.pair not in observed.absent)
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
             if self._verdict is None and any(series.new for one in self._deciding for series in one.looks_at):

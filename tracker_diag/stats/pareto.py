@@ -58,7 +58,8 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
     grid = 30 + math.floor(math.sqrt(n))
     quartile = x[np.searchsorted(np.cumsum(c), math.floor(n / 4 + 0.5) - 1e-6)]
     b = (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * quartile) + 1 / x[-1]
-    k = np.log1p(-b[:, None] * x) @ share
+    terms = -b[:, None] * x
+    k = np.log1p(terms, out=terms) @ share
     likelihood = n * (np.log(-b / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())  # one that is far behind has none
     weight /= weight.sum()
@@ -79,23 +80,24 @@ def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float
 
 def _filled(counts: IntArray) -> tuple[IntArray, IntArray]:
     """The cells of `counts` that are not empty, from large log-ratios to small, and how many each holds."""
-    number = np.concatenate([counts[0, :0:-1], [counts[:, 0].sum()], counts[1, 1:]])
+    number = np.concatenate([counts[0, :0:-1], [counts[0, 0] + counts[1, 0]], counts[1, 1:]])
     used = np.flatnonzero(number != 0)
     return used, number[used]
 
 
 def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
-    before = np.cumsum(held) - held
-    used, held, before = (part[before < size] for part in (used, held, before))
+    before = held.cumsum() - held
+    last = int(before.searchsorted(size))
+    used, held, before = used[:last], held[:last], before[:last]
     taken = np.minimum(held, size - before)
     points = np.minimum(taken, POINTS_PER_BIN)
-    of_bin = np.repeat(np.arange(used.size), points)
-    rank = np.arange(of_bin.size) - np.repeat(np.cumsum(points) - points, points)
+    rank = np.arange(int(points.sum())) - (points.cumsum() - points).repeat(points)
     # Of a bin that is only taken in part, its upper part.
     each = taken / points
-    step = (_ENDS - _STARTS)[used] * each / held
-    values: Float64Array = _ENDS[used][of_bin] - step[of_bin] * (rank + 0.5)
-    return values, each[of_bin]
+    ends = _ENDS[used]
+    step = (ends - _STARTS[used]) * each / held
+    values: Float64Array = ends.repeat(points) - step.repeat(points) * (rank + 0.5)
+    return values, each.repeat(points)
 
 
 def pareto_k_of(counts: IntArray) -> float:
@@ -108,7 +110,8 @@ def pareto_k_of(counts: IntArray) -> float:
     """
     used, held = _filled(counts)
     size = tail_length(int(held.sum()))
-    coarse = np.count_nonzero(np.cumsum(held) - held <= size) < MIN_BINS
+    # How many bins the largest `size` + 1 values are in.
+    coarse = int((held[:MIN_BINS].cumsum() - held[:MIN_BINS] <= size).sum()) < MIN_BINS
     if coarse or counts[0, BINS - 1] or size < MIN_EXCEEDANCES:
         return math.nan
     return pareto_k(*_largest(used, held, size + 1))

@@ -36,7 +36,7 @@ class SliceWindow:
     """All that is known of one slice of one pair over a window: what every statistic is a function of."""
 
     groups: IntArray
-    """(G, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 where they are not kept apart."""
+    """(G, …, 2, 4098) sketch of the tokens' log-ratios, by group of sequences; G = 1 where they are not kept apart."""
     tokens: WeightSums | None = None
     """Over the same log-ratios, where they are kept exactly."""
     sequences: WeightSums | None = None
@@ -51,20 +51,24 @@ class SliceWindow:
     """Whether the tokens come from the first policy of the pair, as those of a ratio to a reference do."""
     clip: tuple[float, float] = (0.2, 0.2)
     """How far below and above 1 the trainer clips the ratio."""
+    summed: IntArray | None = None
+    """(2, 4098) of all groups together, where that is known."""
 
     @once
     def counts(self) -> IntArray:
-        counts: IntArray = self.groups.sum(axis=0)
+        if self.summed is not None:
+            return self.summed
+        counts: IntArray = self.groups.sum(axis=tuple(range(self.groups.ndim - 2)))
         return counts
 
     @once
     def magnitudes(self) -> IntArray:
-        magnitudes: IntArray = self.counts.sum(axis=0)
+        magnitudes: IntArray = self.counts[0] + self.counts[1]
         return magnitudes
 
     @once
     def n(self) -> int:
-        return int(self.magnitudes.sum())
+        return int(self.cumulated[-1])
 
     @once
     def pareto_k(self) -> float:
@@ -87,7 +91,10 @@ class SliceWindow:
     @once
     def then(self) -> IntArray | None:
         """(4098,) counts of |r| in the reference period."""
-        return None if self.reference is None else self.reference.reshape(-1, BINS).sum(axis=0)
+        if self.reference is None or self.reference.ndim == 1:
+            return self.reference
+        then: IntArray = self.reference.reshape(-1, BINS).sum(axis=0)
+        return then
 
     @property
     def beside(self) -> "SliceWindow":
@@ -142,7 +149,7 @@ class SliceWindow:
         And (b,) what a quantile in each of these bins is answered with.
         """
         filled = np.flatnonzero(self.magnitudes != 0)
-        by_group = self.groups.take(filled, axis=-1).sum(axis=1)
+        by_group = self.groups.take(filled, axis=-1).reshape(len(self.groups), -1, len(filled)).sum(axis=1)
         held = by_group[by_group.any(axis=1)]
         return np.cumsum(self.magnitudes[filled] - held, axis=1), QUANTILE_VALUES[filled]
 
@@ -158,8 +165,8 @@ class SliceWindow:
         g = len(cumulated)
         if g < MIN_GROUPS:
             return None
-        ranks = (level * (cumulated[:, -1] - 1)).astype(np.int64) + 1
-        values = answers[np.count_nonzero(cumulated < ranks[:, None], axis=1)]
+        ranks = [int(level * (n - 1)) + 1 for n in cumulated[:, -1].tolist()]
+        values = answers[[int(one.searchsorted(rank)) for one, rank in zip(cumulated, ranks, strict=True)]]
         if not values.all():
             return None
         logs = np.log(values)
@@ -169,3 +176,9 @@ class SliceWindow:
 def has_signal(counts: IntArray) -> bool:
     """Whether any |log-ratio| of `counts` (…, 4098) exceeds float noise."""
     return bool(counts[..., _SIGNAL_BIN:].any())
+
+
+def cells_have_signal(index: IntArray) -> bool:
+    """The same of the flat indices, in ascending order, of the `counts` that are not 0."""
+    # The last is the largest of its row: nearly always it alone tells.
+    return any(bool((some % BINS >= _SIGNAL_BIN).any()) for some in (index[-1:], index))

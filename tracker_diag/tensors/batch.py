@@ -191,7 +191,12 @@ class TokenBatch:
     @once
     def tool_output(self) -> Array:
         """(N,) True on what a tool or the environment said: response that was not sampled, after a sampled token."""
-        return self.response_mask & ~self.model_mask & (self.running_count(self.model_mask) > 0)
+        return self.response_mask & ~self.model_mask & (self.model_count > 0)
+
+    @once
+    def model_count(self) -> Array:
+        """(N,) model tokens from the start of each token's sequence up to and with it."""
+        return self.running_count(self.model_mask)
 
     @once
     def sequences(self) -> int:

@@ -5,6 +5,7 @@ a detector to tell noise from change. What detectors read shares no token with t
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ class Fresh:
     """Counts by slice of `context`, each kept until there are `needed` tokens: one step's as a rule."""
 
     def __init__(self, groups: int, needed: int) -> None:
-        self._counts = np.zeros((ROWS, groups, 2, BINS), np.int64)
+        self._shape = (groups, 2, BINS)
+        self._counts = [np.zeros(self._shape, np.int64) for _ in range(ROWS)]
         self._tokens = np.zeros(ROWS, np.int64)
         self._needed = needed
         self._told: set[str] = set()
@@ -34,26 +36,29 @@ class Fresh:
 
     def add(self, cells: tuple[IntArray, IntArray]) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`."""
-        add_sparse(self._counts, cells)
-        of_slice = cells[0] // (self._counts.size // ROWS)
-        self._tokens += np.bincount(of_slice, cells[1], ROWS).astype(np.int64)
+        (index, count), size = cells, self._counts[0].size
+        ends = np.searchsorted(index, size * np.arange(ROWS + 1))
+        for row, (start, end) in enumerate(pairwise(ends)):
+            add_sparse(self._counts[row], (index[start:end] - row * size, count[start:end]))
+            self._tokens[row] += int(count[start:end].sum())
 
     def take(self) -> dict[str, SliceWindow]:
         """Those slices that have enough tokens, which are forgotten with it."""
         found: dict[str, SliceWindow] = {}
         for row, name in enumerate(CONTEXT):
             if self._tokens[row] >= self._needed and name not in self._told:
-                found[name] = SliceWindow(self._counts[row].copy())
-                self._counts[row], self._tokens[row] = 0, 0
+                found[name] = SliceWindow(self._counts[row])
+                self._counts[row], self._tokens[row] = np.zeros(self._shape, np.int64), 0
                 self._told.add(name)
         return found
 
     def clear(self) -> None:
         """Forget all of it."""
-        self._counts[:], self._tokens[:] = 0, 0
+        self._counts = [np.zeros(self._shape, np.int64) for _ in range(ROWS)]
+        self._tokens[:] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cells": [pack(part) for part in sparse(self._counts)], "told": sorted(self._told)}
+        return {"cells": [pack(part) for part in sparse(np.stack(self._counts))], "told": sorted(self._told)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()

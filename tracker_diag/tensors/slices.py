@@ -108,7 +108,7 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     if "env" in given:
         rows["env"] = _named(batch, "env", names)
     return {
-        dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32)
+        dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
         if xp is np
         else xp.where(batch.model_mask, row, size(dimension)).to(xp.int32)
         for dimension, row in rows.items()
@@ -132,9 +132,8 @@ def _named(batch: TokenBatch, dimension: Literal["tool", "env"], names: Names) -
 def _since_result(batch: TokenBatch, tool: Array, resulted: Array) -> Array:
     """(N,) 0 on the first `FIRST` model tokens after a tool result, 1 on later ones, 2 before any result."""
     xp = namespace(tool)
-    model = batch.running_count(batch.model_mask)
-    at_result = batch.running_max(xp.where(tool, model, 0))
-    later = model - at_result > FIRST
+    at_result = batch.running_max(xp.where(tool, batch.model_count, 0))
+    later = batch.model_count - at_result > FIRST
     return xp.where(resulted, later * np.int32(1), 2)
 
 

@@ -13,7 +13,8 @@ from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
 from tracker_diag.stats.histogram import BINS
-from tracker_diag.stats.tails import SliceWindow, has_signal
+from tracker_diag.stats.once import once
+from tracker_diag.stats.tails import SliceWindow, cells_have_signal
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, SEQUENCE_ROWS, Observation, rows_of
@@ -27,13 +28,6 @@ _APART: dict[str, tuple[Dimension, ...]] = {
 """Dimensions that do not divide a slice."""
 
 
-def by_group(counts: IntArray) -> dict[str, IntArray]:
-    """(GROUPS, 2, 4098) of each slice of `context`, and of `all`, from (2 × GROUPS, 2, 4098)."""
-    parts = counts.reshape(len(CONTEXT), GROUPS, 2, BINS)
-    by_slice: dict[str, IntArray] = dict(zip(CONTEXT, parts, strict=True))
-    return by_slice | {ALL: parts.sum(axis=0)}
-
-
 @dataclass(frozen=True)
 class _Step:
     """One step of the window; of its counts the cells that are not 0, since most are."""
@@ -42,6 +36,11 @@ class _Step:
     of_sequences: tuple[IntArray, IntArray]
     floats: list[Float64Array]
     """Those of `Observation.floats`."""
+
+    @once
+    def signal(self) -> bool:
+        """Whether any ratio differs from 1 by more than float noise."""
+        return cells_have_signal(self.cells["context"][0])
 
     @classmethod
     def of(cls, observed: Observation) -> "_Step":
@@ -82,6 +81,8 @@ class PairWindow:
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
+        self._then: list[IntArray] = []
+        """Counts (4098,) of |r| in the reference period of each slice of `context` and of `all`, while it stands."""
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
         self._fresh_cells: dict[Dimension, FreshCells] = {}
 
@@ -98,7 +99,7 @@ class PairWindow:
             one.begin()
         self._count(step)
         self._in_reference = False
-        if observed.signal:
+        if step.signal:
             self.with_signal += 1
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
             self._in_reference = self.with_signal > self._burn_in and not done
@@ -126,12 +127,13 @@ class PairWindow:
                 if dimension not in self._fresh_cells:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
                 self._fresh_cells[dimension].add(step.cells[dimension])
-        self.signal = has_signal(self.total["context"])
+        self.signal = any(one.signal for one in self._recent)
 
     def _refer(self, step: _Step) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
         if self._in_reference:
             _add(self.baseline, step.cells)
+            self._then = []
             self._reference_tokens += int(step.cells["context"][1].sum())
 
     def rebaseline(self) -> None:
@@ -141,7 +143,7 @@ class PairWindow:
         self._of_sequences[:] = 0
         for one in self._all_fresh:
             one.clear()
-        self.baseline, self._reference_steps, self._reference_tokens = {}, 0, 0
+        self.baseline, self._then, self._reference_steps, self._reference_tokens = {}, [], 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
 
     @property
@@ -160,7 +162,7 @@ class PairWindow:
         """The window of each slice that has tokens, of those in `only` if that is given, and of all of `context`."""
         found = dict(self.context)
         for dimension in DIMENSIONS:
-            if dimension != "context" and dimension in self.total:
+            if dimension != "context" and dimension in self.total and _asks(only, dimension):
                 counts, reference = self.total[dimension], self.baseline.get(dimension)
                 for name, row in names.slices(dimension).items():
                     if (only is None or name in only) and counts[row].any():
@@ -201,20 +203,24 @@ class PairWindow:
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
         applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1]]
-        then = self.baseline["context"].reshape(len(CONTEXT), GROUPS, 2, BINS) if self.baseline else None
-        reference = [None] * 3 if then is None else [*then, then]
+        groups = self.total["context"].reshape(len(CONTEXT), GROUPS, 2, BINS)
+        counts = groups.sum(axis=1)
+        if self.baseline and not self._then:
+            then = self.baseline["context"].reshape(len(CONTEXT), -1, BINS).sum(axis=1)
+            self._then = [*then, then.sum(axis=0)]
         self._context = {
             name: SliceWindow(
-                groups,
+                groups[i] if i < len(CONTEXT) else groups.swapaxes(0, 1),
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
                 applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
-                reference[i],
+                self._then[i] if self._then else None,
                 self._pair == "reference",
                 self._clip,
+                counts[i] if i < len(CONTEXT) else counts.sum(axis=0),
             )
-            for i, (name, groups) in enumerate(by_group(self.total["context"]).items())
+            for i, name in enumerate((*CONTEXT, ALL))
         }
         return self._context
 
@@ -235,7 +241,7 @@ class PairWindow:
         steps = [_step_of(one) for one in state["recent"]]
         self._recent.clear()
         self._recent.extend(steps)
-        self.total, self.baseline, self._context, self.signal = {}, {}, {}, False
+        self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
         self._of_sequences[:] = 0
         for step in self._recent:
             self._count(step)
@@ -249,6 +255,11 @@ class PairWindow:
             if dimension in state["fresh_cells"]:
                 self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
                 self._fresh_cells[dimension].load_state_dict(state["fresh_cells"][dimension])
+
+
+def _asks(only: Collection[str] | None, dimension: Dimension) -> bool:
+    """Whether any slice of `dimension` is among those asked for."""
+    return only is None or any(name.startswith(f"{dimension}:") for name in only)
 
 
 def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, tuple[IntArray, IntArray]]) -> None:

@@ -24,8 +24,11 @@ class ThresholdReader(Reader):
 
     def read(self, observed: Observed) -> None:
         now = self._series.now
-        unseen = now is None or any(
-            limit is not None and abs(now.value - limit) < now.quantum / 2 for limit in (self._above, self._below)
+        unseen = now is None or (
+            now.quantum > 0  # as few values have
+            and any(
+                limit is not None and abs(now.value - limit) < now.quantum / 2 for limit in (self._above, self._below)
+            )
         )
         self.holds = None if now is None or unseen else outside(now.value, self._above, self._below)
 
