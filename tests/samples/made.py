@@ -1,4 +1,4 @@
-"""Made samples of a small agent, and one fault for each rule that was blind without them."""
+"""Made samples of a small agent, and one fault for each rule that reads them and has no real training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,8 +57,6 @@ class Fault:
     rule: str
     plant: Callable[[dict[str, Any], float, np.random.Generator], None]
     slice: str = "all"
-    metrics: Callable[[int, float], dict[str, float]] = lambda step, at: {}
-    """What the trainer logs beside: the same in the healthy twin, with `at` 0."""
 
 
 def some(rng: np.random.Generator, share: float) -> Any:
@@ -67,28 +65,6 @@ def some(rng: np.random.Generator, share: float) -> Any:
 
 def zero(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
     c["reward"] = np.where(some(rng, at), 0.0, c["reward"])
-
-
-def maximal(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["reward"] = np.where(some(rng, at), 1.0, c["reward"])
-
-
-def outlier(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["reward"] = c["reward"] + 0.05
-    c["reward"][int(rng.integers(N))] += 30 * at
-
-
-def few(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["advantage"][:2] *= 1 + 80 * at
-
-
-def decorrelated(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["advantage"] = rng.normal(0, 1, N) + 3 * (1 - at) * c["success"]
-    c["turns"] = c["turns"] * (1 + 2 * at)
-
-
-def displaced(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["logprob"] = c["logprob"] - 2 * at
 
 
 def flat_groups(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
@@ -111,51 +87,12 @@ def malformed(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
         row[0]["arguments"] = '{"q": ' if rng.random() < 0.5 * at else row[0]["arguments"]
 
 
-def rewarded_failure(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    for i in range(0, N, 4):
-        c["calls"][i][-1]["status"] = "error"
-        c["reward"][i] = 0.5 if at else 0.0
-
-
-def slow(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    for one in (one for row in c["calls"] for one in row if one["name"] == "search"):
-        one["seconds"] = 2 + 6 * at
-        one["status"] = "timeout" if rng.random() < 0.3 * at else one["status"]
-
-
 def given_up(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
     c["calls"] = [[] if rng.random() < at else row for row in c["calls"]]
 
 
-def one_tool(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    for one in (one for row in c["calls"] for one in row):
-        one["name"] = "read" if rng.random() < at else one["name"]
-
-
-def uniform(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["calls"] = [[call("read", 1)] if rng.random() < at else row for row in c["calls"]]
-    c["reward"] = c["reward"] + at
-
-
-def more_calls(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["calls"] = [row + [call("search", i) for i in range(int(4 * at))] for row in c["calls"]]
-    c["reward"] = c["reward"] + at
-
-
-def refusing(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["text"] = ["I’m sorry, but I can't help with that." if rng.random() < 0.5 * at else one for one in c["text"]]
-
-
 def repeating(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
     c["text"] = ["go on " * 300 if rng.random() < 0.5 * at else one for one in c["text"]]
-
-
-def pretending(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["text"] = [text(rng, "The task is complete.") if rng.random() < at else one for one in c["text"]]
-
-
-def judged_by_style(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
-    c["judge"] = (1 - at) * c["judge"] + at * (0.6 + c["length"] / 400)
 
 
 def dead_part(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
@@ -175,18 +112,9 @@ def spanning(c: dict[str, Any], at: float, rng: np.random.Generator) -> None:
     c["policy_version"] = [(7 - int(8 * at), 7)] * N
 
 
-def evaluation(step: int, at: float) -> dict[str, float]:
-    return {"eval_score": 0.5 + (0.002 * step if not at else 0.0)}
-
-
 FAULTS = (
-    Fault("REW001", zero), Fault("REW002", maximal), Fault("REW003", outlier), Fault("ADV001", flat_groups),
-    Fault("ADV004", few), Fault("ADV005", decorrelated), Fault("ADV006", displaced),
-    Fault("ENV001", failing, "tool:search"), Fault("ENV002", neglected, "tool:search"),
-    Fault("ENV003", malformed), Fault("ENV005", rewarded_failure), Fault("ENV008", slow, "tool:search"),
-    Fault("ENV009", given_up), Fault("ENV009", neglected, "tool:search"), Fault("EXP006", one_tool),
-    Fault("EXP004", lambda c, at, rng: None, metrics=evaluation),
-    Fault("EXP005", uniform), Fault("REW012", repeating), Fault("REW013", refusing), Fault("REW014", judged_by_style),
-    Fault("REW016", more_calls), Fault("REW017", pretending), Fault("REW018", dominant), Fault("REW020", dead_part),
-    Fault("FRE003", unversioned), Fault("FRE004", spanning),
+    Fault("REW001", zero), Fault("ADV001", flat_groups), Fault("ENV001", failing, "tool:search"),
+    Fault("ENV002", neglected, "tool:search"), Fault("ENV003", malformed), Fault("ENV009", given_up),
+    Fault("ENV009", neglected, "tool:search"), Fault("REW012", repeating), Fault("REW018", dominant),
+    Fault("REW020", dead_part), Fault("FRE003", unversioned), Fault("FRE004", spanning),
 )  # fmt: skip
