@@ -190,8 +190,16 @@ def test_a_name_that_only_looks_canonical_yields_to_the_frameworks_own():
 
 
 def test_what_the_diagnostics_log_is_never_read_back():
-    keys = ["diag/policy/all/kl", "diag/reward", "diag/rule/POL001"]
+    keys = ["diag/policy/all/kl", "diag/reward", "diag/rule/POL001", "diag/samples/of_no_such_name"]
     assert key_map(keys).unmapped == tuple(keys)
+
+
+def test_what_was_counted_of_samples_stands_in_for_what_the_trainer_does_not_log():
+    row = {"diag/samples/reward": 0.5, "diag/samples/tool_calls:search": 2.0}
+    assert key_map(row).values(row) == {"reward": 0.5, "tool_calls:search": 2.0}
+    both = row | {"reward": 0.25}
+    assert key_map(both).values(both) == {"reward": 0.25, "tool_calls:search": 2.0}
+    assert key_map(both).values(row) == {"tool_calls:search": 2.0}  # nor in a row in which the trainer has none
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ def recognise(keys: Iterable[str]) -> str | None:
 def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
     """What `keys` stand for, in `framework` if given, else in the one that they are recognised as.
 
+    Of what the diagnostics have logged, what they counted of samples is read, where the trainer has none of it.
+
     Raises:
         UnknownName: there are no aliases for `framework`.
 
@@ -173,6 +175,11 @@ def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
     for key in keys:
         if not key.startswith(registry.PREFIX) and (found := matcher.find(key, len(mapped))):
             mapped[key] = found
+    theirs = {found.name for found in mapped.values()}
+    for key in keys:  # what was counted of samples stands in for what the trainer does not log
+        name = key.removeprefix(SAMPLES)
+        if name != key and name not in theirs and registry.canonical(name) == name:
+            mapped[key] = Mapped(name, rank=2 * _LAST)
     unmapped = tuple(key for key in keys if key not in mapped)
     return KeyMap(framework and matcher.file.framework, mapped, unmapped, frozenset(unmapped))
 
@@ -219,6 +226,9 @@ class _Matcher:
         scale, offset = alias.transform.line
         return Mapped(member or name, scale, offset, place * _STEP + order, alias.note)
 
+
+SAMPLES = f"{registry.PREFIX}samples/"
+"""What the keys begin with that `samples` is logged under."""
 
 _STEP = 1_000_000
 _LAST = 1_000 * _STEP

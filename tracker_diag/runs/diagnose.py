@@ -20,7 +20,7 @@ from tracker_diag.rules.model import Severity
 from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.judge import Judge
-from tracker_diag.runs.live import LiveFinding, is_ours, statistics, told
+from tracker_diag.runs.live import LiveFinding, is_metric, statistics, told
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
 
@@ -142,7 +142,7 @@ def diagnose(
         raise UnknownName("framework", framework, frameworks())
     run = read_run(run) if isinstance(run, str) else run
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
-    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
+    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if is_metric(key)), framework)
     algorithm = algorithm or algorithm_of(run.config)
     settings = GrowthSettings.for_run(len(rows))
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)

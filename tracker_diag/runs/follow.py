@@ -23,7 +23,7 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis, elapsed
 from tracker_diag.runs.judge import Judge
-from tracker_diag.runs.live import is_ours, statistics
+from tracker_diag.runs.live import is_metric, is_ours, statistics
 from tracker_diag.runs.sources.run import FinishedRun
 
 QUIET = 5.0
@@ -139,7 +139,7 @@ class Follower:
 
     def _row(self, judge: Judge, step: int, row: dict[str, float]) -> list[Notice]:
         again = self._last is not None and step == self._last[0]
-        self._keys = self._keys.covering([key for key in row if not is_ours(key)])
+        self._keys = self._keys.covering([key for key in row if is_metric(key)])
         self._pairs |= {key.pair for key, _ in statistics(row)}
         self.own = self.own or any(map(is_ours, row))
         self.judged += not again

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracker_diag.metrics.aliases import SAMPLES
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
@@ -35,6 +36,11 @@ class LiveFinding:
 def is_ours(key: str) -> bool:
     """Whether a key is one of the diagnostics' own."""
     return key.startswith(PREFIX)
+
+
+def is_metric(key: str) -> bool:
+    """Whether a key may stand for a metric of the trainer: one of its own, or what was counted of samples."""
+    return not is_ours(key) or key.startswith(SAMPLES)
 
 
 def statistics(row: Mapping[str, float]) -> Iterator[tuple[StatKey, Scalar]]:
