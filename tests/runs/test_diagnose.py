@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tracker_diag import Monitor
+from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.cli.app import app
 from tracker_diag.errors import UnknownName
 from tracker_diag.report.console import plain
@@ -41,6 +43,21 @@ def healthy(rng, steps=200):
         }
         for step in range(steps)
     ]
+
+
+def test_a_folder_of_a_run_that_had_samples_says_what_the_run_itself_has_said(rng, tmp_path):
+    monitor = Monitor([JsonlBackend(tmp_path / "run")])
+    for step in range(150):
+        good = 0.2 + 0.6 * min(step, 60) / 60 if step < 100 else 0.1
+        monitor.samples(reward=good + 0.05 * rng.normal(size=64), success=rng.random(64) < good)
+        monitor.log({"loss": 0.1 + 0.01 * rng.normal()}, step)
+    live = monitor.close()
+    found = diagnose(str(tmp_path / "run")).summary
+    assert (found.first_break.rule.id, found.first_break.onset) == (live.first_break.rule.id, live.first_break.onset)
+    assert {(one.rule.id, one.onset, one.fired) for one in found.findings} >= {
+        (one.rule.id, one.onset, one.fired) for one in live.findings if one.rule.link == "outcome"
+    }
+    assert "OUT001" in {one.rule.id for one in found.findings}
 
 
 def test_a_nan_is_found_and_costs_what_came_after_it(rng):
