@@ -33,6 +33,8 @@ class Run:
     """(n,) how much of what there is to learn has been learnt, from 0 to 1."""
     config: dict[int, dict[str, object]] = field(default_factory=dict)
     """Settings, by the row from which on they are so."""
+    mastered: bool = False
+    """Whether the model could do nearly all of it before; such a run logs what share it solves."""
 
     def __len__(self):
         return len(self.steps)
@@ -60,6 +62,8 @@ class Draw:
 
     def __init__(self, rng, n, stalled=False, from_zero=False):
         self.rng, self.n, self.stalled, self.from_zero = rng, n, stalled, from_zero
+        self.mastered = False
+        """Whether the model could do nearly all of it before."""
         self.phi, self.size = rng.uniform(0.3, 0.9), rng.uniform(0.6, 1.4)
 
     def noise(self, heavy=False):
@@ -87,6 +91,8 @@ def healthy(algorithm, rng, rows=ROWS):
     interval = 10 if rng.random() < 0.25 else 1
     run = whole(algorithm, rng, interval * np.arange(rows))
     always = {"reward", "loss", "grad_norm", "kl", "entropy"}
+    if run.mastered:  # where the ceiling is only the author's knowledge OUT003 speaks, and should
+        always |= {"success_rate"}
     run.series = {name: values for name, values in run.series.items() if name in always or rng.random() < 0.75}
     if rng.random() < 0.2:
         for values in run.series.values():
@@ -103,12 +109,15 @@ def whole(algorithm, rng, steps, stalled=False, from_zero=False):
     """
     draw = Draw(rng, len(steps), stalled, from_zero)
     make = _preferences if algorithm == "dpo" else _fine_tuning if algorithm == "sft" else _reinforcement
-    return Run(algorithm, steps, *make(draw, steps, algorithm))
+    run = Run(algorithm, steps, *make(draw, steps, algorithm))
+    run.mastered = draw.mastered
+    return run
 
 
 def _progress(draw, t):
     """(n,) from 0 to 1: a take-off, steady progress, two stages, or a model that could do nearly all before."""
     kind, end = 3 if draw.stalled else draw.rng.integers(4), max(t[-1], 1)
+    draw.mastered = kind == 3 and not draw.stalled
     if kind == 0:
         return 1 / (1 + np.exp(-(t - draw.between(20, 20 + 0.4 * end)) / draw.between(8, 60)))
     if kind == 1:
@@ -121,8 +130,8 @@ def _progress(draw, t):
 
 def _reinforcement(draw, t, algorithm):
     learnt, n = _progress(draw, t), draw.n
-    low = draw.between(0.05, 0.4)
-    high = low + draw.between(0.2, 0.55)
+    low = draw.between(0.8, 0.9) if draw.mastered else draw.between(0.05, 0.4)
+    high = low + (0.08 if draw.mastered else draw.between(0.2, 0.55))
     solved = low + (high - low) * learnt
     scale, offset = [(1, 0), (10, 0), (2, -1), (4, -2)][draw.rng.integers(2 if draw.from_zero else 4)]
     grows = 1 + draw.between(-0.2, 0.9) * learnt
