@@ -26,7 +26,7 @@ def run_checks(tmp_path, migrated_mlflow):
     """Runs `<framework>/checks.py` with the framework's own modules; `stand_ins` are libraries it imports besides."""
 
     def run(framework, folders=(), stand_ins=(), plugins=""):
-        path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent]
+        path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent, Path(__file__).parent / framework]
         for folder in (framework, *folders, "shared"):
             assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
             path.append(FRAMEWORKS / folder)
