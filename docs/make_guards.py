@@ -70,6 +70,8 @@ def part(runs: Sequence[Run]) -> str:
         run | {"guard": "no guard, and a tool whose output stays narrow"} for run in runs if run["case"] == NARROW
     ]
     trl = [run for run in runs if run["case"] == "TRL, learning rate"]
+    healthy = [run for run in runs if run["case"] == "TRL, healthy"]
+    acted = sum(bool(run["acted"]) for run in healthy)
     return "\n".join(
         [
             BEGIN,
@@ -81,6 +83,8 @@ def part(runs: Sequence[Run]) -> str:
             "GRPO of TRL:",
             "",
             *_table(trl, ("reward", "logged", "p95", "ess", "reference p95")),
+            "",
+            f"All of these guards at once, in {len(healthy)} healthy runs of TRL: one of them acted in {acted}.",
             "",
             END,
         ]
