@@ -14,7 +14,7 @@ MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$
 # Three workers for two cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: frameworks demo test test-long check lint types fast chaos faults alerts docs evidence bench screenshots clean
+.PHONY: frameworks demo test test-long check lint types fast chaos faults alerts docs evidence guards-study bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -52,6 +52,9 @@ docs: $(VENV)/.dev  ## the generated pages
 
 evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about half an hour
 	$(BIN)/python docs/make_evidence.py
+
+guards-study: $(VENV)/.dev  ## what guards do to training, docs/guards.json; half an hour, and it goes on where it was stopped
+	OMP_NUM_THREADS=1 TRACKER_DIAG_QUIET=1 $(BIN)/python -W ignore docs/make_guards.py
 
 bench: $(VENV)/.dev  ## the benchmark table, build/bench.json and docs/performance.md
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/bench.py

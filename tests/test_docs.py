@@ -21,6 +21,7 @@ def test_the_metrics_page_is_up_to_date():
 
 
 EVIDENCE = runpy.run_path(str(ROOT / "docs" / "make_evidence.py"))
+GUARDS = runpy.run_path(str(ROOT / "docs" / "make_guards.py"))
 SIMULATED = json.loads((ROOT / "docs" / "simulated.json").read_text())
 
 
@@ -28,6 +29,13 @@ def test_the_evidence_page_is_made_from_its_results():
     runs = json.loads((ROOT / "docs" / "evidence.json").read_text())
     assert (ROOT / "docs" / "evidence.md").read_text() == EVIDENCE["page"](runs, SIMULATED), "run `make evidence`"
     assert {(run["arm"], run["seed"]) for run in runs} == {(arm, seed) for arm in ARMS for seed in range(4)}
+
+
+def test_what_guards_do_to_training_is_told_from_its_results():
+    runs = json.loads((ROOT / "docs" / "guards.json").read_text())
+    assert GUARDS["part"](runs) in (ROOT / "docs" / "guards.md").read_text(), "run `make guards-study`"
+    told = {(run["case"], run["guard"], run["seed"]) for run in runs}
+    assert len(told) == len(runs) == 8 * 15
 
 
 @pytest.mark.parametrize("row", SIMULATED["healthy"], ids=lambda row: row["algorithm"])

@@ -7,6 +7,8 @@ Up to 0.8 verl looks for no plugins; there name it in the environment of the job
 The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known,
 v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the driver, after the advantages are there,
 with the response mask as it was before rejection sampling.
+
+Guards stand in a file that the setting `+tracker_diag.guards=guards.yaml` names; docs/guards.md says what reaches verl.
 """
 
 import logging
@@ -20,6 +22,7 @@ from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_befo
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 from tracker_diag.metrics.series import Pair
+from tracker_diag_verl.guarded import Guarded
 
 __all__ = ["SEES", "TESTED", "attach"]
 
@@ -53,6 +56,9 @@ BYPASS = (
     "rollout_correction.bypass_mode takes the rollout's log-probabilities for the trainer's own: no signal of trainer "
     "against rollout engine, by construction. Set bypass_mode=False."
 )
+
+GUARDS = "tracker_diag.guards"
+"""The setting that names the file of guards."""
 
 _ACTOR = "actor_rollout_ref.actor."
 _ADVANTAGES = {
@@ -96,6 +102,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
         watch.metrics()
         watch.tensors()
+        watch.trainer()
         if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
             _log.warning(NO_ROLLOUT)
         elif settings.get("algorithm.rollout_correction.bypass_mode"):
@@ -107,7 +114,8 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
     both = settings.get(f"{_ACTOR}clip_ratio")
     clip = clip_range(*(settings.get(f"{_ACTOR}clip_ratio_{side}") or both for side in ("low", "high")))
     gspo = settings.get(f"{_ACTOR}policy_loss.loss_mode") == "gspo"
-    return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=clip)
+    guards = settings.get(GUARDS)
+    return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=clip, guards=str(guards) if guards else ())
 
 
 def _blind(settings: Mapping[str, object]) -> dict[Pair, str]:
@@ -139,6 +147,7 @@ class _Watch:
         """By sequence, whether it is a later output of its session; None where no session has several."""
         self._before_rejection: Any = None
         """The batch's tensors, as they were when the old log-probabilities had come."""
+        self._guarded = Guarded(monitor) if monitor.guards.guards else None
 
     def metrics(self) -> None:
         """Hear what the trainer logs, and that it ends."""
@@ -146,6 +155,11 @@ class _Watch:
         self._hooks.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
         end = "finish" if hasattr(Tracking, "finish") else "__del__"  # up to 0.8
         self._hooks.callback(before(Tracking, end, (), self._on_finish, self._monitor))
+
+    def trainer(self) -> None:
+        """Have the trainer do what guards decide, if there are any."""
+        if self._guarded:
+            self._guarded.look(self._hooks)
 
     def tensors(self) -> None:
         """See the batch, in the trainers that this process has loaded."""
@@ -200,6 +214,8 @@ class _Watch:
             self._observe(earlier, earlier["response_mask"], {})
         self._step = int(given["step"])
         self._monitor.log(given["data"], self._step)
+        if self._guarded:
+            self._guarded.decide()
 
     def _on_finish(self, given: Mapping[str, Any]) -> None:
         if id(given["self"]) == self._tracking:

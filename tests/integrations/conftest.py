@@ -29,7 +29,7 @@ def run_checks(tmp_path, migrated_mlflow):
     """
 
     def run(framework, folders=(), stand_ins=(), plugins="", *, file="checks.py", release=None, **variables):
-        path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent]
+        path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent, Path(__file__).parent / framework]
         for folder in (*([release] if release else []), framework, *folders, "shared"):
             assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
             path.append(FRAMEWORKS / folder)

@@ -8,17 +8,20 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tracker_diag.demo.policy import Policy, Rollout, play, score, warm_policy
+from tracker_diag.demo.policy import Rollout, play, score, warm_policy
 from tracker_diag.demo.world import draw_task
+from tracker_diag.guards.decision import Decision
 from tracker_diag.tensors.batch import Tensors
 
 PROMPTS, GROUP = 16, 8
 FLAT_STEPS, RAMP_END = 80, 300
 CLIP = 0.2
+UNGUARDED = Decision()
 
 
 @dataclass(frozen=True)
@@ -76,77 +79,106 @@ class TrainingStep:
         }
 
 
-def train(arm: Arm, seed: int, steps: int) -> Iterator[TrainingStep]:
-    """Run GRPO on one core; the same arm, seed and machine give the same run bit for bit."""
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
-    rng = random.Random(seed)
-    policy, sampler = warm_policy(), warm_policy()
-    reference = copy.deepcopy(policy)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=arm.learning_rate[0])
-    past: deque[dict[str, Tensor]] = deque(maxlen=max(arm.lag) + 1)
+class Training:
+    """One run of GRPO on one core; the same arm, seed and machine give the same run bit for bit.
 
-    for step in range(steps):
+    A copy by `copy.deepcopy` goes on as the run itself would.
+    """
+
+    def __init__(self, arm: Arm, seed: int) -> None:
+        torch.set_num_threads(1)
+        torch.manual_seed(seed)
+        self.arm = arm
+        self.policy = warm_policy()
+        self._sampler, self._reference = warm_policy(), copy.deepcopy(self.policy)
+        self._optimizer = torch.optim.Adam(self.policy.parameters(), lr=arm.learning_rate[0])
+        self._past: deque[dict[str, Tensor]] = deque(maxlen=max(arm.lag) + 1)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._rng = random.Random(seed)
+
+    def step(self, step: int, decision: Decision = UNGUARDED) -> TrainingStep:
+        """A batch of rollouts and an update with it, done as guards have decided after the step before."""
+        arm = self.arm
         ramp = min(max(step - FLAT_STEPS, 0) / (RAMP_END - FLAT_STEPS), 1.0)
 
-        def at(start: float, end: float, ramp: float = ramp) -> float:
+        def at(start: float, end: float) -> float:
             return start + (end - start) * ramp
 
-        past.append(copy.deepcopy(policy.state_dict()))
-        lag = min(round(at(*arm.lag)), len(past) - 1)
-        sampler.load_state_dict(past[-1 - lag])
-        if arm.refresh_reference and step % arm.refresh_reference == 0:
-            reference.load_state_dict(policy.state_dict())
-        for group in optimizer.param_groups:
-            group["lr"] = at(*arm.learning_rate)
+        if decision.rollback_to:
+            self.load(Path(decision.rollback_to.path))
+        self._past.append(copy.deepcopy(self.policy.state_dict()))
+        lag = min(round(at(*arm.lag)), len(self._past) - 1)
+        self._sampler.load_state_dict(self._past[-1 - lag])
+        if decision.refresh_reference or (arm.refresh_reference and step % arm.refresh_reference == 0):
+            self._reference.load_state_dict(self.policy.state_dict())
+        for group in self._optimizer.param_groups:
+            group["lr"] = at(*arm.learning_rate) * decision.lr_factor
 
-        share, width = at(0.15, arm.share), at(0.05, arm.width)
-        prompts = [draw_task(rng, share) for _ in range(PROMPTS)]
+        share = at(0.15, arm.share) * min(decision.tool_weights.values(), default=1.0)
+        prompts = [draw_task(self._rng, share) for _ in range(PROMPTS)]
         tasks = [task for task in prompts for _ in range(GROUP)]
-        rollout = play(sampler, tasks, width, rng, generator)
+        rollout = play(self._sampler, tasks, at(0.05, arm.width), self._rng, self._generator)
         with torch.no_grad():
-            logprobs, entropy = score(policy, rollout.tokens)
-            ref_logprobs, _ = score(reference, rollout.tokens)
-        loss, grad_norm, clip_fraction = _update(policy, optimizer, rollout, arm.clips, generator)
+            logprobs, entropy = score(self.policy, rollout.tokens)
+            ref_logprobs, _ = score(self._reference, rollout.tokens)
 
         mask = rollout.is_model
-        drift = (ref_logprobs - logprobs)[mask]
         metrics = {
             "reward": rollout.reward.mean().item(),
-            "loss": loss,
-            "kl": (drift.expm1() - drift).mean().item(),  # k3 (Schulman 2020) against the reference
+            "kl": _k3(logprobs, ref_logprobs)[mask].mean().item(),
             "entropy": entropy[mask].mean().item(),
-            "grad_norm": grad_norm,
             "response_length": rollout.is_response.sum(1).float().mean().item(),
         }
-        if arm.clips:
-            metrics["clip_fraction"] = clip_fraction
-        yield TrainingStep(step, rollout, logprobs, ref_logprobs, metrics)
+        if decision.stop is None and not decision.skip_batch:
+            metrics |= self._update(rollout, ref_logprobs, decision.kl_coef or 0.0)
+        return TrainingStep(step, rollout, logprobs, ref_logprobs, metrics)
+
+    def save(self, file: Path) -> None:
+        """Policy and optimizer, for a later `load`."""
+        torch.save({"policy": self.policy.state_dict(), "optimizer": self._optimizer.state_dict()}, file)
+
+    def load(self, file: Path) -> None:
+        """Go on with what `save` wrote; the policies since then sample no more rollouts."""
+        state = torch.load(file)
+        self.policy.load_state_dict(state["policy"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._past.clear()
+
+    def _update(self, rollout: Rollout, ref_logprobs: Tensor, kl_coef: float) -> dict[str, float]:
+        """Two epochs over two random halves of the batch; mean loss, gradient norm and clip fraction."""
+        grouped = rollout.reward.view(-1, GROUP)
+        advantages = ((grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-4)).view(-1)
+        sums = torch.zeros(3)
+        for _ in range(2):
+            for half in torch.randperm(len(advantages), generator=self._generator).chunk(2):
+                mask = rollout.is_model[half]
+                logprobs, _ = score(self.policy, rollout.tokens[half])
+                ratio = (logprobs - rollout.sampler_logprobs[half])[mask].exp()
+                advantage = advantages[half, None].expand_as(mask)[mask]
+                surrogate = ratio * advantage
+                if self.arm.clips:
+                    surrogate = torch.minimum(surrogate, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+                loss = -surrogate.mean()
+                if kl_coef:
+                    loss = loss + kl_coef * _k3(logprobs, ref_logprobs[half])[mask].mean()
+                self._optimizer.zero_grad()
+                loss.backward()
+                norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
+                self._optimizer.step()
+                outside = ((ratio - 1).abs() > CLIP).float().mean()
+                sums += torch.stack([loss.detach(), norm, outside]) / 4
+        mean_loss, grad_norm, clip_fraction = sums.tolist()
+        found = {"loss": mean_loss, "grad_norm": grad_norm}
+        return found | {"clip_fraction": clip_fraction} if self.arm.clips else found
 
 
-def _update(
-    policy: Policy, optimizer: torch.optim.Optimizer, rollout: Rollout, clips: bool, generator: torch.Generator
-) -> tuple[float, float, float]:
-    """Two epochs over two random halves of the batch; mean loss, gradient norm and clip fraction."""
-    grouped = rollout.reward.view(-1, GROUP)
-    advantages = ((grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-4)).view(-1)
-    sums = torch.zeros(3)
-    for _ in range(2):
-        for half in torch.randperm(len(advantages), generator=generator).chunk(2):
-            mask = rollout.is_model[half]
-            logprobs, _ = score(policy, rollout.tokens[half])
-            ratio = (logprobs - rollout.sampler_logprobs[half])[mask].exp()
-            advantage = advantages[half, None].expand_as(mask)[mask]
-            surrogate = ratio * advantage
-            if clips:
-                surrogate = torch.minimum(surrogate, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
-            loss = -surrogate.mean()
-            optimizer.zero_grad()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
-            optimizer.step()
-            outside = ((ratio - 1).abs() > CLIP).float().mean()
-            sums += torch.stack([loss.detach(), norm, outside]) / 4
-    mean_loss, grad_norm, clip_fraction = sums.tolist()
-    return mean_loss, grad_norm, clip_fraction
+def train(arm: Arm, seed: int, steps: int) -> Iterator[TrainingStep]:
+    """All `steps` of a run that no guard watches."""
+    training = Training(arm, seed)
+    return (training.step(step) for step in range(steps))
+
+
+def _k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """KL to the reference by token, in nats (Schulman 2020)."""
+    drift = ref_logprobs - logprobs
+    return drift.expm1() - drift

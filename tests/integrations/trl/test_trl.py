@@ -332,10 +332,28 @@ def test_guards_raise_the_coefficient_save_and_say_what_is_out_of_reach(tmp_path
     assert any("guard refresh_reference: not done, not within reach of this trainer" in event for event in told)
 
 
-def test_several_processes_are_counted_together(tmp_path, zygote, free_port):
+@pytest.fixture
+def two_ranks(free_port):
+    """Variables of each of two processes that find each other."""
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
-    ranks = [world | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
-    first, second = zygote.run("ranks", tmp_path, ranks=ranks)
+    return [world | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
+
+
+def test_every_process_does_what_the_first_one_decides_though_it_found_nothing_itself(tmp_path, zygote, two_ranks):
+    first, second = zygote.run("guarded_ranks", tmp_path, ranks=two_ranks)
+    assert first["failures"] == second["failures"] == []
+    assert (first["found"], second["found"]) == (1, 0)
+    assert first["asked"] == second["asked"]
+    # Asked after each row, of which the last sums the training up; what is decided holds from the next step on.
+    decided = [["update", 0.25], ["update", 1.0]]
+    assert [one[:2] for one in first["asked"]] == [[None, 1.0], *decided, *[[None, 1.0]] * 4]
+    assert first["weights"] == second["weights"]
+    weights = first["weights"]
+    assert [weights[str(step)] == weights[str(step - 1)] for step in range(2, 7)] == [False, True, True, False, False]
+
+
+def test_several_processes_are_counted_together(tmp_path, zygote, two_ranks):
+    first, second = zygote.run("ranks", tmp_path, ranks=two_ranks)
     for run in (first, second):
         is_sound(run)
     assert counts(first, "reference") == counts(second, "reference")

@@ -23,7 +23,7 @@ from tracker_diag_trl import attach
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 from transformers.integrations import MLflowCallback
 
-from tracker_diag import Guard, Monitor, Rule
+from tracker_diag import AllReduce, Guard, Monitor, Rule
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.algorithm import algorithm_of
@@ -483,6 +483,34 @@ def ppo(folder):
 def ranks(folder):
     """One of several processes that train together."""
     return watched(grpo(folder, **SMALL, ddp_backend="gloo"))
+
+
+def guarded_ranks(folder):
+    """One of two processes that train together; the first alone finds its entropy too high, from step 2 on."""
+    limit = 0.0 if os.environ["RANK"] == "0" else 1e9
+    entropy = {"kind": "threshold", "series": {"metric": "entropy"}, "above": limit}
+    high = Rule(id="ACM001", title="Entropy", signals={"high": entropy}, condition="high", for_steps=2, summary="high")
+    actions = ({"do": "scale_lr", "bounds": (0.25, 0.25), "hold": 1}, {"do": "stop_update", "hold": 2})
+    guards = [Guard(act=True, **one) for one in actions]
+    trainer = grpo(folder, **SMALL | {"max_steps": 6}, ddp_backend="gloo")
+    monitor = Monitor(rules=[high], catalog=False, guards=guards, ranks=AllReduce())
+    attach(trainer, monitor=monitor)
+    hashes, asked, decide = {}, [], monitor.decide
+
+    class Hashes(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            hashes[state.global_step] = weights(trainer)
+
+    def decided(can):
+        decision = decide(can)
+        asked.append([decision.stop, decision.lr_factor, *decision.reasons])
+        return decision
+
+    monitor.decide = decided
+    trainer.add_callback(Hashes())
+    trainer.train()
+    found = [one for one in monitor.summary().findings if one.fired is not None]
+    return {"weights": hashes, "asked": asked, "found": len(found), "failures": monitor.failures}
 
 
 def version(folder):

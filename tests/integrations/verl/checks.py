@@ -2,8 +2,11 @@
 
 import inspect
 import json
+from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 
+import loops
 import mlflow
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from verl.trainer.ppo import ray_trainer, rollout_corr_helper
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import metrics as debug_metrics
+from verl.utils.skip import SkipManager
 from verl.utils.tracking import Tracking
 
 from tracker_diag import Monitor
@@ -346,3 +350,61 @@ def test_a_batch_that_cannot_be_read_is_counted_and_training_goes_on(tracking, r
     ray_trainer.compute_advantage(batch, adv_estimator="grpo", num_repeat=4)
     assert tracking.diag.health["integration_errors"] == 1
     assert "rollout_log" in caplog.text
+
+
+@pytest.fixture(params=["v0", "v1"])
+def fit(request, tmp_path, monkeypatch):
+    """Trains by verl's own loop, with guards as a file; gives what was done, and the events of the diagnostics."""
+    store = SimpleNamespace(kv_clear=lambda **given: None)
+    monkeypatch.setattr(trainer_base, "tq", store)
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_compute_advantage", lambda self, batch, metrics: batch)
+    monkeypatch.setattr(SkipManager, "init", lambda config: None)  # it reads rollouts from files, if asked to
+
+    def train(*guards, breaks=3, **settings):
+        folder = Path(mkdtemp(dir=tmp_path))
+        listed = [{"do": do, "on": {"rules": ["NUM004"]}, "act": True, **given} for do, given in guards]
+        if guards:
+            (folder / "guards.yaml").write_text(json.dumps({"guards": listed}))
+        did = getattr(loops, request.param)(folder, breaks, settings)
+        monitor = tracker_diag_verl._Watch.current._monitor
+        assert monitor.failures == []
+        did.events = [event for _, event in monitor.events]
+        did.folder, did.register = folder, monitor.guards.checkpoints.table().rows
+        return did
+
+    return train
+
+
+ALL = [*range(1, loops.STEPS + 1)]
+
+
+def test_a_guard_stops_training_with_the_step_after_which_is_saved_and_evaluated_as_the_last(fit):
+    did = fit(("stop_training", {}), save_freq=100, test_freq=100)
+    assert (did.updated, did.saved, did.evaluated) == ([1, 2, 3, 4], [4], [4])
+
+
+def test_a_state_is_saved_and_registered_and_an_evaluation_made_with_the_step_after(fit):
+    did = fit(("save_state", {}), ("reevaluate", {}))
+    assert (did.updated, did.saved, did.evaluated) == (ALL, [4], [4])
+    assert [(row[0], row[1]) for row in did.register] == [(4, str(did.folder / "global_step_4"))]
+
+
+def test_updates_are_left_out_and_a_state_is_saved_when_there_is_one_again(fit):
+    assert fit(("skip_batch", {})).updated == [1, 2, 3, 5, 6, 7, 8]
+    did = fit(("stop_update", {"hold": 2}), ("save_state", {}))
+    assert (did.updated, did.saved) == ([1, 2, 3, 6, 7, 8], [6])
+
+
+def test_the_weight_of_the_kl_in_the_reward_is_set_while_the_incident_lasts(fit):
+    did = fit(("kl_cap", {"bounds": [0.5, 0.5], "target": 0.01, "hold": 2}))
+    assert did.kl_coef == {step: 0.5 if step in (4, 5) else 0.001 for step in ALL}
+
+
+def test_what_is_out_of_reach_is_told_and_a_healthy_training_is_as_without_guards(fit):
+    did = fit(("scale_lr", {}), ("rollback", {}))
+    assert did.updated == ALL
+    assert sum("not within reach of this trainer" in event for event in did.events) == 2
+    guards = [(do, {}) for do in ("stop_training", "save_state", "reevaluate", "skip_batch", "stop_update")]
+    watched, alone = fit(*guards, breaks=None), fit(breaks=None)
+    assert (watched.updated, watched.saved, watched.evaluated) == (ALL, [], [])
+    assert watched.weights.equal(alone.weights)
