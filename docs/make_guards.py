@@ -47,7 +47,7 @@ def study(kept: Path, only: str) -> list[Run]:
         for of, case, guards in cases():
             for seed in SEEDS if case.startswith(only) else ():
                 missing = [one for one in guards if (case, one, seed) not in there]
-                for guard, found in of.runs(case, missing, seed):
+                for guard, found in of.runs(case, missing, seed) if missing else ():
                     there[case, guard, seed] = {"case": case, "guard": guard, "seed": seed, **found}
                     print(json.dumps(there[case, guard, seed]), file=out, flush=True)
                 runs += [there[case, guard, seed] for guard in guards]
