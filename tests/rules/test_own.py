@@ -85,7 +85,8 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     assert finding.to_json()["remedy"] == []
     assert findings_table([finding]).rows[0][-1] == ""
     page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["rule_page"](finding.rule)
-    assert [line for line in page.splitlines() if line.startswith("#")] == ["# ACM001 reward-is-low", "## Evidence"]
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert headings == ["# ACM001 reward-is-low", "## Evidence", "## What it needs to see"]
 
 
 def test_an_automation_of_it_says_where_to_read_on(own, monkeypatch):

@@ -36,7 +36,7 @@ def test_row_groups_of_any_size_and_tokens_in_any_order_within_a_step(tmp_path_f
     for _, arrays in found:
         batch = TokenBatch.of(**arrays)
         np.testing.assert_allclose(batch.log_ratio("policy"), np.tile(0.1 * np.arange(6), 2), atol=1e-6)
-        np.testing.assert_array_equal(label(batch, Names())["context"], [2, 0, 0, 2, 1, 1] * 2)
+        np.testing.assert_array_equal(label(batch, Names())["context"], [3, 0, 0, 3, 1, 1] * 2)
 
 
 def test_post_tool_is_taken_from_what_the_table_knows(tmp_path):
@@ -44,9 +44,9 @@ def test_post_tool_is_taken_from_what_the_table_knows(tmp_path):
     rows = [row for row in ROWS if row[0] == 0 and row[1] == 0]
     after = [False] * 5 + [True]
     write(file, rows, after_tool=after)
-    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [2, 0, 0, 2, 0, 1]
+    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [3, 0, 0, 3, 0, 1]
     write(file, rows, tool=[None, None, "search", None, "search", ""])
-    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [2, 0, 1, 2, 1, 0]
+    assert label(TokenBatch.of(**next(read_tokens(file))[1]), Names())["context"].tolist() == [3, 0, 1, 3, 1, 0]
 
 
 def test_what_the_table_knows_of_tokens_labels_them(tmp_path):
