@@ -212,6 +212,7 @@ def _simulated_healthy(rows: list[dict[str, Any]], first_seed: int) -> list[str]
         "94.8 %, of resources in 94.3 %, and 1.2 % of gspo's healthy runs raised something. Then EVA002, EVA005,",
         "REW010, REW011, RES001 and CRI005 were mended, again on seeds below 10,000. A second, from 20,000 on, held;",
         "then ADV001, NUM001, EXP001, EXP007, ENV006, POL010, REW011 and REW015 were widened (rival.md).",
+        *STALE * (first_seed < CHANGED),
         "",
         "| algorithm | runs | below 150 rows | logged every 10 steps | warn or above | error | which rules |",
         "|---|---|---|---|---|---|---|",
@@ -296,6 +297,18 @@ def main() -> None:
     lines = ",\n".join(json.dumps(run) for run in runs)
     (DOCS / "evidence.json").write_text(f"[\n{lines}\n]\n")
     subprocess.run([sys.executable, str(DOCS / "make_simulated.py")], check=True)  # noqa: S603  # a script of ours
+
+
+CHANGED = 40_000
+"""First seed of the table that is due."""
+STALE = [
+    "",
+    "**This table is older than the rules.** OUT003, which now speaks of shorter runs, CRI003 and ten rules more came",
+    "after it. With them 10 of 60 healthy runs of ppo and 7 of 60 of grpo were alarmed, nearly all by OUT003, on runs",
+    "that start at their level and stay there. CRI003 was mended, OUT003 was told of more ceilings, and such runs now",
+    "begin near the top and log what share they solve. After that 6 of 600 were alarmed (grpo 5 of 120, ppo 1 of 120;",
+    "seeds below 10,000).",
+]
 
 
 def write_page() -> None:

@@ -50,15 +50,18 @@ def test_one_that_cannot_be_started_is_done_without(shown, monkeypatch):
 
 def test_it_ends_with_its_parent_and_while_a_fork_of_it_lives(tmp_path):
     code = """
-import os, sys, time
+import os, sys
 import numpy as np
 from tracker_diag.records import Histogram
 from tracker_diag.report.painter import Painter
 one = np.ones(3, int)
 painter = Painter()
 painter.tail([Histogram("h", "policy", "text_only", one, np.array([0.1, 0.2, 0.3, 0.4]), one)], "a")
+ends, here = os.pipe()
 if not os.fork():
-    time.sleep(60)
+    os.close(here)
+    os.close(1)
+    os.read(ends, 1)  # until its parent has ended
     os._exit(0)
 process = painter._process
 if sys.argv[1] == "close":
