@@ -47,8 +47,11 @@ def test_no_guard_acts_on_a_healthy_run_and_none_changes_it(trained, tmp_path):
 def test_dry_runs_say_what_they_would_do_and_change_nothing(trained, tmp_path):
     dry = trained(one_of_each(act=False))
     assert dry.decisions == {}
-    events = [event for step, event in dry.monitor.events if step == ILL + 1]
-    assert [event.split(":")[0] for event in events] == [f"guard {do}, dry-run" for do in ACTIONS]
+    at_once = [event.split(":")[0] for step, event in dry.monitor.events if step == ILL + 1]
+    # A dry-run does not wait for the thread that reads a checkpoint: its rollback may come a step later.
+    others = [f"guard {do}, dry-run" for do in ACTIONS if do != "rollback"]
+    assert [event for event in at_once if event != "guard rollback, dry-run"] == others
+    assert len(said(dry, "rollback")) == 1
     assert f"to step 23, {tmp_path}/step-23" in said(dry, "rollback")[0][1]
     assert set(dry.monitor.events) <= set(dry.seen.events)
     shutil.rmtree(tmp_path)

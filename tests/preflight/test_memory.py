@@ -87,6 +87,30 @@ def test_all_models_count_and_frozen_ones_by_their_weights_alone():
     assert not any(name.startswith(("reference", "reward")) and "weights" not in name for name in parts)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "float32"), (torch.bfloat16, "bfloat16")])
+@pytest.mark.parametrize("heads", [8, 2])
+def test_activations_are_within_15_per_cent_of_what_a_real_model_keeps_for_its_backward_pass(
+    kind, dtype, precision, heads
+):
+    shape = SHAPE | {"hidden_size": 256, "intermediate_size": 704, "vocab_size": 2000, "num_key_value_heads": heads}
+    model, ids = real(shape, dtype, kind), torch.randint(0, 1000, (2, 256))
+    weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no other gets its address
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(input_ids=ids, labels=ids)
+    plan = plan_of({"device_gib": 1, "actor": shape, "length": 256, "micro_batch": 2, "precision": precision})
+    assert estimate(plan)["activations"] * GIB == pytest.approx(sum(size for size, _ in kept.values()), rel=0.15)
+
+
 def test_activations_grow_with_tokens_and_shrink_by_checkpointing():
     def activations(**plan):
         given = {"device_gib": 1, "actor": SHAPE, "length": 512, "micro_batch": 4} | plan
