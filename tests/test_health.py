@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 from enum import Enum
 from functools import partial
@@ -11,7 +12,7 @@ import pytest
 
 from tracker_diag import JsonlBackend, Monitor, wrap
 from tracker_diag.errors import without_secrets
-from tracker_diag.health import Health, whole
+from tracker_diag.health import SOON, Health, whole
 from tracker_diag.testing import CapturingBackend, example_batch
 
 BATCHES = [example_batch(step) for step in range(8)]
@@ -100,6 +101,74 @@ def test_what_a_handler_raises_is_not_ours_to_count(alarms):
     with pytest.raises(Of), health.guard("internal_errors"):
         signal.raise_signal(signal.SIGUSR1)
     assert not health.counts
+
+
+@pytest.fixture
+def interval():
+    """Seconds after which threads give way, as the user has set it: to none of the values of ours or of Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.007)
+    yield sys.getswitchinterval()
+    sys.setswitchinterval(before)
+
+
+def test_other_threads_give_way_soon_while_a_step_is_taken_in_and_as_before_then(interval, alarms):
+    seen = []
+
+    class Watching(CapturingBackend):
+        def log(self, step, records, at):
+            seen.append(sys.getswitchinterval())
+
+    monitor = Monitor([Watching()])
+
+    def handler(*_):
+        monitor.log({"loss": 1.0})
+
+    alarms(handler)
+    for step, batch in enumerate(BATCHES):
+        monitor.observe(**batch)
+        assert sys.getswitchinterval() == interval
+        monitor.log({"loss": 1.0}, step)
+        signal.raise_signal(signal.SIGUSR1)
+        assert sys.getswitchinterval() == interval
+    monitor.close()
+    assert sys.getswitchinterval() == interval
+    assert len(seen) >= len(BATCHES)
+    assert max(seen) == pytest.approx(SOON)
+
+
+def test_what_the_user_sets_meanwhile_and_what_is_shorter_already_stays(interval):
+    health = Health()
+    with health.guard("internal_errors"):
+        sys.setswitchinterval(0.003)
+    assert sys.getswitchinterval() == pytest.approx(0.003)
+    sys.setswitchinterval(SOON / 2)
+    with health.guard("internal_errors"):
+        assert sys.getswitchinterval() == pytest.approx(SOON / 2)
+    assert sys.getswitchinterval() == pytest.approx(SOON / 2)
+
+
+def test_the_last_of_several_threads_puts_the_interval_back(interval):
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with Health().guard("internal_errors"):
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(60)
+    with Health().guard("internal_errors"):
+        pass
+    assert sys.getswitchinterval() == pytest.approx(SOON)
+    child = os.fork()  # there the other thread is gone
+    if child == 0:
+        os._exit(sys.getswitchinterval() != interval)
+    assert os.waitpid(child, 0)[1] == 0
+    leave.set()
+    thread.join(60)
+    assert sys.getswitchinterval() == interval
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -103,6 +104,58 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_forked)
 
 
+SOON = 2e-4
+"""Seconds after which a thread gives up the interpreter to one that waits for it, while a step is taken in.
+
+Python's own is 5e-3. Trackers are written to by other threads, and whenever ours comes back from numpy or from a file,
+many times a step, it would wait so long for one of them that computes.
+"""
+
+
+class _Interpreter:
+    """Python's switch interval, one for all threads of the process: short while any of them is in `soon`."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._usual = self._short = 0.0
+        self.new_locks()
+        open_in_forks(self)
+
+    def new_locks(self) -> None:
+        self._lock = threading.RLock()  # a signal handler that logs may come in the midst of what it is held for
+        if self._inside:  # in a fork: whoever was inside is not there to end it
+            self._inside = 0
+            self._put_back()
+
+    @contextmanager
+    def soon(self) -> Generator[None, None, None]:
+        """Have other threads give way soon while what is inside is done."""
+        try:
+            with self._lock:
+                self._inside += 1
+                if self._inside == 1:
+                    self._shorten()
+            yield
+        finally:
+            with self._lock:
+                self._inside = max(0, self._inside - 1)  # below 0 in a fork that was made inside
+                if not self._inside:
+                    self._put_back()
+
+    def _shorten(self) -> None:
+        if (now := sys.getswitchinterval()) != self._short:  # else another call is about to put it back
+            self._usual = now + 5e-7  # what is set is cut to whole microseconds
+        sys.setswitchinterval(min(SOON, self._usual))
+        self._short = sys.getswitchinterval()
+
+    def _put_back(self) -> None:
+        if sys.getswitchinterval() == self._short:  # else somebody has set it meanwhile
+            sys.setswitchinterval(self._usual)
+
+
+_interpreter = _Interpreter()
+
+
 class Health:
     """What has gone wrong so far, and the guard under which everything runs, one thread at a time."""
 
@@ -164,7 +217,7 @@ class Health:
         Args:
             strict: whether this is such a first batch; `Health.strict` where it is not said.
         """
-        with self.turn:
+        with self.turn, _interpreter.soon():
             try:
                 yield
             except Exception as error:
