@@ -46,6 +46,7 @@ GUARDS: Mapping[str, tuple[Guard, ...]] = {
     "kl_cap": (acting("kl_cap", bounds=(0.01, 1.0), target=0.05),),
     "cap_tool_share": (acting("cap_tool_share"),),
     "skip_batch": (acting("skip_batch"),),
+    "refresh_reference": (acting("refresh_reference"),),
 }
 
 
@@ -57,9 +58,15 @@ class Case:
     guards: Sequence[str]
 
 
+KL = 0.04
+"""Weight of the KL to the reference, where there is one: that of DeepSeekMath, section 4.2 (Shao et al. 2024)."""
+
 CASES = {
-    "collapse": Case(ARMS["collapse"], tuple(GUARDS)),
+    # Without a KL in the loss a new reference changes nothing in training.
+    "collapse": Case(ARMS["collapse"], tuple(name for name in GUARDS if name != "refresh_reference")),
     "collapse, constrained tool": Case(replace(ARMS["collapse"], width=0.05), ("none",)),
+    "KL in the loss": Case(replace(ARMS["collapse"], kl=KL), ("none", "refresh_reference")),
+    "KL in the loss, refreshed": Case(replace(ARMS["collapse"], kl=KL, refresh_reference=20), ("none",)),
 }
 
 

@@ -20,6 +20,7 @@ STUDENT = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
 """By how many values a mean is of: the 97.5 % quantile of Student's t, with one degree of freedom less."""
 
 CONTROL, NARROW = "collapse", "collapse, constrained tool"
+WITH_KL, REFRESHED = "KL in the loss", "KL in the loss, refreshed"
 MEASURES = {
     "reward": ("reward", False),
     "text": ("text alone", False),
@@ -32,6 +33,8 @@ MEASURES = {
     "drift": ("distance to the start", True),
 }
 """By figure of a run: its name, and whether it is compared as a ratio."""
+
+OF_DEMO = ("reward", "text", "narrow", "logged", "p95", "ess", "drift")
 
 Run = dict[str, Any]
 
@@ -65,12 +68,9 @@ def cases() -> Iterator[tuple[Any, str, tuple[str, ...]]]:
 
 def part(runs: Sequence[Run]) -> str:
     """The tables of docs/guards.md."""
-    demo = [run for run in runs if run["case"] == CONTROL]
-    narrow = [
-        run | {"guard": "no guard, and a tool whose output stays narrow"} for run in runs if run["case"] == NARROW
-    ]
-    trl = [run for run in runs if run["case"] == "TRL, learning rate"]
-    healthy = [run for run in runs if run["case"] == "TRL, healthy"]
+    demo, trl, healthy = _of(runs, CONTROL), _of(runs, "TRL, learning rate"), _of(runs, "TRL, healthy")
+    narrow = _of(runs, NARROW, "no guard, and a tool whose output stays narrow")
+    refreshed = _of(runs, REFRESHED, "no guard, and a new reference every 20 steps")
     acted = sum(bool(run["acted"]) for run in healthy)
     return "\n".join(
         [
@@ -78,7 +78,11 @@ def part(runs: Sequence[Run]) -> str:
             "",
             "The demo's agent:",
             "",
-            *_table(demo + narrow, ("reward", "text", "narrow", "logged", "p95", "ess", "drift")),
+            *_table(demo + narrow, OF_DEMO),
+            "",
+            "The demo's agent, with a KL to a reference in its loss:",
+            "",
+            *_table(_of(runs, WITH_KL) + refreshed, (*OF_DEMO, "reference p95")),
             "",
             "GRPO of TRL:",
             "",
@@ -89,6 +93,11 @@ def part(runs: Sequence[Run]) -> str:
             END,
         ]
     )
+
+
+def _of(runs: Sequence[Run], case: str, name: str = "") -> list[Run]:
+    """The runs of one case; as those of a guard called `name`, if one is given."""
+    return [run | {"guard": name or run["guard"]} for run in runs if run["case"] == case]
 
 
 def _table(runs: Sequence[Run], measures: Sequence[str]) -> list[str]:

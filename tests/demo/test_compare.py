@@ -1,9 +1,11 @@
 """The demo's arms held against each other: the tool that gets wider is found, and two seeds of one arm are alike."""
 
+import copy
+
 import pytest
 
 from tracker_diag.backends.jsonl import JsonlBackend
-from tracker_diag.demo.grpo import ARMS, train
+from tracker_diag.demo.grpo import ARMS, FLAT_STEPS, Training
 from tracker_diag.monitor import Monitor
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
@@ -14,17 +16,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory):
-    """Two seeds of the calm arm and of the one whose tool widens from step 80 on, 300 steps each."""
+    """Two seeds of the calm arm and of the one whose tool widens, 300 steps each; until it does they are one run."""
 
-    def trained(arm, seed):
-        folder = tmp_path_factory.mktemp(f"{arm}-{seed}")
+    def watched(before, arm, training):
+        folder = tmp_path_factory.mktemp(arm)
+        training.arm = ARMS[arm]
         with Monitor([JsonlBackend(folder)]) as monitor:
-            for step in train(ARMS[arm], seed, 300):
+            for step in (*before, *map(training.step, range(FLAT_STEPS, 300))):
                 monitor.observe(**step.tensors)
                 monitor.log(step.metrics, step.step)
         return diagnose(read_run(str(folder / "metrics.jsonl")))
 
-    return {arm: [trained(arm, seed) for seed in (0, 1)] for arm in ("healthy", "widen")}
+    found = {"healthy": [], "widen": []}
+    for seed in (0, 1):
+        training = Training(ARMS["healthy"], seed)
+        before = [training.step(step) for step in range(FLAT_STEPS)]
+        for arm, runs in found.items():
+            runs.append(watched(before, arm, copy.deepcopy(training)))
+    return found
 
 
 @pytest.mark.parametrize("seeds", [(0,), (1,), (0, 1)])

@@ -39,6 +39,8 @@ class Arm:
     clips: bool = True
     refresh_reference: int | None = None
     """The reference policy is replaced by the current one every so many steps."""
+    kl: float = 0.0
+    """Weight of the KL to the reference policy in the loss, where no guard says another."""
 
 
 ARMS = {
@@ -130,7 +132,7 @@ class Training:
             "response_length": rollout.is_response.sum(1).float().mean().item(),
         }
         if decision.stop is None and not decision.skip_batch:
-            metrics |= self._update(rollout, ref_logprobs, decision.kl_coef or 0.0)
+            metrics |= self._update(rollout, ref_logprobs, decision.kl_coef or arm.kl)
         return TrainingStep(step, rollout, logprobs, ref_logprobs, metrics)
 
     def save(self, file: Path) -> None:
