@@ -121,7 +121,8 @@ class Alerts:
                 return _News(incident)
             self._due = int(min(self._due or rests_until, rests_until))
             return None
-        was = max((self._open[identity(one)] for one in told), key=SEVERITIES.index)
+        known: list[Severity] = [self._open[identity(one)] for one in told]
+        was = max(known, key=SEVERITIES.index)
         if SEVERITIES.index(was) < SEVERITIES.index(incident.severity):
             worse = self._made_worse(incident)
             then = max((self._told[about] for one in told if (about := identity(one)[:3]) in self._told), default=None)
