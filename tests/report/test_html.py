@@ -78,7 +78,7 @@ def test_it_is_explained_where_a_part_seems_to_begin_before_the_whole():
     rules = {rule.id: rule for rule in catalog()}
     whole = Finding(rules["POL001"], "policy", "post_tool", "firing", 116, 142, None, "x", ())
     part = Finding(rules["POL002"], "reference", "post_tool", "firing", 101, 115, None, "x", (), "POL001")
-    said = "What is indented is a part of what stands above it, even if it seems to begin earlier"
+    said = "What is indented belongs to what stands above it, even if it seems to begin earlier"
     assert said in render_html(Summary("x", 300, 0, 299, (part, whole), {}, ()))
     assert said not in render_html(Summary("x", 300, 0, 299, (replace(part, onset=120), whole), {}, ()))
 
