@@ -109,6 +109,12 @@ def test_a_statistic_of_one_slice_comes_with_that_of_the_other_and_its_baseline(
     ]
 
 
+def test_how_many_tokens_there_are_is_called_so():
+    names = [StatKey("policy", slice, "count") for slice in ("text_only", "post_tool")]
+    (panel,) = panels(replace(summary(), curves={name: {0: 1.0} for name in names}))
+    assert (panel.name, panel.about) == ("policy tokens", "finite model tokens in the window")
+
+
 def test_a_statistic_whose_other_slice_is_not_there_is_drawn_alone():
     points = {0: 1.0}
     assert panels(replace(summary(), curves={P95: points})) == [Panel("policy/post_tool/p95", {"": points})]

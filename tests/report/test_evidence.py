@@ -45,3 +45,14 @@ def test_damage_is_told_as_it_stands_now_and_no_outcome_twice():
     unknown = replace(summary, best=())
     assert damage(unknown) == ["since step 30: reward is 0.43, down from 0.7"]
     assert damage(replace(summary, findings=(cause,))) == []
+
+
+def test_a_reward_that_has_never_risen_is_not_said_to_have_had_a_best():
+    flat = Reading("never_rose", "reward", True, 0.5, 0.5, keys=("reward",))
+    harm = Finding(
+        RULES["OUT003"], None, "all", "firing", 95, 99, None, "reward is 0.5, and was 0.5 at the start", (flat,)
+    )
+    cause = Finding(RULES["POL001"], "policy", "post_tool", "firing", 5, 9, None, "", ())
+    best = (Reading("", "reward", True, 0.5, 0.5, at=11),)
+    summary = Summary("x", 120, 0, 119, (cause, harm), {}, (), best=best)
+    assert damage(summary) == ["since step 95: reward is 0.5, and was 0.5 at the start"]

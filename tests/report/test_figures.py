@@ -83,7 +83,7 @@ def test_the_time_line_has_a_lane_for_each_finding_and_an_axis_for_each_curve():
     assert bars(lanes) == [(40, 20), (60, 20), (70, 0), (70, 30)]
     assert texts(figure)[:2] == [
         "Token probabilities diverge after tool calls, on post_tool, from step 40",
-        "p95 is up",
+        "At step 60: p95 is up",
     ]
     assert {"POL001 post_tool", "OUT001, damage", "reward", "policy p95"} <= {*texts(figure)}
     assert [line.get_label() for line in tails.lines[:2]] == ["text_only", "post_tool"]
@@ -116,7 +116,7 @@ def test_a_long_sentence_has_two_lines_and_each_line_through_the_picture_its_ste
     said = "p95 of the tail is far beyond its baseline after each call of the tool; " * 4
     figure = timeline_figure(summary(finding("POL001", 40_000, 60_000, summary=said), *damage, last=100_000))
     first, second = texts(figure)[1].split("\n")
-    assert first.startswith("p95 of the tail")
+    assert first.startswith("At step 60000: p95 of the tail")
     assert second.endswith("…")
     drawn = figure.canvas.get_renderer()
     for text in figure.texts:

@@ -74,6 +74,15 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
 
 
+def test_it_is_explained_where_a_part_seems_to_begin_before_the_whole():
+    rules = {rule.id: rule for rule in catalog()}
+    whole = Finding(rules["POL001"], "policy", "post_tool", "firing", 116, 142, None, "x", ())
+    part = Finding(rules["POL002"], "reference", "post_tool", "firing", 101, 115, None, "x", (), "POL001")
+    said = "What is indented belongs to what stands above it, even if it seems to begin earlier"
+    assert said in render_html(Summary("x", 300, 0, 299, (part, whole), {}, ()))
+    assert said not in render_html(Summary("x", 300, 0, 299, (replace(part, onset=120), whole), {}, ()))
+
+
 ODD = ("<script>alert(1)</script>", "x" * 300, "\u202eمكافأة/المتوسط", "🤖 [red]|`{{ 7*7 }}", "\x1b[31m\r\n")
 
 

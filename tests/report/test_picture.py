@@ -27,6 +27,7 @@ SUMMARY = Summary("x", 101, 0, 100, FOUND, {}, (), curves=CURVES)
 def test_it_says_what_broke_first_and_marks_its_onset_and_that_of_the_damage():
     shown = picture(SUMMARY)
     assert shown.title == "Token probabilities diverge after tool calls, on post_tool, from step 40"
+    assert shown.says == "At step 60: what"
     assert shown.marks == [40, 70]
     assert [(one.role, one.place, one.spans) for one in shown.lanes] == [
         ("cause", "POL001 post_tool", [(40, 60, 80)]),

@@ -95,10 +95,17 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     notices(alerts, 10, cause)
     damage = finding("OUT001", "all", onset=30, fired=40)
     (worse,) = notices(alerts, 40, damage, others=[cause])
-    assert (worse.level, worse.title) == ("error", "POL001 post_tool: Token probabilities diverge after tool calls")
-    assert worse.text.startswith("This was told before, and has become worse.")
-    assert "Damage, since step 30: p95 is 0.4." in worse.text
-    assert "Go on? No. Last good step 29 (the last before OUT001 began)" in worse.text
+    assert (worse.level, worse.title) == ("error", "Worse: Reward has lost what it had gained (POL001 post_tool)")
+    assert worse.text.splitlines()[:4] == [
+        (
+            "Told at step 10 as a warning, this is an error now: "
+            "OUT001 all: Reward has lost what it had gained, since step 30."
+        ),
+        "Damage, since step 30: p95 is 0.4.",
+        "At step 10: p95 is 0.4.",
+        "tool-conditioned-variance-amplification (policy_update), onset at step 5, fired at 10.",
+    ]
+    assert "Go on? No. Last good step so far 29 (the last before OUT001 began)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]
@@ -107,6 +114,33 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     assert (end.level, end.title) == ("info", "POL001 post_tool: resolved")
     assert end.text.splitlines()[0].endswith("from step 5 to 50.")
     assert len(end.text.splitlines()) == 3
+
+
+def test_a_symptom_that_makes_it_worse_is_named_by_the_title():
+    alerts, cause = Alerts(), finding()
+    notices(alerts, 10, cause)
+    late = finding("NUM001", "all", onset=28, fired=30)
+    severe = replace(late, rule=late.rule.model_copy(update={"severity": "error"}))
+    (worse,) = notices(alerts, 30, severe, others=[cause])
+    assert worse.title == f"Worse: {late.rule.title} (POL001 post_tool)"[:TITLE]
+    assert worse.text.startswith("Told at step 10 as a warning, this is an error now: NUM001 all: ")
+
+
+def test_a_fall_that_was_told_alone_is_worse_once_its_cause_is_known_and_the_title_names_the_cause():
+    alerts, damage = Alerts(), finding("OUT001", "all", onset=30, fired=40)
+    notices(alerts, 40, damage)
+    (worse,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[damage])
+    assert (worse.level, worse.title[:17]) == ("error", "Worse: ENV001 all")
+    assert worse.text.startswith("Told at step 40 as a warning, this is an error now: ENV001 all: ")
+
+
+def test_the_place_of_what_got_worse_is_in_the_title_however_long_it_is():
+    alerts, cause = Alerts(), finding(slice="tool:" + "a" * 80)
+    notices(alerts, 10, cause)
+    (worse,) = notices(alerts, 40, finding("OUT001", "all", onset=30, fired=40), others=[cause])
+    assert worse.title.startswith("Worse: Reward has lost")
+    assert "(POL001 tool:" in worse.title
+    assert len(worse.title) <= TITLE
 
 
 @pytest.mark.parametrize(

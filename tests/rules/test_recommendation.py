@@ -52,6 +52,15 @@ def test_the_level_of_now_counts_and_not_that_of_the_alert():
     assert of(REWARD, best=(fell("reward", 0.71, 124),)).last_good_step == 124
 
 
+def test_while_the_run_goes_on_the_last_good_step_is_that_of_so_far():
+    """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
+    said = recommend(incidents((REWARD,)), (), goes_on=True)
+    assert said.says == (
+        "No. Last good step so far 120 (reward 0.703, its best); go back to a checkpoint at or before it"
+    )
+    assert said.last_good_step == 120
+
+
 def test_it_is_said_when_the_cause_had_begun_before_the_best_step():
     assert of(finding(), REWARD).says.endswith("at or before it; what broke first began at step 100")
     assert of(finding(onset=121, fired=125), REWARD).says.endswith("at or before it")

@@ -112,8 +112,8 @@ class Postmortem(Backend):
         text = json.dumps(context.to_json(), indent=1)
         self._hand_over(FILE, without_secrets(text, secrets_of(self._monitor.config)))
         if context.missing:
-            lacks = f"the context record lacks {'; '.join(context.missing)}: see docs/postmortem.md"
-            say(Text.assemble(("tracker_diag: ", "dim"), lacks))
+            lacks = f"the context record, which the run is repeated from, lacks {'; '.join(context.missing)}"
+            say(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
 
     def _endings(self, summary: Summary) -> Iterator[Ending]:
         """What has ended the run, the strongest first; nothing where it ends by itself."""

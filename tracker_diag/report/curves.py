@@ -16,6 +16,9 @@ from tracker_diag.rules.triage import Summary
 POINTS = 256
 """Of a series that are kept, at most; of a longer run each is the mean of several rows."""
 
+SHOWN = {"count": "tokens"}
+"""Statistics whose name says nothing beside a curve, and what stands there instead."""
+
 MOST = 12
 """Curves beside a verdict, at most."""
 
@@ -127,7 +130,8 @@ class Panel:
     @property
     def about(self) -> str:
         """What it measures, in a line; empty where nobody knows."""
-        pair, _, stat = self.name.partition(" ")
+        pair, _, shown = self.name.partition(" ")
+        stat = next((stat for stat, name in SHOWN.items() if name == shown), shown)
         return declared(f"{pair}/all/{stat}" if stat else self.name).meaning
 
 
@@ -147,7 +151,7 @@ def panels(summary: Summary) -> list[Panel]:
             drawn[name] = Panel(name.removeprefix(PREFIX), {"": summary.curves[name]}, baselines.get(name))
         elif not any(other in drawn for other in beside):
             lines = {str(slice): summary.curves[StatKey(key.pair, slice, key.stat)] for slice in CONTEXT}
-            drawn[name] = Panel(f"{key.pair} {key.stat}", lines, baselines.get(name))
+            drawn[name] = Panel(f"{key.pair} {SHOWN.get(key.stat, key.stat)}", lines, baselines.get(name))
     return [*drawn.values()]
 
 

@@ -2,6 +2,7 @@
 
 from tracker_diag.report.tables import best_level
 from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.nodes import Gain
 from tracker_diag.rules.triage import Summary
 
 
@@ -28,7 +29,8 @@ def damage(summary: Summary) -> list[str]:
     for one in harmed:
         levels = {outcome.series: outcome for outcome in summary.best}
         key = next((key for reading in one.evidence for key in (reading.series, *reading.keys) if key in levels), None)
-        what = one.summary if key is None else best_level(levels[key])
+        never = any(isinstance(signal, Gain) and signal.never for signal in one.rule.signals.values())
+        what = one.summary if key is None or never else best_level(levels[key])
         said.setdefault(what, f"since step {one.onset}: {what}")
     return list(said.values())
 

@@ -51,6 +51,7 @@ def render_html(
         swimlanes=lanes,
         sight=sighted(summary),
         opens=remedies(summary.blind),
+        earlier=any(part.onset < one.onset for one in loud for part in one.symptoms),
         note=note,
     )
 

@@ -71,7 +71,7 @@ def picture(summary: Summary) -> Picture | None:
     place = "" if cause.slice == "all" else f", on {cause.slice}"
     return Picture(
         title=f"{cause.rule.title}{place}, from step {cause.onset}",
-        says=cause.summary,
+        says=f"At step {cause.fired}: {cause.summary}",
         first=first,
         last=last,
         marks=sorted({cause.onset, *(findings[0].onset for role, findings in lanes if role == "damage")}),

@@ -14,6 +14,11 @@ from tracker_diag.rules.recommendation import Recommendation, recommend
 TITLE = 63
 """Characters of a title that W&B takes."""
 
+PLACE = 30
+"""Characters of a rule and its slice that stand behind what has become worse."""
+
+CALLED: Mapping[Severity, str] = {"info": "a note", "warn": "a warning", "error": "an error"}
+
 MOST = 256
 """Findings that are over, of which incidents are made while the run goes on: the last ones."""
 
@@ -41,6 +46,17 @@ class Notice:
     text: str
     id: str = ""
     """What tells it from every other one, where it may be sent twice; a receiver can tell by it."""
+
+
+@dataclass(frozen=True)
+class _News:
+    """An incident that is to be told."""
+
+    incident: Incident
+    why: str = ""
+    """What it has to do with what was told before; empty where nothing was."""
+    worse: Finding | None = None
+    """What has made it worse than when it was told."""
 
 
 class HasFindings(Protocol):
@@ -78,42 +94,53 @@ class Alerts:
         known = {identity(one) for one in findings}
         self._open = {name: severity for name, severity in self._open.items() if name in known}
         self._due = None
-        news: list[tuple[Incident, str]] = []
+        news: list[_News] = []
         ended: list[Incident] = []
         found = incidents(recent(findings))
         for incident in found:
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
-            why = self._why(incident, told, loud, step) if loud else None
-            if why is not None:
-                news.append((incident, why))
+            new = self._news(incident, told, loud, step) if loud else None
+            if new is not None:
+                news.append(new)
                 self._told |= {identity(one)[:3]: step for one in loud if identity(one) not in self._open}
-            if told or why is not None:
+            if told or new is not None:
                 self._open |= {identity(one): incident.severity for one in loud}
             if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
-        fired = [_fired(step, news, recommend(found, run.best))] if news else []
+        fired = [_fired(step, news, recommend(found, run.best, goes_on=True))] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
-    def _why(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> str | None:
-        """Why an incident is told at `step`, of which `told` are known and `loud` firing; None if it is not."""
+    def _news(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> _News | None:
+        """What is told at `step` of an incident of which `told` are known and `loud` firing; None for nothing."""
         cause = incident.cause
         if not told:
             rests_until = min(self._told.get(identity(one)[:3], -math.inf) + one.rule.cooldown_steps for one in loud)
             if step >= rests_until:
-                return ""
+                return _News(incident)
             self._due = int(min(self._due or rests_until, rests_until))
             return None
-        open_at = [SEVERITIES.index(self._open[identity(one)]) for one in told]
-        if max(open_at) < SEVERITIES.index(incident.severity):
-            return "This was told before, and has become worse."
+        known: list[Severity] = [self._open[identity(one)] for one in told]
+        was = max(known, key=SEVERITIES.index)
+        if SEVERITIES.index(was) < SEVERITIES.index(incident.severity):
+            worse = self._made_worse(incident)
+            then = max((self._told[about] for one in told if (about := identity(one)[:3]) in self._told), default=None)
+            when = "before" if then is None else f"at step {then}"
+            what = f"{CALLED[incident.severity]} now: {_heading(worse)}, since step {worse.onset}."
+            return _News(incident, f"Told {when} as {CALLED[was]}, this is {what}", worse)
         if not alerts(cause) or identity(cause) in self._open:
             return None
         if all(one.rule.link == DAMAGE for one in told) and cause.rule.link != DAMAGE:
-            return "The fall that was told before comes of this."
+            return _News(incident, "The fall that was told before comes of this.")
         parts = sorted({one.rule.id for one in told if explains(cause, one)})
-        return f"This is what lies behind {', '.join(parts)}." if parts else None
+        return _News(incident, f"This is what lies behind {', '.join(parts)}.") if parts else None
+
+    def _made_worse(self, incident: Incident) -> Finding:
+        """Of what nobody was told of, what harms most: damage, or what is as severe as the whole; the latest of it."""
+        new = [one for one in incident.findings if identity(one) not in self._open] or [incident.cause]
+        harm = [one for one in new if one.rule.link == DAMAGE or one.severity == incident.severity]
+        return max(harm or new, key=lambda one: (one.state == "firing", one.fired or 0))
 
     def _forget(self, incident: Incident) -> None:
         for finding in incident.findings:
@@ -138,27 +165,49 @@ def recent(findings: Sequence[Finding]) -> list[Finding]:
     return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]
 
 
-def _fired(step: int, news: Collection[tuple[Incident, str]], what_now: Recommendation | None) -> Notice:
-    told = sorted(news, key=lambda one: (-SEVERITIES.index(one[0].severity), one[0].onset))
-    (first, why), *others = told
+def _fired(step: int, news: Collection[_News], what_now: Recommendation | None) -> Notice:
+    told = sorted(news, key=lambda one: (-SEVERITIES.index(one.incident.severity), one.incident.onset))
+    first, *others = told
+    cause = first.incident.cause
     # What came back is told by what fires now, and not by how it began the first time.
-    lead = first.cause if why or alerts(first.cause) else next(filter(alerts, first.findings))
-    text = [why, *_told(first, lead)] if why else _told(first, lead)
-    text += [f"Also: {_heading(one.cause)}. {one.summary}." for one, _ in others]
+    lead = cause if first.why or alerts(cause) else next(filter(alerts, first.incident.findings))
+    text = _told(first, lead, step)
+    text += [
+        f"Also{' worse' if one.worse else ''}: {_heading(one.incident.cause)}. {one.incident.summary}."
+        for one in others
+    ]
     text += [f"Go on? {what_now.says}."] if what_now else []
     text += advice(lead.rule)
-    return Notice(step, first.severity, _heading(lead)[:TITLE], "\n".join(text))
+    title = _heading(lead) if first.worse is None else _worse(first.worse, lead)
+    return Notice(step, first.incident.severity, title[:TITLE], "\n".join(text))
 
 
-def _told(incident: Incident, lead: Finding) -> list[str]:
-    """What stands in a notice of `incident`, line by line, with `lead` on top."""
-    text = [
-        f"{lead.summary}.",
+def _worse(finding: Finding, lead: Finding) -> str:
+    """The title of an incident headed by `lead` that `finding` has made worse."""
+    if finding is lead:
+        return f"Worse: {_heading(lead)}"
+    place = f" ({_cut(_short(lead), PLACE)})"
+    return _cut(f"Worse: {finding.rule.title}", TITLE - len(place)) + place
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _told(news: _News, lead: Finding, step: int) -> list[str]:
+    """What stands in a notice at `step` of an incident with `lead` on top, line by line: what is new of it first."""
+    incident = news.incident
+    damage = [f"Damage, since step {one.onset}: {one.summary}." for one in incident.damage if one is not lead]
+    then = f"At step {lead.fired}: " if lead.fired != step else ""  # it may be long ago, and is not so any more
+    about = [
+        f"{then}{lead.summary}.",
         f"{lead.rule.name} ({lead.rule.link}), onset at step {lead.onset}, fired at {lead.fired}.",
     ]
-    text += [f"Damage, since step {one.onset}: {one.summary}." for one in incident.damage]
-    return text + [
-        f"With it: {_heading(one)}. {one.summary}." for one in incident.symptoms if alerts(one) and one is not lead
+    symptoms = [one for one in incident.symptoms if alerts(one) and one is not lead]
+    return [
+        *([news.why] if news.why else []),
+        *([*damage, *about] if news.worse else [*about, *damage]),
+        *(f"With it: {_heading(one)}. {one.summary}." for one in symptoms),
     ]
 
 

@@ -23,18 +23,21 @@ class Recommendation:
         return asdict(self)
 
 
-def recommend(found: Sequence[Incident], best: Sequence[Reading]) -> Recommendation | None:
+def recommend(found: Sequence[Incident], best: Sequence[Reading], *, goes_on: bool = False) -> Recommendation | None:
     """What is to be done with the run; None where nothing at warn or above was found.
 
     Args:
         best: of each outcome its last level, and its best one as baseline with the step.
+        goes_on: whether the run has not ended. A level is the mean of a tenth of it, so that the best one, and with
+            it the last good step, may be another one when there are more steps.
     """
     loud = [one for one in found if one.severity != "info"]
     firing = [one for of in loud for one in of.findings if one.state == "firing" and one.severity != "info"]
     good = [*_good(firing, best)]
     if good and loud:
         step, why = min(good)
-        says = f"No. Last good step {step} ({why}); go back to a checkpoint at or before it"
+        so_far = "so far " if goes_on else ""
+        says = f"No. Last good step {so_far}{step} ({why}); go back to a checkpoint at or before it"
         begun = min((one.onset for one in firing if one.rule.link != DAMAGE), default=step + 1)
         return Recommendation(False, step, f"{says}; what broke first began at step {begun}" if begun <= step else says)
     if harm := next((one for one in firing if one.rule.link == DAMAGE or one.severity == "error"), None):
