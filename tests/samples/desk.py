@@ -5,6 +5,7 @@ so there are texts, refusals, claims and calls; all of them are sampled by a net
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,8 @@ class World:
     """Updates that the sampler lags behind."""
     leaks: int = 0
     """MiB that are kept at each step."""
+    asks: Callable[[int], object] | None = None
+    """What each call with a key waits for."""
 
 
 @dataclass
@@ -103,6 +106,8 @@ class Episode:
         if len(self.calls) == MAX_CALLS:
             self.done = self.cut = True
             return
+        if self.world.asks is not None:
+            self.world.asks(rest[0])
         call: dict[str, Any] = {"name": TOOLS[tool], "arguments": {"key": rest[0]}, "status": "ok"}
         self.forced = NOTHING
         if len(rest) == 1 or rest[1] != CLOSE:

@@ -35,7 +35,7 @@ class TrainingStep:
     metrics: dict[str, float]
 
 
-def train(warm: Any, ill: Any, *, evaluated: bool) -> Iterator[TrainingStep]:
+def train(warm: Any, ill: Any, *, evaluated: bool, groups: int = GROUPS) -> Iterator[TrainingStep]:
     """Train a copy of `warm`, in a sound world until its onset, and in `ill` from there on."""
     torch.set_num_threads(1)
     rng, generator = random.Random(0), torch.Generator().manual_seed(0)
@@ -49,13 +49,13 @@ def train(warm: Any, ill: Any, *, evaluated: bool) -> Iterator[TrainingStep]:
         world = ill if step >= ill.onset else World()
         past.append(copy.deepcopy(policy.state_dict()))
         sampler.load_state_dict(past[0 if step >= ill.onset else -1])
-        asked = [rng.choice(PUBLIC) if world.repeated else task(rng, world.kinds) for _ in range(GROUPS)]
+        asked = [rng.choice(PUBLIC) if world.repeated else task(rng, world.kinds) for _ in range(groups)]
         rollout = play(sampler, [one for one in asked for _ in range(GROUP)], world, rng, generator)
         if world.leaks:
             kept.append(torch.ones(world.leaks, 1 << 18))
         parts = scored(rollout.episodes, world, rng)
         reward = sum(parts.values(), torch.zeros(len(rollout.episodes)))
-        grouped = reward.view(GROUPS, GROUP)
+        grouped = reward.view(groups, GROUP)
         advantage = (grouped - grouped.mean(1, keepdim=True)).flatten()
         tensors, metrics = update(policy, optimizer, scaler, (rollout, advantage, world))
         metrics["loss_scale"] = scaler.get_scale()

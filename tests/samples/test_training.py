@@ -1,7 +1,7 @@
 """Rules that were blind to the logs of LLM trainers, on real trainings: each finds the fault that the world has.
 
-The faults are in the world of the agent at the desk: scorer, tools, sampler, loss; what is logged is measured. RES006
-needs steps of ten seconds, and is not among them.
+The faults are in the world of the agent at the desk: scorer, tools, sampler, loss; what is logged is measured, but for
+the seconds of calls, which a queue is simulated for. RES006 needs steps of ten seconds: test_waiting.py has it.
 """
 
 import random

@@ -47,7 +47,20 @@ def test_calls_of_weave_whose_ends_come_before_their_beginnings():
         assert 0 < trace.seconds < 1
 
 
-def test_an_export_of_weave_has_whole_calls(tmp_path):
+@pytest.mark.parametrize("file", ["weave_complete.jsonl", "weave_export.jsonl"])
+def test_calls_of_weave_that_are_whole(file):
+    """As its client posts them since 0.54, and as `get_calls` gives them back; weave_client.py made both."""
+    found = collect(str(WEAVE.with_name(file)))
+    assert found.notes == ()
+    assert [trace.step for trace in found.traces] == [0, 1]
+    for trace in found.traces:
+        assert names_and_status(trace) == [("search", "ok"), ("search", "timeout")]
+        assert (trace.prompt[0]["content"], trace.completion[-1]["content"]) == (made.QUESTION, made.ANSWER)
+        assert (trace.given, trace.turns) == ({"reward": 1.0}, 1)
+        assert 0 < trace.seconds < 1
+
+
+def test_an_export_of_weave_that_names_its_run(tmp_path):
     halves = [json.loads(line) for line in WEAVE.read_text().splitlines()]
     calls = {}
     for half in halves:

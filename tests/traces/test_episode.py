@@ -1,9 +1,13 @@
 """Spans of a trace become one sample, however badly they hang together."""
 
+import random
+import weakref
+from dataclasses import replace
+
 import pytest
 
 from tracker_diag.runs.sources.odd import Odd
-from tracker_diag.traces.episode import episodes
+from tracker_diag.traces.gather import Gather
 from tracker_diag.traces.trace import Span
 
 
@@ -13,7 +17,10 @@ def span(id, parent=None, kind="tool", start=0.0, end=None, *, trace="t", **more
 
 def read(*spans):
     odd = Odd()
-    return episodes(spans, odd), odd.notes
+    gather = Gather(odd)
+    for one in spans:
+        gather.add(one)
+    return list(gather.traces()), odd.notes
 
 
 def test_a_sample_has_the_prompt_of_its_root_its_calls_in_order_and_the_models_answer():
@@ -84,3 +91,54 @@ def test_a_hundred_thousand_spans_in_one_chain_and_a_thousand_traces_are_read():
     assert notes == ()
     assert sorted(len(trace.calls) for trace in found)[-2:] == [1, 100_000]
     assert len(found) == 1001
+
+
+class Said(dict):
+    """What a span says, that can be seen to be gone."""
+
+
+def conversation(n):
+    """What an agent does in n calls, each by a model that is told all that was said before."""
+    said = [{"role": "user", "content": "2+2?"}]
+    yield span("root", None, "agent", 1.0, 99.0, inputs=Said(task="2+2?"), outputs=Said(answer="4"))
+    for i in range(n):
+        asks = {"role": "assistant", "content": None, "tool_calls": [{"id": str(i), "name": "search", "arguments": {}}]}
+        yield span(f"model{i}", "root", "llm", 2.0 + 3 * i, inputs=Said(messages=list(said)), outputs=Said(asks))
+        yield span(f"chain{i}", "root", "other", 3.0 + 3 * i, inputs=Said(state=said), outputs=Said(state=said))
+        yield span(
+            f"call{i}", f"chain{i}", "tool", 4.0 + 3 * i, inputs=Said(q=i), outputs=Said(error="no page" * (i % 2))
+        )
+        said += [asks, {"role": "tool", "tool_call_id": str(i), "content": "no page"}]
+    yield span(
+        "last", "root", "llm", 90.0, inputs=Said(messages=list(said)), outputs={"role": "assistant", "content": "4"}
+    )
+
+
+def test_what_no_sample_is_made_of_is_let_go_before_the_end():
+    gather = Gather(Odd())
+    alive = {}
+    for one in conversation(8):
+        alive |= {(one.id, name): weakref.ref(said) for name in ("inputs", "outputs")
+                  if isinstance(said := getattr(one, name), Said)}  # fmt: skip
+        gather.add(one)
+    del one, said
+    kept = {place for place, said in alive.items() if said() is not None}
+    assert kept == {
+        ("root", "inputs"),
+        ("root", "outputs"),
+        ("last", "inputs"),
+        *((f"call{i}", "inputs") for i in range(8)),
+    }
+    (trace,) = gather.traces()
+    assert [call["status"] for call in trace.calls] == ["ok", "error"] * 4
+    assert len(trace.prompt + trace.completion) == 1 + 2 * 8 + 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_in_which_spans_come_is_of_no_matter(seed):
+    spans = list(conversation(5))
+    (expected,), _ = read(*spans)
+    random.Random(seed).shuffle(spans)
+    assert read(*spans) == ([expected], ())
+    orphans = [replace(one, parent="gone") if one.id == "root" else one for one in spans]
+    assert read(*orphans)[0] == [expected]

@@ -51,7 +51,14 @@ def traces(
         refuse("--write-back: expected a source mlflow:...; other traces are files or cannot be tagged")
     with refusing():
         trained = read_run(run) if run else None
-        found = read_traces(source, trained, rules=chosen(rules), catalog=False, essential_tools=essential or ())
+        found = read_traces(
+            source,
+            trained,
+            rules=chosen(rules),
+            catalog=False,
+            essential_tools=essential or (),
+            texts=any((samples, preferences, sft)),
+        )
         for file, option, rows in (
             (samples, "--samples", lambda: found.records),
             (preferences, "--preferences", lambda: pairs(found.records)),

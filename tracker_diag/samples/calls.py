@@ -1,6 +1,7 @@
 """Tool calls: from what a framework has in its hands to flat arrays, one row a call."""
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
@@ -54,7 +55,7 @@ class Calls:
     @classmethod
     def none(cls) -> "Calls":
         """No calls."""
-        return _made([], ())
+        return _made(np.zeros(0), ())
 
     @classmethod
     def of(cls, given: Sequence[Any]) -> "Calls":
@@ -63,7 +64,7 @@ class Calls:
         Raises:
             BatchError: a sequence's calls are no list of mappings with a name.
         """
-        rows: list[tuple[float, ...]] = []
+        flat = array("d")  # a million tuples would take as much memory again
         names: dict[str, int] = {}
         for sequence, conversation in enumerate(given):
             seen: set[int] = set()
@@ -75,14 +76,14 @@ class Calls:
                 malformed = malformed or said in MALFORMED
                 failed = timeout or malformed or status is False or said not in WORKED
                 signature = crc32(f"{name}\0{arguments}".encode("utf-8", "replace"))
-                rows.append(
+                flat.extend(
                     (
                         sequence, names.setdefault(name, len(names)), failed, timeout, malformed, signature in seen,
                         _number(call, "seconds"), _number(call, "tokens"), _number(call, "truncated"), signature,
                     )
                 )  # fmt: skip
                 seen.add(signature)
-        return _made(rows, tuple(names))
+        return _made(np.frombuffer(flat), tuple(names))
 
     def merged(self, other: "Calls", sequences: int) -> "Calls":
         """These, and `other` of sequences that come after the first `sequences`."""
@@ -107,16 +108,15 @@ class Calls:
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Calls":
         arrays = state["arrays"]
-        return _made(
-            [tuple(row) for row in zip(*(arrays[name] for name in _ARRAYS), strict=True)], tuple(state["names"])
-        )
+        table = np.array([arrays[name] for name in _ARRAYS], dtype=np.float64).T
+        return _made(table, tuple(state["names"]))
 
 
 _ARRAYS = tuple(field.name for field in fields(Calls) if field.name != "names")
 
 
-def _made(rows: Sequence[tuple[Any, ...]], names: tuple[str, ...]) -> Calls:
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(_ARRAYS))
+def _made(rows: Float64Array, names: tuple[str, ...]) -> Calls:
+    table = rows.reshape(-1, len(_ARRAYS))
     columns: dict[str, Any] = dict(zip(_ARRAYS, table.T, strict=True))
     columns |= {name: columns[name].astype(np.int64) for name in ("sequence", "tool")}
     return Calls(**columns, names=names)

@@ -2,22 +2,12 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracker_diag.runs.sources.odd import Odd
 from tracker_diag.samples.messages import Message, calls_in, is_cut, messages_in, split, status_of
 from tracker_diag.traces.trace import Span, Trace, told
-
-
-def episodes(spans: Iterable[Span], odd: Odd) -> list[Trace]:
-    """One trace for each id of a trace, whatever the order of its spans."""
-    by_trace: dict[str, dict[str, Span]] = defaultdict(dict)
-    for span in spans:
-        if span.id in by_trace[span.trace]:
-            odd.count("spans that come twice, the last one counts", f"{span.name} {span.id}")
-        by_trace[span.trace][span.id] = span
-    return [episode(trace, list(of.values()), odd) for trace, of in by_trace.items()]
 
 
 def episode(trace: str, spans: Sequence[Span], odd: Odd, *, beside: Sequence[Mapping[str, Any]] = ()) -> Trace:

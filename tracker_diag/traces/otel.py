@@ -6,9 +6,10 @@ The conventions: OpenInference, OpenTelemetry's `gen_ai`, OpenLLMetry's `tracelo
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from sys import intern
 from typing import Any
 
-from tracker_diag.traces.trace import Kind, Span, kind_of, parsed, seconds_of, status_of_error
+from tracker_diag.traces.trace import Kind, Span, kept, kind_of, parsed, seconds_of, status_of_error
 
 KIND_KEYS = ("openinference.span.kind", "gen_ai.operation.name", "mlflow.spanType", "traceloop.span.kind")
 NAME_KEYS = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
@@ -107,8 +108,9 @@ def span_of(
     tool = _first(attributes, NAME_KEYS) if kind == "tool" else None
     trace, span, parent = ids
     return Span(
-        trace, span, str(parent) if parent else None, kind, str(tool or name.removeprefix("execute_tool ")),
-        *times, status, inputs, outputs, _tokens(attributes, kind), about,
+        intern(trace), span, intern(str(parent)) if parent else None, kind,
+        intern(str(tool or name.removeprefix("execute_tool "))),
+        *times, status, inputs, outputs, _tokens(attributes, kind), kept(about),
     )  # fmt: skip
 
 

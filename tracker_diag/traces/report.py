@@ -69,6 +69,7 @@ def read_traces(
     rules: Own = (),
     catalog: bool = True,
     essential_tools: Sequence[str] = (),
+    texts: bool = True,
     progress: Progress | None = None,
 ) -> TraceReport:
     """Read the traces of `source`: how each tool fares, and what the rules say over the training steps.
@@ -80,18 +81,24 @@ def read_traces(
         run: the training run, whose clock tells the step of traces that do not say theirs, and whose metrics the rules
             see beside them. Runs in the same MLflow that traces name are found.
         rules, catalog, essential_tools: as in `Monitor`.
+        texts: whether records have `prompt` and `completion`, which a million spans may have no memory for; else they
+            have the last answer alone, as `text`.
 
     Raises:
         MissingExtra: mlflow is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
-    found: Traces = with_steps(collect(source, progress), source, run)
+    found: Traces = with_steps(collect(source, progress, texts=texts), source, run)
     records = [record_of(trace) for trace in found.traces]
+    if not texts:
+        for one in records:
+            one.pop("completion", None)
     columns, odd = columns_of(records)
     try:
         samples = Samples.of(columns)
     except BatchError as error:
         raise SourceError(f"{found.source}: {error}") from error
+    del columns  # of all calls, which the next lines need no more
     totals = aggregates(samples)
     summary = judge_samples(
         records,

@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from tracker_diag.samples.messages import Message
+from tracker_diag.samples.messages import Message, answer
 
 Kind: TypeAlias = Literal["tool", "agent", "llm", "other"]
 
@@ -26,6 +27,8 @@ GIVEN = (
     "logprob", "group", "env", "components", "policy_version", "scorer_error",
 )  # fmt: skip
 """Columns of `samples` that an attribute of a span or a trace may give, by this name or as `diag.<name>`."""
+READ = {*GIVEN, *(f"diag.{name}" for name in GIVEN), *STEP_KEYS, "diag.step", *RUN_KEYS}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Span:
     tokens: float | None = None
     """That a model has written, or the result of a tool has."""
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Whatever else it says: step, run, reward."""
+    """What else of it is read: step, run, reward."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,17 @@ class Traces:
     traces: tuple[Trace, ...]
     notes: tuple[str, ...]
     """What was odd about it, a sentence each."""
+
+
+def kept(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of `attributes` that are read; most spans have none, and there may be a million of them."""
+    return {key: value for key, value in attributes.items() if key in READ} or NOTHING
+
+
+def without_texts(trace: Trace) -> Trace:
+    """`trace`, of whose texts only the last answer is left, which rules look at."""
+    said = [{"role": "assistant", "content": answer(trace.completion)}] if trace.completion else []
+    return replace(trace, prompt=[], completion=said)
 
 
 def kind_of(*words: object) -> Kind:

@@ -1,13 +1,16 @@
 """W&B Weave: calls as an export has them, one object each, and as the client sends them, begin and end apart."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracker_diag.traces.trace import Kind, Span, kind_of, seconds_of, status_of_error
+from tracker_diag.traces.trace import Kind, Span, kept, kind_of, seconds_of, status_of_error
 
 MODELS = ("openai.", "anthropic.", "litellm.", "mistralai.", "google.", "cohere.", "groq.", "together.")
 """How the names of calls begin that Weave's own patches of model clients make."""
+READ = {"id", "trace_id", "parent_id", "op_name", "started_at", "ended_at", "inputs", "output", "exception", "summary",
+        "attributes", "wb_run_id", "wb_run_step"}  # fmt: skip
+"""What is read of a call."""
 
 
 class WeaveCalls:
@@ -26,11 +29,12 @@ class WeaveCalls:
         """Take in a call or one half of one."""
         half = document.get("start", document.get("end")) if "op_name" not in document else document
         known = self._calls.setdefault(str(half["id"] if half else ""), {})
-        known.update({key: value for key, value in (half or {}).items() if value is not None})
+        known.update({key: value for key, value in (half or {}).items() if key in READ and value is not None})
 
-    def spans(self) -> list[Span]:
-        """All calls, as spans."""
-        return [_span(call) for call in self._calls.values()]
+    def spans(self) -> Iterator[Span]:
+        """All calls, as spans; they are let go."""
+        for call in list(self._calls):
+            yield _span(self._calls.pop(call))
 
 
 def _span(call: Mapping[str, Any]) -> Span:
@@ -58,7 +62,7 @@ def _span(call: Mapping[str, Any]) -> Span:
         call.get("inputs"),
         call.get("output"),
         _tokens(call.get("summary")) if kind == "llm" else None,
-        about,
+        kept(about),
     )
 
 
