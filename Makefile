@@ -14,7 +14,7 @@ MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$
 # Three workers for two cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: frameworks demo test test-long check lint types fast chaos faults alerts docs evidence guards-study bench screenshots clean
+.PHONY: frameworks demo test test-long check lint types fast chaos faults alerts docs matrix evidence guards-study bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -49,6 +49,11 @@ alerts: $(VENV)/.dev  ## what the alarms make of 4,800 runs, docs/alerts.json; h
 
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py
+
+matrix: $(VENV)/.dev $(FRAMEWORKS)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
+	rm -f build/matrix.jsonl
+	MATRIX=$(CURDIR)/build/matrix.jsonl $(PYTEST) -m matrix
+	$(BIN)/python docs/make_matrix.py build/matrix.jsonl
 
 evidence: $(VENV)/.dev  ## the figures of docs/evidence.md, about half an hour
 	$(BIN)/python docs/make_evidence.py

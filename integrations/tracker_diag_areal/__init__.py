@@ -61,7 +61,8 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     if monitor is None:
         monitor = _monitor(trainer.config)
         # Ranks other than the first commit nothing, and need no folder.
-        add_active(monitor, sees=SEES, wait=os.environ.get("RANK", "0") != "0")
+        theirs = getattr(trainer.stats_logger, "summary_writer", None)
+        add_active(monitor, theirs, sees=SEES, wait=os.environ.get("RANK", "0") != "0")
     watched, stats = monitor, trainer.stats_logger
 
     def on_commit(given: Mapping[str, Any]) -> None:

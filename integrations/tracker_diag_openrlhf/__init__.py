@@ -64,7 +64,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("openrlhf", "openrlhf")
     if monitor is None:
         monitor = _monitor(trainer.args)
-        add_active(monitor, sees=SEES)
+        add_active(monitor, trainer.tensorboard_logger, sees=SEES)
     with unless_changed("OpenRLHF", TESTED) as hooks:
         _watch(trainer, monitor, hooks)
         if monitor.config.get("algo.advantage.is_correction_level") == "off":

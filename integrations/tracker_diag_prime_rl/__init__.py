@@ -26,20 +26,21 @@ from tracker_diag.runs.sources.prime_rl import read_exports
 
 __all__ = ["SEES", "TESTED", "attach", "loss", "read_exports"]
 
-TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026), read, and their losses run"
+TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, and their losses run"
 """The versions of prime-rl whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",
     "post_tool": "gaps in loss_mask: the first run of trained tokens is the first turn, what follows a gap comes after "
-    "a tool or another message of the environment",
+    "a tool or another message of the environment; from the exports also, where a rollout is in several samples, as "
+    "when its prefix breaks, a sample whose prompt goes on from another's",
     "advantage": "the sign of each token's advantage",
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
     "not": "a policy ratio, since each batch is trained on once; in the process, other ranks' tokens and, of the "
-    "orchestrator's, anything, as it logs in a process of its own; where a rollout is in several samples, as "
-    "when its prefix breaks, what comes before a later sample: prime-rl does not tell its trainer, and up to "
-    "its first gap it counts as text_only; which tool answered",
+    "orchestrator's, anything, as it logs in a process of its own, and where a rollout is in several samples "
+    "what comes before a later one: its loss is given no token ids, and up to its first gap it counts as text_only; "
+    "from the exports the same of a later sample whose prompt was rewritten; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 

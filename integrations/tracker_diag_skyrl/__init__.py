@@ -66,8 +66,8 @@ __getattr__ = on_demand("tracker_diag_skyrl.callback", "DiagnosticsCallback", "s
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """Watch one call of `trainer.train()`; call this before it.
 
-    The diagnostics go to the run of W&B, MLflow or Trackio that `trainer.tracker` has started, beside its rows. They
-    are closed before that run is ended.
+    The diagnostics go to the run of W&B, MLflow or TensorBoard that `trainer.tracker` has started, beside its rows.
+    They are closed before that run is ended.
 
     Args:
         trainer: a `RayPPOTrainer` or `FullyAsyncRayPPOTrainer`.
@@ -75,7 +75,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             settings, its algorithm and its clip range.
     """
     require("skyrl", "skyrl")
-    monitor = monitor or monitor_of(trainer.cfg)
+    monitor = monitor or monitor_of(trainer.cfg, trainer.tracker)
     if hasattr(trainer, "async_train_dataloader"):  # fully asynchronous
         _watch(trainer, monitor)
     else:
@@ -157,14 +157,14 @@ def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [one for one, of in zip(values, lengths, strict=True) if of] for name, values in columns.items()}
 
 
-def monitor_of(cfg: Any) -> Monitor:
-    """One that knows the settings of the run, and writes to the trackers that are underway."""
+def monitor_of(cfg: Any, tracker: Any) -> Monitor:
+    """One that knows the settings of the run, and writes to the trackers that are underway and to `tracker`'s own."""
     config = dotted(require("skyrl.train.config", "skyrl").get_config_as_dict(cfg))
     prefix = "trainer.algorithm."
     clip = clip_range(config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
     gspo = config.get(f"{prefix}policy_loss_type") == "gspo"
     monitor = Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
-    add_active(monitor, sees=SEES)
+    add_active(monitor, getattr(tracker, "logger", None), sees=SEES)
     return monitor
 
 

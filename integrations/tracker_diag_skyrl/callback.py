@@ -27,7 +27,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
     def look_at(self, trainer: Any) -> None:
         """See what `trainer` takes out of its batches before the step ends; once, however often this is called."""
         if self.monitor is None:
-            self.monitor = monitor_of(trainer.cfg)
+            self.monitor = monitor_of(trainer.cfg, trainer.tracker)
         if self._batches is None:
             self._batches = Batches(self.monitor)
             with unless_changed("SkyRL", TESTED, "rewards, groups and turns of a batch are not seen") as hooks:

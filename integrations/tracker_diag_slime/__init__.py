@@ -26,7 +26,7 @@ from tracker_diag.samples.columns import Columns
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
-TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026), read, not run"
+TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026): read, and their losses run"
 """The versions of slime whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
@@ -46,8 +46,8 @@ NO_MISMATCH = (
     "--custom-tis-function-path tracker_diag_slime.tis."
 )
 
-FORMERLY = ("slime.utils.logging_utils", "slime.utils.tracking_utils")
-"""Where slime's `log` stood from v0.2.2 to v0.3.1, and before."""
+FORMERLY = ("slime.utils.tracking_utils", "slime.utils.logging_utils")
+"""Where slime's `log` stood up to v0.2.1, which has the other module too, without `log`; and from v0.2.2 to v0.3.1."""
 
 ROLLOUT_LINKS = ("environment", "reward")
 """The links whose rules the rollout's process looks at, where it has a monitor."""

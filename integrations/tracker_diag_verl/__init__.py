@@ -82,8 +82,8 @@ _log = logging.getLogger("tracker_diag")
 def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str, Any] | None = None) -> Monitor:
     """Watch the training that logs to `tracking`, a `verl.utils.tracking.Tracking`; its monitor is `tracking.diag`.
 
-    The diagnostics go to the runs of W&B, MLflow and Trackio that `tracking` has started, beside its own rows. They are
-    closed when `tracking` is finished, before the trackers' runs are.
+    The diagnostics go to the runs of W&B, MLflow, Trackio and TensorBoard that `tracking` has started, beside its own
+    rows. They are closed when `tracking` is finished, before the trackers' runs are.
 
     Args:
         monitor: one with settings, rules or backends of your own. By default one that knows the run's settings,
@@ -94,7 +94,8 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     settings = dotted(dict(config or {}))
     if monitor is None:
         monitor = _monitor(settings)
-        add_active(monitor, sees=SEES, blind=_blind(settings) if settings else None)
+        theirs = getattr(tracking, "logger", {}).get("tensorboard")
+        add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()

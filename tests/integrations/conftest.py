@@ -1,17 +1,30 @@
-"""Frameworks that cannot be installed beside each other: their checks run in a process of their own."""
+"""Frameworks that cannot be installed beside each other, whose checks run in a process of their own; and the matrix.
 
+A test with the mark `matrix(package, how)` shows that an integration works with the release that is installed: its
+row of docs/matrix.json. The release is that of the package's own metadata, in the process of the test; the trackers
+are those in which `alerted` has found the alert. `make matrix` keeps the rows; any other run holds them against those.
+"""
+
+import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MATRIX = ROOT / "docs" / "matrix.json"
 FRAMEWORKS = ROOT / "build" / "frameworks"
 OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0" * 40, "WANDB_SILENT": "true"}
 """For W&B as frameworks start it, which looks at these once in a process; and small tensors need one thread."""
 
+
+FIRING = 2
+"""As a rule's state stands in a tracker."""
 
 TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_lightning.py"}
 
@@ -21,8 +34,121 @@ def pytest_ignore_collect(collection_path, config):
     return True if config.option.markexpr == "not slow" and collection_path.name in TRAINING else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    outcome = yield
+    mark = pyfuncitem.get_closest_marker("matrix")
+    if mark and mark.args:
+        package, how = mark.args
+        told = dict(pyfuncitem.user_properties)
+        row = {"package": package, "version": told.get("version") or version(package), "how": how,
+               "test": pyfuncitem.nodeid, "alerts": sorted(told.get("alerts", ()))}  # fmt: skip
+        if kept := os.environ.get("MATRIX"):
+            with Path(kept).open("a") as file:  # one write a line, whichever process
+                file.write(json.dumps(row) + "\n")
+        else:
+            assert row in json.loads(MATRIX.read_text())["tests"], f"not in {MATRIX.name}, run `make matrix`: {row}"
+    return outcome
+
+
+class Told:
+    """Says in which trackers, and whether at a webhook, one of some rules is firing; these are put into the matrix.
+
+    Attributes:
+        project: of Trackio, in which it looks. What else a framework starts by itself lies below the test's folder.
+    """
+
+    def __init__(self, folder, receiver, request):
+        self.project = "".join(c if c.isalnum() else "-" for c in request.node.name)  # as `trackio_runs` has it
+        self._folder, self._receiver, self._request = folder, receiver, request
+
+    def __call__(self, *rules, release=None):
+        """The places. Of a run in another process `release` is the version of the package there."""
+        kinds = (self.wandb, self.mlflow, self.trackio, self.tensorboard, self.jsonl, self.webhook)
+        found = {kind.__name__ for kind in kinds if any(kind(rule) for rule in rules)}
+        self._request.node.user_properties += [("alerts", found), ("version", release)]
+        return found
+
+    def wandb(self, rule):
+        read = self._request.getfixturevalue("read_wandb")
+        records = [one for file in self._folder.rglob("run-*.wandb") for one in read(file)]
+        return any(one["history"]["item"].get(f"diag/rule/{rule}") == FIRING for one in records if "history" in one)
+
+    def mlflow(self, rule):
+        query = "SELECT MAX(value) FROM metrics WHERE key = ?"
+        return any(_only(file, query, f"diag/rule/{rule}") == FIRING for file in self._folder.glob("*.db"))
+
+    def trackio(self, rule):
+        file = Path(os.environ["TRACKIO_DIR"], f"{self.project}.db")
+        query = "SELECT MAX(json_extract(metrics, ?)) FROM metrics"
+        return file.exists() and _only(file, query, f'$."diag/rule/{rule}"') == FIRING
+
+    def tensorboard(self, rule):
+        folders = {file.parent for file in self._folder.rglob("diag/events.out.tfevents*")}
+        if folders:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        for folder in folders:
+            events = EventAccumulator(str(folder))
+            events.Reload()
+            if (name := f"diag/rule/{rule}") in events.Tags()["scalars"]:
+                return FIRING in {event.value for event in events.Scalars(name)}
+        return False
+
+    def jsonl(self, rule):
+        files = Path(os.environ["TRACKER_DIAG_DIR"]).rglob("findings.jsonl")
+        rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return any((row.get("rule"), row.get("state")) == (rule, "firing") for row in rows)
+
+    def webhook(self, rule):
+        return any(told["title"].split()[0] == rule for told in self._receiver.got)
+
+
+def _only(database, query, name):
+    with closing(sqlite3.connect(database)) as store:
+        return store.execute(query, (name,)).fetchone()[0]
+
+
+def _forget_settings():
+    """W&B looks once at what its variables say, when its first run in a process begins."""
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()
+
+
 @pytest.fixture
-def run_checks(tmp_path, migrated_mlflow):
+def alerted(tmp_path, monkeypatch, receive, request):
+    state = receive()
+    theirs = {"WANDB_CONSOLE": "off", "WANDB_X_DISABLE_STATS": "true", "WANDB_DIR": str(tmp_path)}
+    for name, value in {**OFFLINE, **theirs, "TRACKER_DIAG_NOTIFY": state.url}.items():
+        monkeypatch.setenv(name, value)
+    _forget_settings()
+    yield Told(tmp_path, state, request)
+    _forget_settings()
+    if "trackio" in sys.modules and sys.modules["trackio"].context_vars.current_run.get():
+        sys.modules["trackio"].finish()
+
+
+@pytest.fixture
+def underway(alerted, mlflow_store, trackio_runs, tmp_path):
+    """Runs of W&B, MLflow and Trackio for the length of a block, as a person starts them who has a trainer without."""
+    import mlflow
+    import trackio
+    import wandb
+
+    @contextmanager
+    def start():
+        settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
+        wandb.init(project=alerted.project, dir=tmp_path, settings=settings)
+        trackio_runs.start()
+        with mlflow.start_run():
+            yield
+        trackio.finish()
+        wandb.finish()
+
+    return start
+
+
+@pytest.fixture
+def run_checks(tmp_path, migrated_mlflow, request):
     """Runs `<framework>/<file>` with the framework's own modules; `stand_ins` are libraries it imports besides.
 
     `release` is the folder of another release than that in the framework's own, which still has what all need.
@@ -49,6 +175,7 @@ def run_checks(tmp_path, migrated_mlflow):
             "-p",
             "no:cacheprovider",
             "--timeout=900",
+            *(["-m", "matrix"] if request.config.option.markexpr == "matrix" else []),
         ]
         done = subprocess.run(
             [*command, str(Path(__file__).parent / framework / file)],

@@ -12,6 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import typing_extensions
+from pydantic_core import core_schema
 
 
 class _Anything(type):
@@ -34,6 +35,10 @@ class _Nothing(metaclass=_Anything):
 
     def __init__(self, *given, **named):
         pass
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_):
+        return core_schema.any_schema()
 
 
 class _Library(ModuleType):

@@ -32,7 +32,7 @@ def test_a_rule_survives_the_way_out_and_back():
         ({"summary": "{post_tool_tail_grows.value:.2q}"}, "value:.2q}: Unknown format code 'q'"),
         ({"summary": "{post_tool_tail_grows.series:.2f}"}, "series:.2f}: Unknown format code 'f'"),
         ({"condition": {"al": ["x"]}}, "expected the name of a signal, or one of all, any and not over such"),
-        ({"description": "Finds things"}, "String should match pattern '^Detects "),
+        ({"description": "Finds things"}, "String should match pattern '^(Detects "),
         ({"condition": "post_tool_tail_matters"}, "leave out"),
         ({"condition": {"all": ["nobody"]}}, "condition and support name unknown signals"),
         ({"pairs": []}, "pairs: nothing given, expected the pairs"),

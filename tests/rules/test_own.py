@@ -1,13 +1,14 @@
 """A rule of one's own that says no more than it must goes every way that those of the catalogue go."""
 
 import io
+import json
 import runpy
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tracker_diag import Monitor, RuleError, wrap
+from tracker_diag import Monitor, Rule, RuleError, wrap
 from tracker_diag.backends import mlflow_tags, wandb_automations
 from tracker_diag.report.html import render_html
 from tracker_diag.report.tables import findings_table
@@ -44,6 +45,12 @@ def test_it_is_looked_for_beside_the_catalogue(own):
     assert seen.scalars(3)["diag/rule/ACM001"] == 2
     (notice,) = seen.notices
     assert notice.text.splitlines()[-1] == f"More: tracker-diag rules show ACM001 --rules {own}/ACM001.yaml"
+
+
+def test_it_survives_the_journal_that_stands_before_every_tracker(own):
+    (finding,) = watched(rules=own).summary.findings
+    kept = json.loads(json.dumps(finding.rule.model_dump(mode="json", by_alias=True)))
+    assert Rule.model_validate(kept) == finding.rule
 
 
 def test_it_can_be_looked_for_alone_and_so_can_nothing(own):

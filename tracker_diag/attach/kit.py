@@ -75,7 +75,8 @@ def add_active(
 
     Args:
         writers: what the framework itself logs through, for runs that cannot be found in a process: a
-            `SummaryWriter`, a logger of Lightning, a tracker of accelerate. One that we do not know is left out.
+            `SummaryWriter`, or what has one as its `writer`, a logger of Lightning, a tracker of accelerate. One that
+            we do not know is left out.
         sees: what the integration sees, by name, as its `SEES`.
         blind: the pairs that the run's settings leave without a signal, each with what would change it. All others
             in `sees` are then promised: if one has not come after five steps, a warning says so once. None where the
@@ -122,7 +123,8 @@ def _looked_for(pairs: Collection[Pair], slices: Sequence[str], blind: Mapping[P
 
 def _written_by(writer: Any) -> Backend | None:
     """The backend of the run that `writer` logs to."""
-    inner = getattr(writer, "experiment", None) or getattr(writer, "tracker", None) or writer
+    within = (getattr(writer, name, None) for name in ("experiment", "tracker", "writer"))
+    inner = next(filter(None, within), writer)
     return backend_of(inner, run_id=getattr(writer, "run_id", None))
 
 

@@ -61,7 +61,7 @@ class Rule(Node):
     """And against each of these slices; they are what its findings are about."""
     algorithms: tuple[Algorithm, ...] = ()
     """The rule is for these alone; for all if none is named, or if the run's is not known."""
-    description: str = Field(default="", pattern=r"^Detects ")
+    description: str = Field(default="", pattern=r"^(Detects |$)")
     rationale: str = ""
     """Why it is bad."""
     signals: dict[str, Signal] = Field(min_length=1)

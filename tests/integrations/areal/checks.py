@@ -80,9 +80,10 @@ def one_step(actor, batch):
     return stats_tracker.export()
 
 
-def a_trainer(**wandb):
+def a_trainer(curves=None, **wandb):
     here = str(Path.cwd())  # W&B's own process may have begun in another folder
     stats = StatsLoggerConfig(experiment_name="agent", trial_name="run", fileroot=here, wandb=WandBConfig(**wandb))
+    stats.tensorboard.path = curves
     config = GRPOConfig(experiment_name="agent", trial_name="run", stats_logger=stats)
     config.actor.eps_clip, config.actor.eps_clip_higher = 0.1, 0.3
     spec = FinetuneSpec(total_train_epochs=1, dataset_size=100, train_batch_size=1)
@@ -224,8 +225,9 @@ def test_an_areal_that_has_changed_is_told_and_training_goes_on(monkeypatch, tol
     assert "commit" not in vars(trainer.stats_logger)
 
 
-def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rng, read_wandb):
-    trainer = a_trainer(mode="offline")
+@pytest.mark.matrix("areal", "real modules, made tensors")
+def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rng, read_wandb, alerted):
+    trainer = a_trainer(mode="offline", curves=str(tmp_path / "curves"))
     monitor = tracker_diag_areal.attach(trainer)
     for step in range(45):
         stats = one_step(an_actor(), made(rng, post=0.02 if step < 30 else 0.5))
@@ -239,4 +241,5 @@ def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rn
     fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
     assert "post_tool" in {name for name, _ in fired}
     assert all(onset >= 25 for _, onset in fired)
+    assert alerted("POL001") == {"tensorboard", "wandb", "webhook"}
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0

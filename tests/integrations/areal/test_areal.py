@@ -5,6 +5,7 @@ from tracker_diag.errors import MissingExtra
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_areals_own_modules(run_checks):
     run_checks("areal", stand_ins=["swanlab", "numba", "openai", "pybase64", "areal.experimental.openai"])

@@ -8,17 +8,15 @@ import mlflow
 import numpy as np
 import pytest
 import torch
+import trackio
+import wandb
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 from tracker_diag_lightning import DiagnosticsCallback, attach
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
-
-FIRING = 2
-"""As a rule's state stands in a tracker."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -111,14 +109,25 @@ def test_a_loss_that_becomes_nan_is_found_in_mlflow(tmp_path, mlflow_store):
     assert run.data.tags["diag.alert.state"] == "error"
 
 
-def test_it_is_found_in_lightnings_own_tensorboard_too(tmp_path):
-    logger = TensorBoardLogger(tmp_path, name="run", version="one")
+@pytest.mark.matrix("lightning", "run for real")
+def test_it_is_found_in_every_tracker_that_lightning_logs_to(tmp_path, mlflow_store, trackio_runs, alerted):
+    theirs = {"project": alerted.project, "save_dir": tmp_path, "offline": True}
+    loggers = [TensorBoardLogger(tmp_path), MLFlowLogger("lightning", tracking_uri=mlflow_store), WandbLogger(**theirs)]
+    trackio_runs.start()  # Lightning has no logger for it
     callback = DiagnosticsCallback()
-    trainer(tmp_path, [callback], logger=logger, steps=20).fit(Agent(nan_from=12), loader(20))
+    trainer(tmp_path, [callback], logger=loggers, steps=20).fit(Agent(nan_from=12), loader(20))
     assert callback.monitor.failures == []
-    events = EventAccumulator(str(tmp_path / "run/one/diag"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("diag/rule/NUM004") if event.value == FIRING] == list(range(12, 20))
+    wandb.finish()
+    trackio.finish()
+    assert alerted("NUM004") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
+
+
+@pytest.mark.matrix("lightning", "run for real")
+def test_without_a_logger_it_is_found_in_files(tmp_path, alerted):
+    callback = DiagnosticsCallback()
+    trainer(tmp_path, [callback], steps=20).fit(Agent(nan_from=12), loader(20))
+    assert callback.monitor.failures == []
+    assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
 @pytest.mark.parametrize(("steps", "every", "rows"), [(20, 1, 20), (20, 5, 4), (-1, 1, None)])

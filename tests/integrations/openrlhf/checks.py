@@ -259,21 +259,22 @@ def test_rays_worker_processes_wait_for_the_trainer(tmp_path):
     assert json.loads(line.removeprefix("worker ")) == [False, True, "1"]
 
 
-def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(
-    tmp_path, monkeypatch, a_trainer, read_wandb
-):
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+@pytest.mark.matrix("openrlhf", "real modules, made tensors")
+def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(tmp_path, a_trainer, read_wandb, alerted):
     rows = {}
     for name, steps in (("plain", 20), ("watched", 45)):
         before = set(tmp_path.rglob("run-*.wandb"))
         rng = np.random.default_rng(4)
-        trainer = a_trainer(**{"logger.wandb.key": "0" * 40})
+        curves = {"logger.tensorboard_dir": str(tmp_path / "curves")} if name == "watched" else {}
+        trainer = a_trainer(**{"logger.wandb.key": "0" * 40} | curves)
         monitor = tracker_diag_openrlhf.attach(trainer) if name == "watched" else None
         for step in range(1, steps + 1):
             status = one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
             assert "reward" in status or status["rollout/num_samples"] == ROWS
         trainer.wandb_logger.log_eval(steps, {"eval_maths_pass1": 0.5})
         trainer.wandb_logger.close()
+        if curves:
+            trainer.tensorboard_logger.close()
         (file,) = set(tmp_path.rglob("run-*.wandb")) - before
         records = read_wandb(file)
         rows[name] = [record["history"]["item"] for record in records if record["type"] == "history"]
@@ -283,6 +284,7 @@ def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(
     fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
     assert "post_tool" in {name for name, _ in fired}
     assert all(onset >= 25 for _, onset in fired)
+    assert alerted("POL001") == {"tensorboard", "wandb", "webhook"}
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
 
 

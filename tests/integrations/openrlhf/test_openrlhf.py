@@ -5,6 +5,7 @@ from tracker_diag.errors import MissingExtra
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_openrlhfs_own_modules(run_checks):
     run_checks("openrlhf", stand_ins=["flash_attn", "deepspeed", "vllm"])

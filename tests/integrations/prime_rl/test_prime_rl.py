@@ -126,6 +126,24 @@ def counts(monitor):
     return {row["slice"]: row["count"] for row in rows if row["pair"] == "mismatch" and ":" not in row["slice"]}
 
 
+def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_path, rng):
+    """Two rollouts of a task; the second one's prefix breaks, and its next turn is a sample of its own."""
+    _, new, old = rollout(rng, 0)
+    task, turn, result = [5, 6, 7], [20, 21, 22, 23], [30, 31]
+    mask = np.array([0, 0, 0, 1, 1, 1, 1], bool)
+    whole = record(0, 0, mask, new[:7], old[:7], token_ids=[*task, *turn])
+    longer = np.array([0] * 9 + [1] * 3, bool)
+    later = record(0, 1, longer, new[:12], old[:12], token_ids=[*task, *turn, *result, 40, 41, 42])
+    other = record(0, 2, mask, new[:7], old[:7], token_ids=[5, 6, 8, *turn])
+    write(tmp_path, 0, [later, whole, whole, other])
+    ((_, found),) = read_exports(tmp_path)
+    assert found["begins_after_tool"] == [True, False, False, False]
+    monitor = Monitor()
+    monitor.observe(**found)
+    monitor.log({}, 0)
+    assert {one: n for one, n in counts(monitor).items() if n} == {"all": 15, "text_only": 12, "post_tool": 3}
+
+
 def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, rng):
     mask, new, old = rollout(rng, 0)
     weights = np.where(np.arange(WIDTH) < 20, 0.0, 1.0)  # the first turn is another model's

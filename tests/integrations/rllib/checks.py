@@ -35,13 +35,18 @@ def config(environments=16, **training):
     )
 
 
+def train(built, iterations):
+    algorithm = built.build_algo()
+    monitor = attach(algorithm)
+    for _ in range(iterations):
+        algorithm.train()
+    algorithm.stop()
+    return monitor
+
+
 def in_mlflow(built, iterations):
     with mlflow.start_run() as run:
-        algorithm = built.build_algo()
-        monitor = attach(algorithm)
-        for _ in range(iterations):
-            algorithm.train()
-        algorithm.stop()
+        monitor = train(built, iterations)
     assert monitor.failures == []
     told = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))
     return told, mlflow.get_run(run.info.run_id).data
@@ -55,6 +60,20 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
     # The last epoch of each update alone: 8 iterations of 512 actions, and some that end a minibatch.
     assert 8 * 512 * 0.9 <= data.metrics["diag/policy/text_only/count"] <= 8 * 512 * 1.1
     assert told["run"]["last_step"] == 12
+
+
+@pytest.mark.matrix("ray", "run for real")
+def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_underway(underway, alerted):
+    with underway():
+        monitor = train(config(lr=0.1, clip_param=1000.0), 6)
+    assert monitor.failures == []
+    assert alerted("POL010") == {"mlflow", "trackio", "wandb", "webhook"}
+
+
+@pytest.mark.matrix("ray", "run for real")
+def test_without_any_tracker_it_is_told_in_files(alerted):
+    assert train(config(lr=0.1, clip_param=1000.0), 6).failures == []
+    assert alerted("POL010") == {"jsonl", "webhook"}
 
 
 def test_a_ppo_without_clipping_loses_its_samples(mlflow_store):

@@ -15,15 +15,11 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.logger import KVWriter, Logger, configure
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import clip_of, settings, tensors
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
-
-FIRING = 2
-"""As a rule's state stands in a tracker."""
 
 pytestmark = pytest.mark.slow
 
@@ -98,18 +94,25 @@ def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_z
     assert data.metrics["train/clip_fraction"] == 0
 
 
-def test_a_learning_rate_that_is_too_high_is_told_in_tensorboard_and_to_people(tmp_path, monkeypatch, receive):
-    """`tensorboard_log` is all that the person has set."""
-    monkeypatch.setenv("TRACKER_DIAG_NOTIFY", receive().url)
-    callback = DiagnosticsCallback()
-    ppo(learning_rate=0.1, tensorboard_log=str(tmp_path)).learn(10_240, callback=callback)
+@pytest.mark.matrix("stable-baselines3", "run for real")
+def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_and_to_people(tmp_path, underway, alerted, receive):
+    """Of the runs that were started before, and of `tensorboard_log`, nothing is said to the callback."""
+    with underway():
+        callback = DiagnosticsCallback()
+        ppo(learning_rate=0.1, tensorboard_log=str(tmp_path)).learn(2048, callback=callback)
     assert callback.monitor.failures == []
-    events = EventAccumulator(str(tmp_path / "PPO_1/diag"))
-    events.Reload()
-    assert max(event.value for event in events.Scalars("diag/rule/POL010")) == FIRING
+    assert alerted("POL010") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
     first = receive.state.got[0]
     assert (first["level"], first["title"].split()[0]) == ("warn", "POL010")
     assert first["step"] <= 5 * 256
+
+
+@pytest.mark.matrix("stable-baselines3", "run for real")
+def test_without_any_tracker_it_is_told_in_files(alerted):
+    callback = DiagnosticsCallback()
+    ppo(learning_rate=0.1).learn(2048, callback=callback)
+    assert callback.monitor.failures == []
+    assert alerted("POL010") == {"jsonl", "webhook"}
 
 
 def test_the_ratios_are_those_of_the_loss():

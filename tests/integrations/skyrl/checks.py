@@ -236,7 +236,10 @@ def test_a_skyrl_that_has_changed_is_told_and_training_goes_on(watched, rng, cap
     assert "log" not in vars(tracker)
 
 
-def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(tmp_path, rng, monkeypatch, new_mlflow_store):
+@pytest.mark.matrix("skyrl", "real modules, made tensors")
+def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(
+    tmp_path, rng, monkeypatch, new_mlflow_store, alerted
+):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", new_mlflow_store(tmp_path))
     monkeypatch.chdir(tmp_path)
     trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend="mlflow", config=SkyRLTrainConfig()))
@@ -255,4 +258,18 @@ def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(tmp_path, r
     fired = [found for found in findings["findings"] if found["state"] == "firing"]
     assert "post_tool" in {found["slice"] for found in fired}
     assert all(found["onset"] >= 20 for found in fired)
+    assert alerted("POL001") == {"mlflow", "webhook"}
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
+
+
+@pytest.mark.matrix("skyrl", "real modules, made tensors")
+@pytest.mark.parametrize("backend", ["tensorboard", "console"])
+def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, rng, monkeypatch, alerted, backend):
+    monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "curves"))
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend=backend, config=SkyRLTrainConfig()))
+    tracker_diag_skyrl.attach(trainer)
+    for step in range(1, 46):
+        sync_step(trainer, step, made(rng, post=0.02 if step < 30 else 0.5))
+    trainer._fire("on_train_end")
+    trainer.tracker.finish()
+    assert alerted("POL001") == {"jsonl" if backend == "console" else backend, "webhook"}

@@ -5,6 +5,7 @@ from tracker_diag.errors import MissingExtra
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_skyrls_own_modules(run_checks):
     run_checks("skyrl", folders=["skyrl/skyrl-gym"])

@@ -14,9 +14,6 @@ from tracker_diag_transformers import attach
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
 
-FIRING = 2
-"""As a rule's state stands in a tracker."""
-
 pytestmark = pytest.mark.slow
 
 
@@ -44,10 +41,14 @@ def loop(accelerator, monitor, make_batch, rng, *, steps, grow_from=None):
     accelerator.end_training()
 
 
-def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(tmp_path, mlflow_store, make_batch, rng):
-    accelerator = Accelerator(cpu=True, log_with=["mlflow", "tensorboard"], project_dir=tmp_path)
+@pytest.mark.matrix("accelerate", "run for real")
+def test_a_tail_that_grows_is_found_in_the_runs_that_accelerate_starts_and_ends(
+    tmp_path, mlflow_store, alerted, make_batch, rng
+):
+    trackers = ["mlflow", "tensorboard", "trackio", "wandb"]
+    accelerator = Accelerator(cpu=True, log_with=trackers, project_dir=tmp_path)
     settings = {"learning_rate": 0.01, "algorithm": "grpo"}
-    accelerator.init_trackers("project", config=settings)
+    accelerator.init_trackers(alerted.project, config=settings)
     run_id = mlflow.active_run().info.run_id
     monitor = attach(accelerator, config=settings)
     loop(accelerator, monitor, make_batch, rng, steps=110, grow_from=70)
@@ -60,14 +61,23 @@ def test_a_tail_that_grows_is_found_in_the_run_that_accelerate_starts_and_ends(t
     (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
     assert tail["slice"] == "post_tool"
     assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")
+    assert alerted("POL001") == {*trackers, "webhook"}
     # The other tracker has its own rows, and nothing else.
-    events = EventAccumulator(str(tmp_path / "project"))
+    events = EventAccumulator(str(tmp_path / alerted.project))
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["loss", "reward"]
     assert [event.step for event in events.Scalars("loss")] == list(range(110))
-    ours = EventAccumulator(str(tmp_path / "project/diag"))
-    ours.Reload()
-    assert ours.Scalars("diag/rule/POL001")[-1].value == FIRING
+
+
+@pytest.mark.matrix("accelerate", "run for real")
+def test_without_a_tracker_a_loss_that_is_nan_is_found_in_files(alerted):
+    accelerator = Accelerator(cpu=True)
+    accelerator.init_trackers("project")
+    attach(accelerator)
+    for step in range(4):
+        accelerator.log({"loss": float("nan") if step else 1.0}, step=step)
+    accelerator.end_training()
+    assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
 def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):

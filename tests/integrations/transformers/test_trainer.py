@@ -6,15 +6,12 @@ import mlflow
 import pytest
 import torch
 import transformers
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+import wandb
 from tracker_diag_transformers import DiagnosticsCallback, attach
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingBackend
-
-FIRING = 2
-"""As a rule's state stands in a tracker."""
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -72,16 +69,26 @@ def test_what_breaks_is_found_in_the_run_that_the_trainer_starts_and_ends(tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_what_breaks_is_found_in_the_trainers_own_tensorboard_and_told_to_people(tmp_path, monkeypatch, receive):
-    monkeypatch.setenv("TRACKER_DIAG_NOTIFY", receive().url)
+@pytest.mark.matrix("transformers", "run for real")
+def test_what_breaks_is_found_in_every_tracker_of_the_trainer_and_told_to_people(
+    tmp_path, monkeypatch, mlflow_store, alerted, receive
+):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "curves"))
-    trainer = make(tmp_path, callbacks=[Breaks(6)], report_to="tensorboard")
+    trackers = ["mlflow", "tensorboard", "trackio", "wandb"]
+    trainer = make(tmp_path, callbacks=[Breaks(6)], report_to=trackers, project=alerted.project)
     assert attach(trainer).failures == []
     trainer.train()
-    events = EventAccumulator(str(tmp_path / "curves/diag"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("diag/rule/NUM004") if event.value == FIRING] == list(range(7, 13))
+    wandb.finish()
+    assert alerted("NUM004") == {*trackers, "webhook"}
     assert [told["level"] for told in receive.state.got] == ["error"]
+
+
+@pytest.mark.matrix("transformers", "run for real")
+def test_without_a_tracker_it_is_found_in_files(tmp_path, alerted):
+    trainer = make(tmp_path, callbacks=[Breaks(6)])
+    attach(trainer)
+    trainer.train()
+    assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
 def test_it_hears_each_log_with_its_step_and_evaluations_too(tmp_path):

@@ -248,8 +248,9 @@ PLANTED = {"tool": ("ENV001", "tool:lookup"), "zero": ("REW001", "all"), "length
 """The rule that names each planted fault, and the slice."""
 
 
+@pytest.mark.matrix("trl", "run for real")
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, fault):
+def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, fault, record_property):
     def fired(run):
         return {(one["rule"], one["slice"]) for one in run["findings"] if one["fired"] is not None}
 
@@ -263,6 +264,7 @@ def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, 
     (folder,) = run["sources"]  # with report_to=[] there is no tracker
     rows = [json.loads(line) for line in (Path(folder) / "findings.jsonl").read_text().splitlines()]
     assert (rule, on, "firing") in {(row.get("rule"), row.get("slice"), row.get("state")) for row in rows}
+    record_property("alerts", ["jsonl"])
 
 
 def test_samples_are_what_the_trainer_logs_itself(result):
@@ -365,10 +367,24 @@ def test_there_are_older_releases_to_test_against():
     assert len(VERSIONS) >= 3, "none in build/trl: run the tests through make, which downloads them"
 
 
+OVERPAID = """\
+{id: ACM001, title: Overpaid, summary: "{high.value:.3g}", condition: high,
+ signals: {high: {kind: threshold, series: {metric: reward}, above: 10.0}}}
+"""
+
+
+@pytest.mark.matrix("trl", "run for real")
 @pytest.mark.parametrize("path", [*VERSIONS, None], ids=lambda path: path.name if path else "installed")
-def test_the_private_functions_are_as_we_know_them_in(path, tmp_path, zygote):
-    (run,) = zygote.run("version", tmp_path, release=path)
+def test_the_private_functions_are_as_we_know_them_and_every_tracker_is_told_in(
+    path, tmp_path, zygote, new_mlflow_store, alerted
+):
+    places = {"MLFLOW_TRACKING_URI": new_mlflow_store(tmp_path), "TENSORBOARD_LOGGING_DIR": str(tmp_path / "curves")}
+    (tmp_path / "ACM001.yaml").write_text(OVERPAID)
+    places |= {"TRACKER_DIAG_RULES": str(tmp_path), "PROJECT": alerted.project}
+    (run,) = zygote.run("version", tmp_path, release=path, ranks=[places])
     assert path is None or run["file"].startswith(str(path))
+    assert path is None or run["version"] == path.name
+    assert alerted("ACM001", release=run["version"]) == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
     assert run["takes"]["_compute_loss"][:3] == ["self", "model", "inputs"]
     assert run["takes"]["_get_per_token_logps_and_entropies"][:2] == ["self", "model"]
     assert run["values"] in (2, 3)  # what the latter returns
@@ -376,7 +392,7 @@ def test_the_private_functions_are_as_we_know_them_in(path, tmp_path, zygote):
     for call in run["calls"]:
         assert keys | ({"tool_mask"} if run["tools"] else set()) <= set(call["keys"])
     is_sound(run)
-    assert run["said"] == []
+    assert [said.split()[0] for said in run["said"]] == ["ACM001"]
     assert counts(run, "reference")["all"] == sum(call["tokens"] for call in run["calls"])
     late = [call for call in run["calls"] if call["step"] % 2]  # the second iteration of each generation
     assert counts(run, "policy")["all"] == sum(call["tokens"] for call in late)

@@ -514,8 +514,9 @@ def guarded_ranks(folder):
 
 
 def version(folder):
-    """A short run of whatever TRL comes first on the path."""
+    """A short run of whatever TRL comes first on the path, into every tracker; in its second half a scorer overpays."""
     import inspect
+    from importlib.metadata import version as release
 
     takes = {
         name: list(inspect.signature(getattr(trl.GRPOTrainer, name)).parameters)
@@ -523,8 +524,16 @@ def version(folder):
     }
     # Before 1.9 TRL does not take our chat template for one with tools.
     tools = tuple(map(int, trl.__version__.split(".")[:2])) >= (1, 9)
-    trainer = grpo(folder, tools=tools, **SMALL)
-    return watched(trainer) | {"file": trl.__file__, "takes": takes, "tools": tools, "values": trainer.values}
+
+    def overpays(completions, trainer_state, **_):
+        return [20.0 * (trainer_state.global_step >= 2) for _ in completions]  # to all, so that no advantage changes
+
+    more = {"reward_funcs": [judge(errs=0.35), overpays]}
+    kept = {"report_to": ["mlflow", "tensorboard", "trackio", "wandb"], "project": os.environ["PROJECT"]}
+    trainer = grpo(folder, tools=tools, more=more, **SMALL | kept)
+    return watched(trainer) | {
+        "version": release("trl"), "file": trl.__file__, "takes": takes, "tools": tools, "values": trainer.values
+    }  # fmt: skip
 
 
 def main(scenario, folder):

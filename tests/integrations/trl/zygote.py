@@ -47,6 +47,10 @@ def become(scenario, folder, path, environment, output):
     os.environ.update(environment)
     os.chdir(folder)
     sys.path[:0] = path
+    if "wandb" in sys.modules:  # with a folder of the process that imported it, which the first fork to end has removed
+        from wandb.sdk.data_types._private import MEDIA_TMP
+
+        os.makedirs(MEDIA_TMP.name, exist_ok=True)  # noqa: PTH103
     from train import main
 
     main(scenario, folder)

@@ -300,10 +300,14 @@ def test_the_trainer_v1_itself_is_seen(tracking, rng, monkeypatch, outputs):
     assert counts(tracking, "reference")["all"] == found["all"]
 
 
-def test_findings_and_series_reach_the_mlflow_run_that_verl_started(tmp_path, rng, monkeypatch, new_mlflow_store):
+@pytest.mark.matrix("verl", "real modules, made tensors")
+def test_findings_and_series_reach_the_trackers_that_verl_started(
+    tmp_path, rng, monkeypatch, new_mlflow_store, alerted
+):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", new_mlflow_store(tmp_path))
     monkeypatch.chdir(tmp_path)
-    tracking = Tracking("agent", "run", default_backend=["mlflow"], config=CONFIG)
+    trackers = ["mlflow", "tensorboard", "trackio", "wandb"]
+    tracking = Tracking(alerted.project, "run", default_backend=trackers, config=CONFIG)
     run = mlflow.active_run().info.run_id
     monitor = tracking.diag
     for step in range(1, 46):
@@ -319,7 +323,17 @@ def test_findings_and_series_reach_the_mlflow_run_that_verl_started(tmp_path, rn
     fired = [found for found in findings["findings"] if found["state"] == "firing"]
     assert "post_tool" in {found["slice"] for found in fired}
     assert all(found["onset"] >= 20 for found in fired)
+    assert alerted("POL001") == {*trackers, "webhook"}
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
+
+
+@pytest.mark.matrix("verl", "real modules, made tensors")
+def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
+    tracking = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
+    for step in range(1, 46):
+        v0_step(tracking, step, made(rng, post=0.02 if step < 30 else 0.5, version=step - 1))
+    tracking.finish()
+    assert alerted("POL001") == {"jsonl", "webhook"}
 
 
 def test_a_verl_that_has_changed_is_told_and_training_goes_on(tracking, rng, monkeypatch, caplog):

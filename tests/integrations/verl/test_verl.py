@@ -7,6 +7,7 @@ PLUGINS = "[verl.plugins]\ntracker_diag = tracker_diag_verl.plugin\n"
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_verls_own_modules(run_checks):
     """The plugin is found by verl's own discovery, through an entry point as the package has one."""
@@ -14,6 +15,7 @@ def test_in_verls_own_modules(run_checks):
 
 
 @pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["0.7", "0.8"])
 def test_in_the_own_modules_of_releases_without_plugins(run_checks, version):

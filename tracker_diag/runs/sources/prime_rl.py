@@ -108,9 +108,35 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
     ratio, dropped = column("importance_ratio"), column("is_masked")
     if np.isfinite(dropped[sampled]).all():
         found["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
+    if any(later := _later(records)):
+        found["begins_after_tool"] = later
     if any(record.get("env_name") for record in records):
         found["env"] = [_text(record, "env_name") for record in records]
     return found
+
+
+def _later(records: list[dict[str, Any]]) -> list[bool]:
+    """Which samples begin after a turn of their rollout: their prompt is another one's of the step and goes on.
+
+    prime-rl makes a new sample of a rollout where its prefix breaks, and does not say of which. The prompt of a rollout
+    ends where the model is to speak, so what goes on after it has a turn in it, and what was answered to that.
+    """
+    prompts: list[tuple[int, ...]] = []
+    for record in records:
+        ids, mask = record.get("token_ids"), record["loss_mask"]
+        if isinstance(ids, list) and len(ids) == len(mask) and True in mask:
+            prompts.append(tuple(ids[: mask.index(True)]))
+        else:
+            prompts.append(())
+    going_on: set[tuple[int, ...]] = set()
+    shorter: list[tuple[int, ...]] = []
+    for prompt in sorted({one for one in prompts if one}):
+        while shorter and prompt[: len(shorter[-1])] != shorter[-1]:
+            shorter.pop()
+        if shorter:
+            going_on.add(prompt)
+        shorter.append(prompt)
+    return [prompt in going_on for prompt in prompts]
 
 
 def _sampled(rl_weights: Any, ref_kl_weights: Any) -> Any:

@@ -1,0 +1,120 @@
+"""Writes docs/matrix.md: `make matrix` runs the tests and then this on what they have shown.
+
+    python docs/make_matrix.py [RESULTS]
+
+RESULTS has a line of JSON for each test with the mark `matrix` that has passed; docs/matrix.json keeps them. Without it
+the page is made anew from what is kept there and in docs/released.json, which tests/integrations/released.py writes.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+KEPT, RELEASED = DOCS / "matrix.json", DOCS / "released.json"
+
+TRACKERS = {
+    "wandb": "W&B", "mlflow": "MLflow", "trackio": "Trackio", "tensorboard": "TensorBoard", "jsonl": "files",
+    "webhook": "webhook",
+}  # fmt: skip
+
+INTEGRATIONS = {"accelerate": "transformers", "ray": "rllib", "stable-baselines3": "sb3"}
+"""Of a package whose integration has another name."""
+
+HEAD = """\
+# Framework, version, tracker
+
+Made by `make matrix` from what the tests show; nothing here is typed by hand. A test plants a fault in a run of the
+framework, and then reads in the tracker's own file or database, or at a webhook on its machine, that the alert has
+come. The version is that of the installed package's metadata in the process of the test. The alert is of a rule of the
+catalogue; in the trackers of TRL, of a rule that the test brings.
+
+- **real**: the framework trains, on a CPU.
+- *made*: it needs GPUs to train, so its own modules are given tensors in its documented layout.
+- –: no test shows it. That is no sign that it does not work.
+
+*files* are the JSON Lines that are written where there is no tracker. W&B runs are offline.
+"""
+
+SOURCES = """\
+## Released sources that no index has
+
+From `python tests/integrations/released.py CLONES`, which is no part of the tests, as it needs the clones. It runs
+the release's own loss on a CPU, from made log-probabilities (prime-rl) or logits (slime) on: without our hooks and
+with them, on the same tensors.
+*Same*: loss and gradients are the same to the bit. *Alert*: the planted tail was told, and where. The second time
+MLflow, Trackio and TensorBoard cannot be imported.
+"""
+
+
+def integration(package: str) -> str:
+    """The integration that `package` is watched by."""
+    return INTEGRATIONS.get(package, package)
+
+
+def page(tests: list[dict[str, Any]], released: dict[str, Any]) -> str:
+    """docs/matrix.md."""
+    rows = sorted({(one["package"], one["version"]) for one in tests}, key=lambda row: (row[0], _numbers(row[1])))
+    lines = [HEAD, _row(["framework", "version", *TRACKERS.values()]), _row(["---"] * (2 + len(TRACKERS)))]
+    for package, version in rows:
+        own = [one for one in tests if (one["package"], one["version"]) == (package, version)]
+        cells = [_cell(one["how"] for one in own if tracker in one["alerts"]) for tracker in TRACKERS]
+        lines.append(_row([f"[{package}](integrations.md#{integration(package)})", version, *cells]))
+    lines += ["", "The tests of each:", ""]
+    for package in dict(rows):
+        names = sorted({one["test"].partition("[")[0] for one in tests if one["package"] == package})
+        lines += [f"- {package}: {'; '.join(f'`{name}`' for name in names)}"]
+    return "\n".join([*lines, "", *_sources(released), ""])
+
+
+def _sources(released: dict[str, Any]) -> list[str]:
+    runs: list[dict[str, Any]] = released["runs"]
+    lines = [SOURCES, _row(["framework", "release", "with the three", "without", "its own modules that ran"])]
+    lines.append(_row(["---"] * 5))
+    for first, second in zip(runs[::2], runs[1::2], strict=True):
+        ran = ", ".join(f"`{name}`" for name in first.get("ran", []))
+        cells = [first["framework"], first["release"], _told(first), _told(second), ran]
+        lines.append(_row(cells))
+    stand_ins = "; ".join(f"{name}: {', '.join(names)}" for name, names in released["stand_ins"].items())
+    lines += ["", "What they import and is not here is a stand-in that does nothing:", f"{stand_ins}. For slime the"]
+    lines += [
+        "parallel state and the cross-entropy of Megatron are ours, for one process; the trainer, its optimiser and"
+    ]
+    lines += ["the engine do not run."]
+    return lines
+
+
+def _told(run: dict[str, Any]) -> str:
+    if "failed" in run:
+        return f"failed: {run['failed']}"
+    alerts = ", ".join(TRACKERS[name] for name in run["alerts"]) or "none"
+    failures = f"; failures: {len(run['failures'])}" if run["failures"] else ""
+    return f"{'same' if run['same'] else 'not the same'}, {run['steps']} steps; alert: {alerts}{failures}"
+
+
+def _cell(hows: Iterable[str]) -> str:
+    found = set(hows)
+    return "**real**" if "run for real" in found else "*made*" if found else "–"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
+
+
+def main(results: str | None = None) -> None:
+    """Keep `results`, if there are any, and write the page."""
+    if results:
+        rows = [json.loads(line) for line in Path(results).read_text().splitlines()]
+        rows.sort(key=lambda row: (row["package"], _numbers(row["version"]), row["test"]))
+        KEPT.write_text(json.dumps({"tests": rows}, indent=1) + "\n")
+    (DOCS / "matrix.md").write_text(page(json.loads(KEPT.read_text())["tests"], json.loads(RELEASED.read_text())))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,128 @@
+"""Run the losses of released sources that no index has, on the CPU: as they are, and with our hooks.
+
+    git clone https://github.com/PrimeIntellect-ai/prime-rl CLONES/PrimeIntellect-ai+prime-rl
+    git clone https://github.com/THUDM/slime CLONES/THUDM+slime
+    make build/frameworks/released
+    python tests/integrations/released.py CLONES
+
+Each release in a process of its own: `<framework>/source.py` calls the loss as the trainer does, with made tensors
+whose tail widens after a tool result. The first time MLflow, Trackio and TensorBoard can be imported and an MLflow run
+is underway; the second time none of the three can be imported.
+
+Writes docs/released.json; docs/matrix.md has it from there.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+KEPT = ROOT / "docs" / "released.json"
+
+SOURCES = {
+    "prime_rl": (
+        "PrimeIntellect-ai+prime-rl",
+        ("v0.6.0", "v0.7.0", "v0.8.0", "559b447"),
+        ("src", "packages/prime-rl-configs/src"),
+        ("openai", "prime_cli", "verifiers", "wandb_gql", "wandb_graphql"),
+    ),
+    "slime": (
+        "THUDM+slime",
+        ("v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1", "624b824"),
+        (".",),
+        ("megatron", "ray", "sglang", "sglang_router"),
+    ),
+}
+"""Clone, releases, what of it stands on the path, and what it imports that is not here and its loss does not reach.
+
+For slime the parallel state of Megatron is reached: `slime/source.py` has it for a single process.
+"""
+
+ABSENT = ("mlflow", "tensorboard", "trackio")
+"""Backends that are missing the second time. W&B is imported by the sources themselves."""
+
+RULE = "POL001"
+
+
+class Absent(MetaPathFinder):
+    """Nothing of ABSENT can be imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def ran(source: str, names: list[str]) -> list[str]:
+    """Those modules of `names` that have been imported from `source`, and are no stand-ins."""
+    return [name for name in names if str(getattr(sys.modules.get(name), "__file__", "")).startswith(source)]
+
+
+def told(folder: Path) -> list[str]:
+    """Where the rule fired."""
+    found = []
+    with closing(sqlite3.connect(folder / "mlflow.db")) as store:
+        highest = "SELECT MAX(value) FROM metrics WHERE key = ?"
+        if store.execute(highest, (f"diag/rule/{RULE}",)).fetchone()[0] == 2:
+            found.append("mlflow")
+    for file in folder.rglob("findings.jsonl"):
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        if any((row.get("rule"), row.get("state")) == (RULE, "firing") for row in rows):
+            found.append("jsonl")
+    return found
+
+
+def run(framework, source: Path, store: Path, *, backends: bool):
+    """What came of one release."""
+    _, _, paths, stand_ins = SOURCES[framework]
+    own = [ROOT, ROOT / "integrations", HERE, ROOT / "build" / "frameworks" / "released"]
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        shutil.copyfile(store, folder / "mlflow.db")
+        environment = {
+            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / one for one in paths)])),
+            "STAND_INS": " ".join(stand_ins), "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1",
+            "WANDB_MODE": "disabled",
+            "TRACKER_DIAG_DIR": str(folder / "files"), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
+            "BACKENDS": str(int(backends)), "TRACKER_DIAG_EXIT_TIMEOUT": "120",
+        }  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", HERE / framework / "source.py", source, "result.json"],
+            cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            return {"failed": done.stderr.strip().splitlines()[-1], "alerts": []}, done.stderr
+        return json.loads((folder / "result.json").read_text()) | {"alerts": told(folder)}, ""
+
+
+def main() -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as made:
+        store = Path(made) / "mlflow.db"
+        code = "import mlflow; mlflow.MlflowClient().search_experiments()"
+        uri = {"MLFLOW_TRACKING_URI": f"sqlite:///{store}"}
+        subprocess.run([sys.executable, "-c", code], env=os.environ | uri, check=True, capture_output=True)
+        for framework, (clone, releases, *_) in SOURCES.items():
+            for release in releases:
+                source = Path(made) / f"{framework}-{release}"
+                source.mkdir()
+                archive = ["git", "-C", str(Path(sys.argv[1]) / clone), "archive", release]
+                packed = subprocess.run(archive, check=True, capture_output=True).stdout
+                subprocess.run(["tar", "-x", "-C", str(source)], input=packed, check=True)
+                for backends in (True, False):
+                    found, said = run(framework, source, store, backends=backends)
+                    rows.append({"framework": framework, "release": release, "backends": backends, **found})
+                    sys.stdout.write(f"{rows[-1]} {said}\n")
+    kept = {"stand_ins": {name: of[3] for name, of in SOURCES.items()}, "absent": ABSENT, "runs": rows}
+    KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
