@@ -299,15 +299,18 @@ def main() -> None:
     subprocess.run([sys.executable, str(DOCS / "make_simulated.py")], check=True)  # noqa: S603  # a script of ours
 
 
-CHANGED = 40_000
-"""First seed of the table that is due."""
+CHANGED = 50_000
+"""First seed of the runs on which today's rules are judged."""
 STALE = [
     "",
     "**This table is older than the rules.** OUT003, which now speaks of shorter runs, CRI003 and ten rules more came",
-    "after it. With them 10 of 60 healthy runs of ppo and 7 of 60 of grpo were alarmed, nearly all by OUT003, on runs",
-    "that start at their level and stay there. CRI003 was mended, OUT003 was told of more ceilings, and such runs now",
-    "begin near the top and log what share they solve. After that 6 of 600 were alarmed (grpo 5 of 120, ppo 1 of 120;",
-    "seeds below 10,000).",
+    "after it, and some runs of the simulation now begin near the top and log what share they solve. Today's rules",
+    "miss what is asked, on the seeds from 40,000 on: of 1,000 healthy runs each 9 of ppo, **19 of grpo, 21 of gspo**,",
+    "3 of dpo and 3 of sft were alarmed, 55 of 5,000: by OUT001 20, by NUM002 8, by EVA002 and EVA005 7 each. Of 5,100",
+    "failing runs 4,848 had a right name at warn (95 %) and 4,747 as first break (93 %). Named in less than 95 of 100:",
+    "*critic worse than mean* 22, *critic never learns* 35 and *throughput halves* 62, which are information while the",
+    "reward thrives, *gradient explodes* 72, *judge glitch* 87, *margin collapse* 87; and *responses cut* has a right",
+    "first break in 32. The tables stay as they are until that is mended, and then are made on seeds from 50,000 on.",
 ]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 DOCS = Path(__file__).parent
 SIMULATION = DOCS.parent / "tests" / "rules" / "failures.py"
-FIRST_SEED, HEALTHY, FAILED = 40_000, 1000, 100
+FIRST_SEED, HEALTHY, FAILED = 50_000, 1000, 100
 Outcome = dict[str, Any]
 
 
