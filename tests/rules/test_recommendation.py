@@ -44,7 +44,9 @@ def test_where_nothing_is_wrong_nothing_is_decided():
 def test_a_run_whose_reward_fell_goes_back_to_its_best():
     found = of(REWARD)
     assert (found.go_on, found.last_good_step) == (False, 120)
-    assert found.says == "No. Last good step 120 (reward 0.703, its best); go back to a checkpoint at or before it"
+    assert found.says == (
+        "No. Last good step 120 (reward 0.703, its best); mend the cause, then go on from a checkpoint at or before it"
+    )
     assert found.to_json() == {"go_on": False, "last_good_step": 120, "says": found.says}
 
 
@@ -56,7 +58,8 @@ def test_while_the_run_goes_on_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
     said = recommend(incidents((REWARD,)), (), goes_on=True)
     assert said.says == (
-        "No. Last good step so far 120 (reward 0.703, its best); go back to a checkpoint at or before it"
+        "No. Last good step so far 120 (reward 0.703, its best); "
+        "mend the cause, then go on from a checkpoint at or before it"
     )
     assert said.last_good_step == 120
 

@@ -25,7 +25,7 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     parts += [f"**Damage** {said}." for said in damage(summary)]
     parts += [f"**Go on?** {summary.recommendation.says}."] if summary.recommendation else []
     parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
-    parts += [f"Now: {'; '.join(summary.tails)}."] if summary.tails else []
+    parts += [f"Over the last steps: {'; '.join(summary.tails)}."] if summary.tails else []
     parts += [picture] if picture else []
     if symptoms := incident.symptoms:
         parts.append("With it:\n\n" + "\n".join(f"- {finding}" for finding in symptoms))

@@ -91,4 +91,6 @@ def brief(table: Table) -> Table:
 
 def best_level(reading: Reading) -> str:
     """Of an outcome, its best level, where that was, and its last one; each is a mean over some rows."""
-    return f"{reading.series} {reading.baseline:.3g} at its best, up to step {reading.at}; {reading.value:.3g} now"
+    return (
+        f"{reading.series} {reading.baseline:.3g} at its best, a mean up to step {reading.at}; {reading.value:.3g} now"
+    )

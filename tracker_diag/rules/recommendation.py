@@ -37,7 +37,9 @@ def recommend(found: Sequence[Incident], best: Sequence[Reading], *, goes_on: bo
     if good and loud:
         step, why = min(good)
         so_far = "so far " if goes_on else ""
-        says = f"No. Last good step {so_far}{step} ({why}); go back to a checkpoint at or before it"
+        says = (
+            f"No. Last good step {so_far}{step} ({why}); mend the cause, then go on from a checkpoint at or before it"
+        )
         begun = min((one.onset for one in firing if one.rule.link != DAMAGE), default=step + 1)
         return Recommendation(False, step, f"{says}; what broke first began at step {begun}" if begun <= step else says)
     if harm := next((one for one in firing if one.rule.link == DAMAGE or one.severity == "error"), None):
