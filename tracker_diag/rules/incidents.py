@@ -112,7 +112,8 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """The incidents that those of `findings` that fired are parts of, the one that began first on top.
 
     Damage goes with the last of the causes that had begun when it was seen; where there is none, it stands alone. What
-    has recovered by itself and what is of severity info alone comes after what has not.
+    has recovered by itself and what is of severity info alone comes after what has not. What has harmed the outcome comes
+    before what has not, and what only costs time after both.
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
@@ -130,7 +131,7 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     for of in _overlapping(alone):
         cause = _cause(of)
         found.append(Incident(cause, (), tuple(one for one in of if one is not cause)))
-    return tuple(sorted(found, key=lambda one: (_passing(one), _order(one.cause))))
+    return tuple(sorted(found, key=lambda one: (_passing(one), _only_costs(one), one.severity != "error", _order(one.cause))))
 
 
 def reaches(cause: Finding, step: int) -> bool:
@@ -269,6 +270,11 @@ def _passing(incident: Incident) -> bool:
     """Whether it is of severity info, or a fall of the outcome that nothing explains and that is over."""
     unexplained = incident.cause.rule.link == DAMAGE
     return incident.severity == "info" or (unexplained and incident.state == "resolved")
+
+
+def _only_costs(incident: Incident) -> bool:
+    """Whether it is about the machines alone, which make a run dear and not bad."""
+    return all(one.rule.link == "resources" for one in incident.findings)
 
 
 def _order(finding: Finding) -> tuple[int, int, int]:

@@ -111,6 +111,7 @@ class GainReader(CourseReader):
 
     def __init__(self, signal: Gain, at: Place) -> None:
         self._never, self._enough = signal.never, 0
+        self._too_early = False if signal.never and signal.else_no else None
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
             self.needed = LEVELS
@@ -118,7 +119,7 @@ class GainReader(CourseReader):
 
     def _says(self) -> bool | None:
         if self._course.rows < self.needed or self._rows < self._enough:
-            return None
+            return self._too_early
         gain = self._course.gain()
         if gain is None or not self._never:
             return None if gain is None else gain.kept
