@@ -1,8 +1,8 @@
 """Runs the whole catalogue on simulated runs and writes simulated.json: part of `make evidence`.
 
-About twenty minutes on two cores; it goes on where it was stopped, as long as no rule, no detector and no simulation was
-changed. The runs are those of tests/rules/simulated.py and failures.py. The rules were tuned on seeds below 10,000, which
-are not reported; whoever mends a rule after a report moves `FIRST_SEED` on.
+About twenty minutes on two cores; it goes on where it was stopped, as long as no rule, no detector and no simulation
+was changed. The runs are those of tests/rules/simulated.py and failures.py. The rules were tuned on seeds below 10,000,
+which are not reported; whoever mends a rule after a report moves `FIRST_SEED` on.
 """
 
 import hashlib
@@ -124,7 +124,9 @@ def main() -> None:
 
 def digest() -> str:
     """Of all that the outcomes rest on."""
-    files = sorted(file for folder in RESTS_ON for end in ("*.py", "*.yaml") for file in (DOCS.parent / folder).rglob(end))
+    files = sorted(
+        file for folder in RESTS_ON for end in ("*.py", "*.yaml") for file in (DOCS.parent / folder).rglob(end)
+    )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
@@ -133,15 +135,18 @@ def all_of(
 ) -> list[Outcome]:
     """The outcomes of `runs`, those that stand in `file` from there; the others are added to it as they come."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    done = {(kind, name, seed): outcome for kind, name, seed, outcome in map(json.loads, filter(_whole, lines))}
-    kind = make.__name__
-    todo = [run for run in runs if (kind, *run) not in done]
+    kind, done = make.__name__, dict[tuple[str, int], Outcome]()
+    for made, name, seed, outcome in map(json.loads, filter(_whole, lines)):
+        if made == kind:
+            done[name, seed] = outcome
+    todo = [run for run in runs if run not in done]
+    coming = pool.map(make, *zip(*todo, strict=True), chunksize=CHUNK) if todo else ()
     with file.open("a", encoding="utf-8") as out:
-        for run, outcome in zip(todo, pool.map(make, *zip(*todo, strict=True), chunksize=CHUNK) if todo else (), strict=True):
-            done[kind, *run] = outcome
+        for run, outcome in zip(todo, coming, strict=True):
+            done[run] = outcome
             out.write(json.dumps([kind, *run, outcome]) + "\n")
             out.flush()
-    return [done[kind, *run] for run in runs]
+    return [done[run] for run in runs]
 
 
 def _whole(line: str) -> bool:

@@ -23,7 +23,9 @@ class Run(BaseModel):
     seed: int
     half: Annotated[
         Literal["tuned", "development", "untouched"],
-        Field(description="rules were tuned on the first two; development: trainers of the untouched half, other tasks"),
+        Field(
+            description="rules were tuned on the first two; development: trainers of the untouched half, other tasks"
+        ),
     ]
     fault: Annotated[str | None, Field(description="what was planted; null in a healthy run")]
     onset: Annotated[int | None, Field(description="the first step with the fault")]

@@ -130,7 +130,9 @@ def run(kind: str, on: str, fault: Fault, seed: int) -> dict[int, dict[str, floa
     return control.joined({step: row for step, row in watcher.rows.items() if step}, capture)
 
 
-def grpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int) -> Any:
+def grpo(
+    model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int
+) -> Any:
     """A model that says the wrong digits half of the time learns to say the right ones."""
     tool, rng = task.Lookup(seed), random.Random(seed)
 

@@ -203,9 +203,7 @@ def main() -> None:
     for name, one in found.items():
         print(name, one)
     if args.page:
-        told = {
-            run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)
-        }
+        told = {run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)}
         found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
         KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
         PAGE.write_text(page(found, runs), encoding="utf-8")

@@ -29,7 +29,7 @@ class Reach(gym.Env[Any, Any]):
 
 
 class Brake(gym.Env[Any, Any]):
-    """A cart with speed and a wind is to be held at 0 for 60 steps; it is paid for each step near, and lost beyond 2."""
+    """A cart with speed and a wind is to be held at 0 for 60 steps; each step near is paid, and beyond 2 it is lost."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(-4, 4, (3,), np.float32)

@@ -34,8 +34,8 @@ class GrowthSettings:
     expected_steps: int | None = None
     """How long the run is meant to be, in steps; None where nobody knows."""
     expected_runs_between_false_alarms: float = USUAL
-    """The dial: the more, the later and the surer. It moves what is a matter of chance, the detectors' levels, limits in
-    standard deviations and how long a condition has to hold, and no limit that a rule names in the unit of a metric."""
+    """The dial: the more, the later and the surer. It moves what is a matter of chance, the detectors' levels, limits
+    in standard deviations and how long a condition has to hold, and no limit in the unit of a metric."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.expected_runs_between_false_alarms < math.inf:
@@ -47,8 +47,8 @@ class GrowthSettings:
     def dialled(self, runs: float) -> "GrowthSettings":
         """These settings with one false alarm in about so many healthy runs, where they have been for `USUAL`.
 
-        A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2), and an e-detector of
-        level c waits c blocks: so h moves by ln(ratio) / 2k, and c by the ratio.
+        A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2), and an e-detector
+        of level c waits c blocks: so h moves by ln(ratio) / 2k, and c by the ratio.
         """
         if runs == USUAL:
             return self

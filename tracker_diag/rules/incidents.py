@@ -112,8 +112,8 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """The incidents that those of `findings` that fired are parts of, the one that began first on top.
 
     Damage goes with the last of the causes that had begun when it was seen; where there is none, it stands alone. What
-    has recovered by itself and what is of severity info alone comes after what has not. What has harmed the outcome comes
-    before what has not, and what only costs time after both.
+    has recovered by itself and what is of severity info alone comes after what has not. What has harmed the outcome
+    comes before what has not, and what only costs time after both.
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
@@ -131,7 +131,9 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     for of in _overlapping(alone):
         cause = _cause(of)
         found.append(Incident(cause, (), tuple(one for one in of if one is not cause)))
-    return tuple(sorted(found, key=lambda one: (_passing(one), _only_costs(one), one.severity != "error", _order(one.cause))))
+    return tuple(
+        sorted(found, key=lambda one: (_passing(one), _only_costs(one), one.severity != "error", _order(one.cause)))
+    )
 
 
 def reaches(cause: Finding, step: int) -> bool:
@@ -155,7 +157,7 @@ def explains(cause: Finding, finding: Finding) -> bool:
 def _symptoms(cause: Finding, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """All but the cause: each rule once, then those that fired again or on another slice."""
     said = {cause.rule.id}
-    first, again = [], []
+    first, again = list[Finding](), list[Finding]()
     for one in findings:
         if one is not cause:
             (again if one.rule.id in said else first).append(one)
