@@ -320,8 +320,8 @@ STALE = [
 
 MENDED = [
     "A report on those from 40,000 on fell short again: 19 of 1,000 of grpo's and 21 of gspo's healthy runs were",
-    "alarmed, by OUT001 and others. Then OUT001, NUM002, EVA005, SFT002 and the rules that docs/faults.md tells of were",
-    "mended, again on seeds below 10,000; and a rule that says of itself that it sees no harm now counts as a note.",
+    "alarmed, by OUT001 and others. Then OUT001, NUM002, EVA005, SFT002 and rules that docs/faults.md tells of were",
+    "mended, again on seeds below 10,000; and a rule that says of itself that it sees no harm counts as a note.",
 ]
 
 
