@@ -245,13 +245,22 @@ def trackio_runs(request):
 
 @pytest.fixture(scope="session")
 def read_wandb():
-    """Reads the records of a `.wandb` file with what `wandb leet inspect` calls, which takes a second to import W&B."""
+    """Reads the records of a `.wandb` file with what `wandb leet inspect` calls, which takes a second to import W&B.
+
+    W&B writes on after `finish` has come back, on a busy machine for seconds: of a run that has `ended` it is waited for.
+    """
     from wandb.util import get_core_path
 
-    def read(file):
+    def read(file, *, ended=True):
         command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", file, file.parent]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return [json.loads(line) for line in out.splitlines()]
+        deadline = time.monotonic() + 60
+        while True:
+            out = subprocess.run(command, capture_output=True, text=True, check=False)
+            records = [json.loads(line) for line in out.stdout.splitlines()]
+            if not ended or any(record["type"] == "exit" for record in records):
+                return records
+            assert time.monotonic() < deadline, f"the run has not ended: {[one['type'] for one in records]} {out.stderr}"
+            time.sleep(0.1)
 
     return read
 
