@@ -247,7 +247,7 @@ def trackio_runs(request):
 def read_wandb():
     """Reads the records of a `.wandb` file with what `wandb leet inspect` calls, which takes a second to import W&B.
 
-    W&B writes on after `finish` has come back, on a busy machine for seconds: of a run that has `ended` it is waited for.
+    W&B writes on after `finish` has come back, on a busy machine for seconds: for the end of one that has `ended` it waits.
     """
     from wandb.util import get_core_path
 
@@ -259,7 +259,7 @@ def read_wandb():
             records = [json.loads(line) for line in out.stdout.splitlines()]
             if not ended or any(record["type"] == "exit" for record in records):
                 return records
-            assert time.monotonic() < deadline, f"the run has not ended: {[one['type'] for one in records]} {out.stderr}"
+            assert time.monotonic() < deadline, f"after {len(records)} records it has not ended: {out.stderr}"
             time.sleep(0.1)
 
     return read

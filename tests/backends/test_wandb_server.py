@@ -136,7 +136,8 @@ def test_a_server_that_is_ill_is_no_matter_of_the_training_thread(fault, rng, ma
     assert sorted(ours) == list(range(90))
 
 
-def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, tmp_path, read_wandb):
+def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, request):
+    tmp_path, read_wandb = (request.getfixturevalue(name) for name in ("tmp_path", "read_wandb"))
     run = wrap(start(mode="offline"))
     for step, batch in growing(rng, make_batch, 90):
         run.diag.observe(**batch)
