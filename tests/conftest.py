@@ -247,7 +247,7 @@ def trackio_runs(request):
 def read_wandb():
     """Reads the records of a `.wandb` file with what `wandb leet inspect` calls, which takes a second to import W&B.
 
-    W&B writes on after `finish` has come back, on a busy machine for seconds: for the end of one that has `ended` it waits.
+    W&B writes on after `finish` has come back, on a busy machine for seconds: one that has `ended` is waited for.
     """
     from wandb.util import get_core_path
 
