@@ -70,6 +70,16 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
 
 
+WHOLLY_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files that are slow as a whole are not even imported for the fast tests: some import a trainer for seconds."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
+    return None
+
+
 def pytest_sessionfinish():
     """Monitors that no test has closed end with the process, and need not say so."""
     os.environ["TRACKER_DIAG_QUIET"] = "1"
