@@ -58,10 +58,10 @@ class DiagnosticsCallback(TrainerCallback):
         self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
-        checkpoint.load(self.monitor, args, state)
+        checkpoint.load(self.monitor, args, state, "trl")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoint.save(self.monitor, args, state)
+        checkpoint.save(self.monitor, args, state, "trl")
         if self._guarded:
             self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
 
