@@ -147,6 +147,41 @@ def underway(alerted, mlflow_store, trackio_runs, tmp_path):
     return start
 
 
+class Without:
+    """Attaches while a module, an attribute or a field of a framework is not there, which is to be told once.
+
+    It is there again before training begins: the framework itself does without it in some other way, as a later release
+    would. What is tried is the list of each integration's own test, all that it touches.
+    """
+
+    def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, owner, name, attach):
+        """What `attach()` gives without `owner.name`, or for no owner without the module `name`."""
+        with self._monkeypatch.context() as gone:
+            if owner is None:
+                gone.setitem(sys.modules, name, None)
+                parent, _, last = name.rpartition(".")
+                if parent:
+                    gone.delattr(sys.modules[parent], last, raising=False)
+            else:
+                gone.delattr(owner, name)
+            return attach()
+
+    @staticmethod
+    def told_once(messages):
+        """The one message that something is gone; AssertionError if there are none, or several."""
+        about = [one for one in messages if "than was tested" in one]
+        assert len(about) == 1, messages
+        return about[0]
+
+
+@pytest.fixture
+def without(monkeypatch):
+    return Without(monkeypatch)
+
+
 @pytest.fixture
 def run_checks(tmp_path, migrated_mlflow, request):
     """Runs `<framework>/<file>` with the framework's own modules; `stand_ins` are libraries it imports besides.

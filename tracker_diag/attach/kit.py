@@ -161,7 +161,7 @@ def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> b
         except Exception as error:
             monitor.load_state_dict(fresh)
             _begins_anew(monitor, f"the state of the diagnostics cannot be used, {error}")
-            return False
+            raise
         then, now = str(saved.get(RELEASE, "")), release_of(framework)
         if framework and then and then != now:
             _log.warning(

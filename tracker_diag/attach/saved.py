@@ -1,17 +1,21 @@
 """The state of the diagnostics beside a framework's checkpoints, for those that have no place for it in them.
 
-    saved = Saved(monitor, "verl")
-    saved.put(folder)          # the framework has written the checkpoint of this step there
-    saved.logged()             # after each row
-    saved.find(folder)         # training goes on from there
+The framework has written the checkpoint of a step: `put`. A row is logged: `logged`. Training goes on from a
+checkpoint: `find`.
 """
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from tracker_diag.attach.kit import of_release, resume
 from tracker_diag.monitor import Monitor
+
+UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
+"""What is lost where a framework's checkpoints cannot be followed."""
+
+_log = logging.getLogger("tracker_diag")
 
 
 class Saved:
@@ -25,12 +29,18 @@ class Saved:
     def __init__(self, monitor: Monitor, framework: str, rank: int = 0) -> None:
         self._monitor, self._framework, self._rank = monitor, framework, rank
         self._open: Path | None = None
+        self._told = False
 
     def put(self, folder: str | Path) -> None:
         """A checkpoint lies in `folder`; write the state there.
 
         Most frameworks log the row of a step after its checkpoint: `logged` writes the state once more then.
         """
+        if "://" in str(folder):
+            if not self._told:
+                self._told = True
+                _log.warning("%s is no folder here: the state of the diagnostics is not saved beside it", folder)
+            return
         with self._monitor.guard("integration_errors"):
             self._open = Path(folder)
             self._write(self._open)
