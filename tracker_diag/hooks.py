@@ -151,6 +151,8 @@ class OnObject:
 
     def __init__(self, owner: Any, name: str, call: Callable[..., Any], original: Callable[..., Any]) -> None:
         update_wrapper(self, original)  # first, as it brings all attributes of a hook that is there already
+        if "__signature__" in vars(self):  # of the function below a method, with `self`; Ray writes one
+            self.__signature__ = inspect.signature(original)
         self._owner, self._name, self._call = owner, name, call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -105,7 +105,7 @@ def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) ->
 
     def on_dump(_: Any, given: Mapping[str, Any]) -> None:
         if handler.last_step_info is given["step_info"]:  # else it was not due
-            saved.put(folder)
+            saved.put(folder, row=handler.last_step_info.global_step)
 
     on.callback(after(handler, "dump", ("step_info",), on_dump, monitor))
     total = min(filter(None, (trainer.config.total_train_steps, handler.ft_spec.total_train_steps)))

@@ -131,12 +131,12 @@ def _save_beside(monitor: Monitor, saved: Saved, settings: Mapping[str, object],
     """In each checkpoint while it is made, and once it has its name; and learn how many steps are to come."""
     manager = require("nemo_rl.utils.checkpoint", "nemo-rl").CheckpointManager
 
-    def begun(folder: Any, _: Mapping[str, Any]) -> None:
-        saved.put(folder)
+    def begun(folder: Any, given: Mapping[str, Any]) -> None:
+        saved.put(folder, row=given["step"])
 
     def named(_: Any, given: Mapping[str, Any]) -> None:
         made = Path(given["checkpoint_path"])
-        saved.put(made.with_name(made.name.removeprefix("tmp_")))
+        saved.put(made.with_name(made.name.removeprefix("tmp_")), row=int(made.name.rpartition("_")[2]))
 
     on.callback(after(manager, "init_tmp_checkpoint", ("step",), begun, monitor))
     on.callback(after(manager, "_rename_checkpoint", ("checkpoint_path",), named, monitor))

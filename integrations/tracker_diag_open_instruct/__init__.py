@@ -153,8 +153,6 @@ class _Learner:
     def compute_metrics_from_loss_stats(self, result: Any, given: Mapping[str, Any]) -> None:
         if self._monitor is not None:  # every learner comes here, once a step
             self._monitor.log(result, self._step)
-        if self._saved is not None:
-            self._saved.logged()
         self._step += 1
 
     def finalize_rho_histograms(self, result: Any, given: Mapping[str, Any]) -> None:

@@ -45,7 +45,8 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage",
     "samples": "reward, advantage, prompt, length and truncation of each sequence",
     "metrics": "all that the trainer logs, at every step, and its evaluations",
-    "state": "beside the actor's checkpoint of the step, found again with --ckpt.load_enable",
+    "state": "beside the actor's checkpoint of the step, where the trainer sees its folder; found again with "
+    "--ckpt.load_enable",
     "not": "the policy ratio by token, which is made in the actors' processes: of it the rules see ppo_kl and "
     "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
@@ -79,7 +80,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         add_active(monitor, getattr(trainer, "tensorboard_logger", None), sees=SEES)
     hooks, saved = Hooks("OpenRLHF", TESTED), Saved(monitor, "openrlhf")
     with hooks.part("nothing that it logs is heard") as on:
-        _hear(trainer, monitor, saved, on)
+        _hear(trainer, monitor, on)
     with hooks.part("ratios of tokens, rewards and lengths are not seen") as on:
         _watch(trainer, monitor, on)
     with hooks.part(UNSAVED) as on:
@@ -164,12 +165,11 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
     hooks.callback(after(maker, "make_experience_batch", ("rollout_samples",), on_experiences, monitor))
 
 
-def _hear(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack) -> None:
+def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
     """Hear what is logged, and that the trackers' runs end."""
 
     def on_log(given: Mapping[str, Any]) -> None:
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
-        saved.logged()
 
     def on_close(_: Mapping[str, Any]) -> None:
         monitor.close()
@@ -189,8 +189,10 @@ def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack)
         return Path(settings.path) / "_actor" / f"global_step{step}"
 
     def on_saved(_: Any, given: Mapping[str, Any]) -> None:
-        if given["global_step"] % settings.save_steps == 0 and not settings.disable_ds:
-            saved.put(folder(given["global_step"]))
+        # Where the actors have a disk of their own there is no such folder here, and OpenRLHF asks whether there is.
+        made = folder(given["global_step"])
+        if given["global_step"] % settings.save_steps == 0 and made.is_dir():
+            saved.put(made)
 
     def on_begin(states: Any, _: Mapping[str, Any]) -> None:
         done = int(states["global_step"])

@@ -31,7 +31,6 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
         self.monitor: Monitor | None = None
         self._learner: Any = None
         self._minibatches: list[dict[str, Any]] = []
-        self._saved: Saved | None = None
 
     def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:
         self.begin(algorithm, None)
@@ -55,8 +54,9 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             self._save_beside(algorithm, monitor, on)
         return monitor
 
-    def _save_beside(self, algorithm: Any, monitor: Monitor, on: ExitStack) -> None:
-        self._saved = saved = Saved(monitor, "ray")
+    @staticmethod
+    def _save_beside(algorithm: Any, monitor: Monitor, on: ExitStack) -> None:
+        saved = Saved(monitor, "ray")
 
         def put(folder: Any, given: Mapping[str, Any]) -> None:
             if given.get("filesystem") is None:
@@ -106,8 +106,6 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
         with monitor.guard("integration_errors"):
             kl_computed = bool(getattr(algorithm.config, "use_kl_loss", True))
             monitor.log(row(result, kl_computed=kl_computed), int(result["training_iteration"]))
-            if self._saved:
-                self._saved.logged()
 
     def _ending(self, given: Mapping[str, Any]) -> None:
         if self.monitor is not None:

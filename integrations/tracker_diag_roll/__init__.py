@@ -99,13 +99,13 @@ def _save_beside(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
 
     def put(_: Any, given: Mapping[str, Any]) -> None:
         if given["tag"] == "pipeline":
-            saved.put(given["save_dir"])
+            saved.put(given["save_dir"], row=given["self"].step)
 
     def find(_: Any, given: Mapping[str, Any]) -> None:
         if given["tag"] == "pipeline":
             saved.find(given["load_dir"])
 
-    on.callback(after(state, "save_to_json", ("save_dir", "tag"), put, monitor))
+    on.callback(after(state, "save_to_json", ("self", "save_dir", "tag"), put, monitor))
     on.callback(after(state, "load_from_json", ("load_dir", "tag"), find, monitor))
 
 

@@ -181,7 +181,7 @@ def save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: Hooks) -> N
     """Keep the state in the trainer's checkpoints, and learn how many steps are to come."""
 
     def on_saved(*_: Any) -> None:
-        saved.put(f"{trainer.cfg.trainer.ckpt_path}/global_step_{trainer.global_step}")
+        saved.put(f"{trainer.cfg.trainer.ckpt_path}/global_step_{trainer.global_step}", row=trainer.global_step)
 
     def on_begin(loaded: Any, _: Mapping[str, Any]) -> None:
         step, folder = loaded[:2]

@@ -83,7 +83,6 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         if given["step_key"] == "train/step":
             monitor.log({**waiting, **metrics}, int(metrics["train/step"]))
             waiting.clear()
-            saved.logged()
         elif given["step_key"] == "rollout/step":  # counts rollouts, of several train steps each
             waiting.update(metrics)
 

@@ -17,9 +17,9 @@ class DiagTracker(GeneralTracker):
     name = "tracker_diag"
     requires_logging_directory = False
 
-    def __init__(self, monitor: Monitor, saved: Saved) -> None:
+    def __init__(self, monitor: Monitor) -> None:
         super().__init__()
-        self._monitor, self._saved = monitor, saved
+        self._monitor = monitor
         self.hooks = Hooks("accelerate", TESTED)
 
     @property
@@ -28,7 +28,6 @@ class DiagTracker(GeneralTracker):
 
     def log(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         self._monitor.log(values, step)
-        self._saved.logged()
 
     def finish(self) -> None:
         self._monitor.close()
@@ -43,7 +42,7 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers, sees=SEES)
     saved = Saved(monitor, "accelerate", getattr(accelerator, "process_index", 0))
-    tracker = DiagTracker(monitor, saved)
+    tracker = DiagTracker(monitor)
     accelerator.trackers.insert(0, tracker)
     # What is registered for checkpointing must be in each that is loaded; beside them a missing state is no error.
     with tracker.hooks.part(UNSAVED) as on:

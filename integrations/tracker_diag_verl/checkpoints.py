@@ -62,10 +62,10 @@ class Checkpoints:
         if self._saved is not None:
             trainer = given["self"]
             root = Path(trainer.config.trainer.default_local_dir).absolute()
-            self._saved.put(root / f"global_step_{trainer.global_steps}")
+            self._saved.put(root / f"global_step_{trainer.global_steps}", row=int(trainer.global_steps))
 
     def _on_loaded(self, _: Any, given: Mapping[str, Any]) -> None:
-        if self._saved is None:
+        if self._saved is None or self._monitor is None or self._monitor.step is not None:  # it is of the next run
             self._loaded = given["self"]
         else:
             self._resume(given["self"])

@@ -18,7 +18,7 @@ def train(monitor, steps, saved=None, at=None, folder=None):
     for step in steps:
         monitor.observe(**example_batch(step))
         if step == at:
-            saved.put(folder)
+            saved.put(folder, row=step)
         monitor.log({"reward": step / STEPS}, step)
         if saved:
             saved.logged()
@@ -115,12 +115,38 @@ def test_a_checkpoint_that_is_taken_away_before_the_row_is_not_made_anew(tmp_pat
     monitor = Monitor()
     saved = Saved(monitor, "numpy")
     monitor.log({"reward": 1.0}, 0)
-    saved.put(tmp_path / "step")
+    saved.put(tmp_path / "step", row=0)
     file_of(tmp_path / "step", 0).unlink()
     (tmp_path / "step").rmdir()
     saved.logged()
     assert not (tmp_path / "step").exists()
     assert monitor.failures == []
+
+
+def test_only_rows_of_the_checkpoints_step_are_added_to_it(tmp_path):
+    monitor = Monitor()
+    saved = Saved(monitor, "numpy")
+    for step, parts in enumerate([1, 2, 2, 1]):
+        if step == 1:
+            saved.put(tmp_path / "before", row=1)
+        for part in range(parts):
+            monitor.log({f"part{part}": 1.0}, step)
+            saved.logged()
+        if step == 2:
+            saved.put(tmp_path / "after")  # its row was there already
+    for name, last in (("before", 1), ("after", 2)):
+        again = Monitor()
+        assert Saved(again, "numpy").find(tmp_path / name)
+        assert again.step == last
+
+
+def test_a_folder_in_a_cloud_is_told_once_and_left_alone(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    saved = Saved(Monitor(), "numpy")
+    saved.put("s3://bucket/step_1")
+    saved.put("s3://bucket/step_2")
+    assert ["s3://bucket/step_1 is no folder here" in one for one in caplog.messages] == [True]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_monitor_that_has_seen_steps_is_left_as_it_is(tmp_path, caplog):

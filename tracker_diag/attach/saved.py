@@ -28,13 +28,15 @@ class Saved:
 
     def __init__(self, monitor: Monitor, framework: str, rank: int = 0) -> None:
         self._monitor, self._framework, self._rank = monitor, framework, rank
-        self._open: Path | None = None
+        self._open: tuple[Path, int] | None = None
         self._told = False
 
-    def put(self, folder: str | Path) -> None:
+    def put(self, folder: str | Path, row: int | None = None) -> None:
         """A checkpoint lies in `folder`; write the state there.
 
-        Most frameworks log the row of a step after its checkpoint: `logged` writes the state once more then.
+        Args:
+            row: the step of the checkpoint, where the framework logs its row later: `logged` writes the state once more
+                then. None where it was logged before.
         """
         if "://" in str(folder):
             if not self._told:
@@ -42,13 +44,18 @@ class Saved:
                 _log.warning("%s is no folder here: the state of the diagnostics is not saved beside it", folder)
             return
         with self._monitor.guard("integration_errors"):
-            self._open = Path(folder)
-            self._write(self._open)
+            self._open = None if row is None else (Path(folder), row)
+            self._write(Path(folder))
 
     def logged(self) -> None:
-        """A row has come: it belongs to the checkpoint that was written last, if that was since the row before."""
-        folder, self._open = self._open, None
-        if folder is not None and folder.is_dir():  # it may have been moved or taken away since
+        """A row has come; it may be that of the last checkpoint, or a part of it."""
+        now = self._monitor.step
+        if self._open is None or now is None or now < self._open[1]:
+            return
+        folder, row = self._open
+        if now > row:
+            self._open = None
+        elif folder.is_dir():  # it may have been moved or taken away since
             with self._monitor.guard("integration_errors"):
                 self._write(folder)
 

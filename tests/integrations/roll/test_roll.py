@@ -41,6 +41,8 @@ def apply_train_infer_correction_to_batch(pipeline_config, batch, stat_mask_key=
 class WorkerState:
     """roll/utils/worker_state.py: of the pipeline and of each worker, told apart by a tag."""
 
+    step = 9
+
     def save_to_json(self, save_dir, tag):
         Path(save_dir).mkdir(parents=True, exist_ok=True)
 
