@@ -94,16 +94,16 @@ class _Trainer:
     def look(self) -> None:
         """Put hooks on it, where this is its process: it imports our loss before it loads a checkpoint or a batch."""
         data, ckpt = (sys.modules.get(f"prime_rl.trainer.{name}") for name in ("rl.data", "ckpt"))
-        if data is None or ckpt is None:
-            return
         hooks, health = Hooks("prime-rl", TESTED), Monitor(catalog=False)
-        with hooks.part("what comes before a sample is not seen") as on:
-            loader = data.DataLoader
-            on.callback(after(loader, "get_batch", (), lambda batches, _: self.samples.given(batches), health))
-        with hooks.part(UNSAVED) as on:
-            manager = ckpt.CheckpointManager
-            on.callback(after(manager, "save", ("self", "step"), self._put, health))
-            on.callback(after(manager, "load", ("self", "step"), self._found, health))
+        if data is not None:
+            with hooks.part("what comes before a sample is not seen") as on:
+                loader = data.DataLoader
+                on.callback(after(loader, "get_batch", (), lambda batches, _: self.samples.given(batches), health))
+        if ckpt is not None:
+            with hooks.part(UNSAVED) as on:
+                manager = ckpt.CheckpointManager
+                on.callback(after(manager, "save", ("self", "step"), self._put, health))
+                on.callback(after(manager, "load", ("self", "step"), self._found, health))
 
     @staticmethod
     def _put(_: Any, given: Mapping[str, Any]) -> None:
