@@ -35,7 +35,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
     def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:
         self.begin(algorithm, None)
 
-    def begin(self, algorithm: Any, monitor: Monitor | None) -> Monitor:
+    def begin(self, algorithm: Any, monitor: Monitor | None, writer: Any = None) -> Monitor:
         """Look on from now on; gives the monitor, a new one if none is given."""
         config = getattr(algorithm, "config", None)
         if monitor is None:
@@ -43,7 +43,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             # PPO's rules are those of any policy with a critic; those that see nothing say so.
             make = partial(Monitor, algorithm="ppo", clip=clip)
             monitor = monitor_knowing(lambda: make(config=settings(config)), "Ray", TESTED)
-            add_active(monitor, sees=SEES)
+            add_active(monitor, *([writer] if writer is not None else []), sees=SEES)
         self.monitor, hooks = monitor, Hooks("Ray", TESTED)
         with hooks.part("the diagnostics are closed when the process ends") as on:
             on.callback(before(algorithm, "cleanup", [], self._ending, monitor))
