@@ -127,6 +127,12 @@ class DiagnosticsCallback(TrainerCallback):
                 tell_changed("TRL", TESTED, error, "ratios of tokens are not seen")
             return
         self._tensors = tensors
+        try:
+            whole = "_generate_and_score_completions"
+            self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
+        except HookError as error:
+            if trainer.is_world_process_zero():
+                tell_changed("TRL", TESTED, error, "tool results in prompts are not seen")
         if not tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
 

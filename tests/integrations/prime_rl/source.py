@@ -120,11 +120,12 @@ def main():
     assert {"text_only", "post_tool"} <= known, known
     end()
     log_module = "prime_rl.monitors" if MONITORS else "prime_rl.utils.monitor"
+    loss_modules = ["prime_rl.trainer.rl.loss", "prime_rl.trainer.rl.data", "prime_rl.configs.trainer"]
     found = {
         "steps": monitor.summary().steps,
         "same": plain == hooked,
         "failures": [str(one) for one in monitor.failures],
-        "ran": released.ran(sys.argv[1], ["prime_rl.trainer.rl.loss", "prime_rl.trainer.rl.data", "prime_rl.configs.trainer", log_module]),
+        "ran": released.ran(sys.argv[1], [*loss_modules, log_module]),
     }  # fmt: skip
     Path(sys.argv[2]).write_text(json.dumps(found))
 
