@@ -26,7 +26,7 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 FIRING = 2
 """As a rule's state stands in a tracker."""
 
-TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_lightning.py"}
+TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_live.py", "test_lightning.py"}
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -99,8 +99,13 @@ class Told:
         rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         return any((row.get("rule"), row.get("state")) == (rule, "firing") for row in rows)
 
+    @property
+    def told(self):
+        """What has come at the webhook."""
+        return self._receiver.got
+
     def webhook(self, rule):
-        return any(told["title"].split()[0] == rule for told in self._receiver.got)
+        return any(one["title"].split()[0] == rule for one in self.told)
 
 
 def _only(database, query, name):
