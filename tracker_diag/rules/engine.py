@@ -13,8 +13,9 @@ from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place, Reader, Series
+from tracker_diag.rules.readers.base import Known, Place, Reader
 from tracker_diag.rules.readers.outcome import CollapseReader
+from tracker_diag.rules.readers.sleep import Sleep
 from tracker_diag.rules.signals import reader
 from tracker_diag.rules.watch import RuleState, Watch
 
@@ -37,9 +38,10 @@ class Engine:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
         )
-        self._series: dict[str, Series] = {}
+        self._series = Known()
         self._readers: dict[str, Reader] = {}
         """What several rules ask of the same series is read once, and each series once for all readers."""
+        self._sleep = Sleep(self._series)
         self._watches: list[Watch] = []
         self._noted: set[str] = set()
         self._step: int | None = None
@@ -63,6 +65,7 @@ class Engine:
                 key = _key(signal, pair, slice)
                 if key not in self._readers:
                     self._readers[key] = reader(signal, at)
+                    self._sleep.add(self._readers[key])
                 readers[name] = self._readers[key]
             self._watches.append(Watch(rule, pair, slice, readers, self._settings))
 
@@ -84,11 +87,7 @@ class Engine:
         again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
-        for series in self._series.values():
-            series.read(observed, again=again)
-        for one in self._readers.values():
-            if not again or not one.looks_at or any(series.new for series in one.looks_at):
-                one.read(observed)
+        self._sleep.read(observed, again=again)
         changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
         if any(changed):
             changed = [a or b for a, b in zip(changed, self._inhibit(), strict=True)]
@@ -157,6 +156,7 @@ class Engine:
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
+        self._sleep.catch_up()
         for one in self._readers.values():
             one.rebaseline()
         ended = [watch.rebaseline(step) for watch in self._watches]
@@ -165,6 +165,7 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
+        self._sleep.catch_up()
         return {
             "step": self._step,
             "readers": {key: one.state_dict() for key, one in self._readers.items()},
@@ -181,9 +182,9 @@ class Engine:
         """
         self._noted, self._step = set(state["noted"]), state["step"]
         self._meet(state["cells"])
+        self._sleep.wake()
         if underway:
-            for series in self._series.values():
-                series.read(underway)
+            self._sleep.read_series(underway, again=False)
         for key, one in self._readers.items():
             if key in state["readers"]:
                 one.load_state_dict(state["readers"][key])
@@ -195,8 +196,8 @@ class Engine:
         """The step at which each rule last fired."""
         found: dict[str, int] = {}
         for watch in self._watches:
-            if watch.finding and watch.finding.fired is not None:
-                found[watch.rule.id] = max(found.get(watch.rule.id, watch.finding.fired), watch.finding.fired)
+            if (finding := watch.finding) is not None and (fired := finding.fired) is not None:
+                found[watch.rule.id] = max(found.get(watch.rule.id, fired), fired)
         return found
 
 

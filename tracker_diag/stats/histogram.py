@@ -8,7 +8,6 @@ VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever co
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
+from tracker_diag.stats.cells import Cells, add_sparse, counted, merged, sparse
+from tracker_diag.stats.once import once
 
 MANTISSA_BITS = 7
 LOWEST, HIGHEST = -24, 8
@@ -26,6 +27,7 @@ BINS = ((HIGHEST - LOWEST) << MANTISSA_BITS) + 2
 """4,098: one for |x| < 2^-24, 4,096 inside the range, one for |x| ≥ 2^8."""
 
 _CHUNK = 1 << 18  # temporaries stay in the cache; smaller chunks lose to the cost of a call
+_FEW = 1 << 13  # values that are sorted in less time than it takes to look through the counts of a partition
 _DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large calls
 
 
@@ -43,24 +45,46 @@ QUANTILE_VALUES = np.concatenate([[0.0], 2 * EDGES[:-1] * EDGES[1:] / (EDGES[:-1
 relative error is at most (b − a)/(a + b) ≤ 1/257. The last bin means "at least 256"."""
 
 
-@dataclass(frozen=True)
 class Sketch:
     """Counts by row of a partition. `+` merges two, exactly and in any order.
 
-    Arrays of numpy, or of torch where the values were on a device.
+    Arrays of numpy, or of torch where the values were on a device. Of few values there are only the `cells`, until
+    somebody asks for all counts.
     """
 
-    counts: Any
-    """(rows, 2, 4098) int64: by row, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
     nonfinite: Any
     """(rows,) int64: NaN and inf, counted apart so that they never read as a large ratio."""
+
+    def __init__(self, counts: Any, nonfinite: Any) -> None:
+        vars(self)["counts"], self.nonfinite = counts, nonfinite
+
+    @classmethod
+    def of_cells(cls, cells: Cells, nonfinite: IntArray) -> "Sketch":
+        found = cls.__new__(cls)
+        vars(found)["cells"], found.nonfinite = cells, nonfinite
+        return found
 
     @classmethod
     def empty(cls, rows: int) -> "Sketch":
         return cls(np.zeros((rows, 2, BINS), np.int64), np.zeros(rows, np.int64))
 
+    @once
+    def counts(self) -> Any:
+        """(rows, 2, 4098) int64: by row, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
+        counts = np.zeros((len(self.nonfinite), 2, BINS), np.int64)
+        add_sparse(counts, self.cells)
+        return counts
+
+    @once
+    def cells(self) -> Cells:
+        """Those of `counts` that are not 0; on the host alone."""
+        return sparse(self.counts)
+
     def __add__(self, other: "Sketch") -> "Sketch":
-        return Sketch(self.counts + other.counts, self.nonfinite + other.nonfinite)
+        nonfinite = self.nonfinite + other.nonfinite
+        if "counts" in vars(self) or "counts" in vars(other):
+            return Sketch(self.counts + other.counts, nonfinite)
+        return Sketch.of_cells(merged(self.cells, other.cells), nonfinite)
 
 
 def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
@@ -77,6 +101,8 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
     """
     # One row more than asked for takes what is masked, so that no shape depends on the data.
     starts = [0, *accumulate(size + 1 for size in sizes)]
+    if isinstance(values, np.ndarray) and values.size <= _FEW:
+        return _sort_host(values, labels, sizes)
     count = _count_host if isinstance(values, np.ndarray) else _count_device
     counts, nonfinite = count(values, labels, starts)
     counts = counts.reshape(-1, 2, BINS)
@@ -84,6 +110,29 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
         Sketch(counts[start : start + size], nonfinite[start : start + size])
         for start, size in zip(starts, sizes, strict=False)
     ]
+
+
+def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
+    """The same of few values, of which most cells hold none."""
+    with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+        chunk = values.astype(np.float32, copy=False)
+    bits, finite = np.ascontiguousarray(chunk).view(np.int32), np.isfinite(chunk)
+    key = np.clip((bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS), _BASE, _BASE + BINS - 1)
+    key -= _BASE
+    key += (bits < 0) * np.int32(BINS)
+    bad = None if finite.all() else ~finite
+    found: list[Sketch] = []
+    for rows, size in zip(labels, sizes, strict=True):
+        nonfinite = np.zeros(size, np.int64)
+        where = rows
+        if bad is not None:
+            nonfinite += np.bincount(where[bad], minlength=size + 1)[:size]
+            where = np.where(bad, size, where)
+        cell = np.multiply(where, 2 * BINS, dtype=np.int32, casting="unsafe")
+        cell += key
+        cell.sort()
+        found.append(Sketch.of_cells(counted(cell[: cell.searchsorted(size * 2 * BINS)]), nonfinite))
+    return found
 
 
 def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tuple[IntArray, IntArray]:

@@ -72,7 +72,7 @@ class SliceWindow:
 
     @once
     def pareto_k(self) -> float:
-        return pareto_k_of(self.counts)
+        return pareto_k_of(self.counts, self.n)
 
     @property
     def pareto_k_excess(self) -> float:
@@ -165,12 +165,15 @@ class SliceWindow:
         g = len(cumulated)
         if g < MIN_GROUPS:
             return None
-        ranks = [int(level * (n - 1)) + 1 for n in cumulated[:, -1].tolist()]
-        values = answers[[int(one.searchsorted(rank)) for one, rank in zip(cumulated, ranks, strict=True)]]
-        if not values.all():
+        last = cumulated[:, -1].tolist()
+        values = answers[
+            [int(one.searchsorted(int(level * (n - 1)) + 1)) for one, n in zip(cumulated, last, strict=True)]
+        ]
+        if 0.0 in values.tolist():
             return None
         logs = np.log(values)
-        return float(math.sqrt((g - 1) / g * np.square(logs - logs.mean()).sum()))
+        centred = logs - np.add.reduce(logs) / g  # as `mean` does, in a fifth of its time
+        return math.sqrt((g - 1) / g * float(np.add.reduce(centred * centred)))
 
 
 def has_signal(counts: IntArray) -> bool:

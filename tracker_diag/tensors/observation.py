@@ -8,12 +8,12 @@ import numpy as np
 
 from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
-from tracker_diag.stats.histogram import Sketch, sketch
-from tracker_diag.stats.tails import has_signal
+from tracker_diag.stats.histogram import BINS, Sketch, sketch
+from tracker_diag.stats.tails import cells_have_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, size
-from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+from tracker_diag.tensors.state import pack, unpack
 
 GROUPS = 8
 """Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
@@ -73,7 +73,7 @@ class Observation:
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
 
-        applied = xp.zeros_like(tokens.array()[:5, :].T)
+        applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
         if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
         return cls(sketches, tokens, sequences, of_sequences, applied)
@@ -113,7 +113,14 @@ class Observation:
     @property
     def signal(self) -> bool:
         """Whether any ratio differs from 1 by more than float noise."""
-        return has_signal(self.sketches["context"].counts)
+        return cells_have_signal(self.sketches["context"].cells[0])
+
+    @property
+    def after_tool(self) -> bool:
+        """Whether any token comes after a tool result."""
+        first, last = (row * GROUPS * 2 * BINS for row in (1, 2))  # of post_tool
+        index = self.sketches["context"].cells[0]
+        return bool(index.searchsorted(last) > index.searchsorted(first))
 
     def integers(self) -> list[Array]:
         """All counts, in a fixed order."""
@@ -137,7 +144,7 @@ class Observation:
         counted: dict[str, Sketch] = {str(name): one for name, one in self.sketches.items()}
         counted["of_sequences"] = self.sequence_sketch
         return {
-            "sketches": {name: [*map(pack, sparse(one.counts)), pack(one.nonfinite)] for name, one in counted.items()},
+            "sketches": {name: [*map(pack, one.cells), pack(one.nonfinite)] for name, one in counted.items()},
             "floats": [pack(part) for part in self.floats()],
         }
 
@@ -147,9 +154,7 @@ class Observation:
         sketches: dict[Any, Sketch] = {}
         for name, packed in state["sketches"].items():
             index, count, nonfinite = (unpack(part) for part in packed)
-            one = Sketch.empty(len(nonfinite))
-            add_sparse(one.counts, (index, count))
-            sketches[name] = Sketch(one.counts, nonfinite)
+            sketches[name] = Sketch.of_cells((index, count), nonfinite)
         of_sequences = sketches.pop("of_sequences")
         tokens, sequences, applied = (unpack(part) for part in state["floats"])
         return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
