@@ -90,7 +90,7 @@ def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
     None is empty; those of smaller values may stand behind them.
     """
     positive = counts[0, :0:-1]
-    used = np.flatnonzero(positive != 0)
+    used = (positive != 0).nonzero()[0]
     held = positive[used]
     if held.sum() > size:
         return used, held

@@ -1,6 +1,6 @@
 """Sleep: which readers there is something to read for. Of most series of a catalogue a run never has any value."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from tracker_diag.metrics.series import SeriesKey
 from tracker_diag.rules.observed import Observed
@@ -20,11 +20,11 @@ class Sleep:
         self._readers: dict[Series, list[Reader]] = {}
         """Those that look at a series."""
         self._here: dict[Series, None] = {}
-        """The series that had a value, or the first of two, at the last step."""
+        """The series that had a value at the last step."""
         self._awake: dict[Reader, None] = {}
-        self._asleep: dict[Reader, int] = {}
+        self.asleep: dict[Reader, int] = {}
         """By reader the step, counted from 1 on, that it has read last."""
-        self._steps = 0
+        self.steps = 0
 
     def add(self, one: Reader) -> None:
         """A reader that is to read from now on."""
@@ -34,38 +34,40 @@ class Sleep:
                 self._of_key.setdefault(series.keys[0], []).append(series)
             self._readers.setdefault(series, []).append(one)
 
-    def read(self, observed: Observed, *, again: bool) -> None:
-        """Take in one step; `again` if it is the last one, of which more has come."""
-        self._steps += not again
+    def read(self, observed: Observed, *, again: bool) -> set[Reader]:
+        """Take in one step, `again` if it is the last one, of which more has come; the readers that woke up."""
+        self.steps += not again
         came = self.read_series(observed, again=again)
-        self._wake((one for series in came for one in self._readers[series]), self._steps if again else self._steps - 1)
+        woken = {one for series in came for one in self._readers[series] if one in self.asleep}
+        self._wake(woken, self.steps - (not again))
         for one in list(self._awake):
             if not again or not one.looks_at or any(series.new for series in one.looks_at):
                 one.read(observed)
                 if one.holds is None and one.idle and all(series.now is None for series in one.looks_at):
                     del self._awake[one]
-                    self._asleep[one] = self._steps
+                    self.asleep[one] = self.steps
+        return woken
 
     def read_series(self, observed: Observed, *, again: bool) -> list[Series]:
         """Read those series that have a value or had one at the last step; those that had none."""
         self._known.observed, before = observed, self._here
-        self._here = {one: None for key in observed.series for one in self._of_key.get(key, ())}
-        for series in {**before, **self._here}:
+        here = {one: None for key in observed.series for one in self._of_key.get(key, ())}
+        for series in {**before, **here}:
             series.read(observed, again=again)
+        self._here = {one: None for one in here if one.now is not None}
         return [one for one in self._here if one not in before]
 
     def catch_up(self) -> None:
         """Have all readers know of all steps."""
-        for one, last in self._asleep.items():
-            one.pass_over(self._steps - last)
-            self._asleep[one] = self._steps
+        for one, last in self.asleep.items():
+            one.pass_over(self.steps - last)
+            self.asleep[one] = self.steps
 
     def wake(self) -> None:
         """Have all readers read the next step."""
-        self._wake(list(self._asleep), self._steps)
+        self._wake(list(self.asleep), self.steps)
 
-    def _wake(self, readers: Iterable[Reader], steps: int) -> None:
+    def _wake(self, readers: Collection[Reader], steps: int) -> None:
         for one in readers:
-            if one in self._asleep:
-                one.pass_over(steps - self._asleep.pop(one))
-                self._awake[one] = None
+            one.pass_over(steps - self.asleep.pop(one))
+            self._awake[one] = None
