@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tracker_diag.stats.arrays import IntArray
+from tracker_diag.stats.arrays import IntArray, RowArray
 
 Cells: TypeAlias = tuple[IntArray, IntArray]
 """Flat indices in ascending order, and the counts there."""
@@ -17,13 +17,16 @@ def sparse(counts: IntArray) -> Cells:
     return index, flat[index]
 
 
-def counted(index: IntArray) -> Cells:
+def counted(index: RowArray) -> Cells:
     """The cells of counts to which each of `index`, which is sorted, has added one."""
     new = np.empty(index.size, np.bool_)
     new[:1] = True
     np.not_equal(index[1:], index[:-1], out=new[1:])
-    first = np.flatnonzero(new)
-    return index[first].astype(np.int64), np.diff(first, append=index.size)
+    first = new.nonzero()[0]
+    count = np.empty_like(first)
+    np.subtract(first[1:], first[:-1], out=count[:-1])
+    count[-1:] = index.size - first[-1:]
+    return index[first].astype(np.int64), count
 
 
 def merged(one: Cells, two: Cells) -> Cells:

@@ -103,9 +103,32 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
     starts = [0, *accumulate(size + 1 for size in sizes)]
     if isinstance(values, np.ndarray) and values.size <= _FEW:
         return _sort_host(values, labels, sizes)
-    count = _count_host if isinstance(values, np.ndarray) else _count_device
-    counts, nonfinite = count(values, labels, starts)
+    if isinstance(values, np.ndarray):
+        tally = Tally(sizes)
+        tally.add(values, labels)
+        return tally.sketches()
+    return _parted(*_count_device(values, labels, starts), sizes)
+
+
+class Tally:
+    """The same of values that come in parts, on the host."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes, self._starts = sizes, [0, *accumulate(size + 1 for size in sizes)]
+        self._counts = np.zeros(self._starts[-1] * 2 * BINS, np.int64)
+        self._nonfinite = np.zeros(self._starts[-1], np.int64)
+
+    def add(self, values: Any, labels: Sequence[Any]) -> None:
+        _count_host(values, labels, self._starts, self._counts, self._nonfinite)
+
+    def sketches(self) -> list[Sketch]:
+        return _parted(self._counts, self._nonfinite, self._sizes)
+
+
+def _parted(counts: Any, nonfinite: Any, sizes: Sequence[int]) -> list[Sketch]:
+    """A sketch of each partition, from counts (rows · 2 · 4098,) that have a row for what is masked after each."""
     counts = counts.reshape(-1, 2, BINS)
+    starts = accumulate((size + 1 for size in sizes), initial=0)
     return [
         Sketch(counts[start : start + size], nonfinite[start : start + size])
         for start, size in zip(starts, sizes, strict=False)
@@ -131,13 +154,13 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
         cell = np.multiply(where, 2 * BINS, dtype=np.int32, casting="unsafe")
         cell += key
         cell.sort()
-        found.append(Sketch.of_cells(counted(cell[: cell.searchsorted(size * 2 * BINS)]), nonfinite))
+        found.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
     return found
 
 
-def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tuple[IntArray, IntArray]:
-    counts = np.zeros(starts[-1] * 2 * BINS, np.int64)
-    nonfinite = np.zeros(starts[-1], np.int64)
+def _count_host(
+    values: Any, labels: Sequence[Any], starts: Sequence[int], counts: IntArray, nonfinite: IntArray
+) -> None:
     # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
     for begin in range(0, values.size, _CHUNK):
@@ -162,7 +185,6 @@ def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tu
             np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
             np.add(key, cell, out=cell)
             _scatter(cell, counts[start * 2 * BINS : end * 2 * BINS])
-    return counts, nonfinite
 
 
 @cache

@@ -60,7 +60,10 @@ class Observation:
         drift = pair == "reference"  # its tokens come from the newer of the two policies
         member = xp.stack([context == row for row in range(len(ROWS))])
 
-        group = _groups(batch, first_group)
+        if "prompt" in batch.labels:
+            group = group_of_prompt(batch.labels["prompt"])
+        else:
+            group = batch.per_token(groups_in_order(batch, first_group))
         rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(ROWS))}
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
@@ -68,14 +71,30 @@ class Observation:
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         present = [batch.by_sequence(m) > 0 for m in member]
+        applied = xp.zeros_like(tokens.array()[:5, :].T)
+        if pair == pair_of_applied(batch):
+            applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
+        return cls.built(sketches, tokens, sums, present, applied)
+
+    @classmethod
+    def built(
+        cls,
+        sketches: Mapping[Dimension, Sketch],
+        tokens: WeightSums,
+        sums: list[Array],
+        present: list[Array],
+        applied: Array,
+    ) -> "Observation":
+        """The observation of these parts.
+
+        Args:
+            sums, present: by `ROWS`, of each sequence the sum of its log-ratios there, and whether it has any.
+        """
         sums[-1], present[-1] = sum(sums), present[0] | present[1] | present[2]  # all, in place of what is unknown
+        xp = namespace(sums[0])
         sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
-
-        applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
-        if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
-            applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
         return cls(sketches, tokens, sequences, of_sequences, applied)
 
     def __add__(self, other: "Observation") -> "Observation":
@@ -160,17 +179,27 @@ class Observation:
         return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
 
 
-def _groups(batch: TokenBatch, first: int) -> Array:
-    """(N,) the group of each token, 0 to `GROUPS` − 1."""
-    if "prompt" in batch.labels:
-        mixed = batch.labels["prompt"] * 2654435761  # Knuth's multiplier: ids that are all multiples of 8 part too
-        return (mixed >> 16) % GROUPS
+def pair_of_applied(batch: TokenBatch) -> Pair | None:
+    """The pair whose weights the applied ones are; None where none were given."""
+    if batch.applied_weights is None:
+        return None
+    return "mismatch" if "mismatch" in batch.pairs else "policy"
+
+
+def group_of_prompt(prompts: Array) -> Array:
+    """The group of each of `prompts`, 0 to `GROUPS` − 1."""
+    mixed = prompts * 2654435761  # Knuth's multiplier: ids that are all multiples of 8 part too
+    return (mixed >> 16) % GROUPS
+
+
+def groups_in_order(batch: TokenBatch, first: int) -> Array:
+    """(sequences,) the group of each, where prompts are not told."""
     order = batch.arange(batch.sequences)
     if batch.ids is None:
         count: Any = max(batch.sequences, GROUPS)
     else:
         count = namespace(order).clip(batch.ids[-1] + 1, GROUPS, None)  # on a device it stays there
-    return batch.per_token((order * GROUPS // count + first) % GROUPS)
+    return (order * GROUPS // count + first) % GROUPS
 
 
 def rows_of(dimension: Dimension) -> int:
