@@ -210,6 +210,83 @@ class WeightSums:
         return _share(self.k3, self.n)
 
 
+@dataclass(frozen=True)
+class StretchSums:
+    """What `WeightSums` are made of, of many stretches of log-weights one after the other, each (q,); on the host.
+
+    Without a common factor of all weights, so of such alone as are of a size that needs none.
+    """
+
+    n: Float64Array
+    largest: Float64Array
+    total: Float64Array
+    """Sum of r."""
+    squares: Float64Array
+    """Sum of r²."""
+    excess: Float64Array
+    """Sum of w − 1."""
+    excess_squares: Float64Array
+    """Sum of (w − 1)²."""
+    product: Float64Array
+    """Sum of (w − 1) r."""
+    k3: Float64Array
+
+    @classmethod
+    def of(cls, log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> "StretchSums | None":
+        """Sums over the stretches of `log_weights` (n,) that begin at `starts`; None where `WeightSums` are needed.
+
+        That is where any is not finite, or so large or small that powers of e would be.
+        """
+        r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
+        low, high = float(r.min()), float(r.max())
+        if not -SMALL < low <= high < SMALL:  # NaN is neither
+            return None
+        n = np.diff(starts, append=len(r)).astype(np.float64)
+        excess = np.expm1(r)
+        k3 = over(np.expm1(-r) + r if from_numerator else excess - r, starts)
+        squares, excess_squares, product = (
+            over(one * two, starts) for one, two in ((r, r), (excess, excess), (excess, r))
+        )
+        return cls(
+            n,
+            np.maximum.reduceat(r, starts),
+            over(r, starts),
+            squares,
+            over(excess, starts),
+            excess_squares,
+            product,
+            k3,
+        )
+
+    def by(self, rows: IntArray, size: int) -> WeightSums:
+        """The sums of those stretches together that have the same of `rows` (q,), which are below `size`."""
+        found = WeightSums.none((size,)).array()
+        for row in range(size):
+            of = rows == row
+            if of.any():
+                n, total, squares, excess, excess_squares, product, k3 = (
+                    float(np.add.reduce(one[of]))
+                    for one in (
+                        self.n,
+                        self.total,
+                        self.squares,
+                        self.excess,
+                        self.excess_squares,
+                        self.product,
+                        self.k3,
+                    )
+                )
+                largest = float(self.largest[of].max())
+                w, scale = n + excess, math.exp(-largest)
+                second = scale * scale * (n + 2 * excess + excess_squares)
+                entropy = scale * (product + total - largest * w)
+                found[:, row] = (n, largest, scale * w, second, entropy, total, squares, k3)
+        return WeightSums.of_array(found)
+
+
+SMALL = 4.0
+"""Nats: a weight is then known to 1e-14, whatever the others are."""
+
 FIELDS = tuple(field.name for field in fields(WeightSums))
 
 MODIFIED = 0.01
