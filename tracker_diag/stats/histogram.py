@@ -111,18 +111,42 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
 
 
 class Tally:
-    """The same of values that come in parts, on the host."""
+    """The same of values that come in parts, on the host, fewer than 2^31 of them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes, self._starts = sizes, [0, *accumulate(size + 1 for size in sizes)]
-        self._counts = np.zeros(self._starts[-1] * 2 * BINS, np.int64)
+        self._counts = _zeros(self._starts[-1] * 2 * BINS)
         self._nonfinite = np.zeros(self._starts[-1], np.int64)
 
     def add(self, values: Any, labels: Sequence[Any]) -> None:
+        """Count `values` (n,) into the rows `labels`, as `sketch` does."""
         _count_host(values, labels, self._starts, self._counts, self._nonfinite)
 
     def sketches(self) -> list[Sketch]:
-        return _parted(self._counts, self._nonfinite, self._sizes)
+        """What was counted; nothing more can be."""
+        found: list[Sketch] = []
+        for start, size in zip(self._starts, self._sizes, strict=False):
+            counts = self._counts[start * 2 * BINS : (start + size) * 2 * BINS]
+            index, count = sparse(counts)
+            counts[index] = 0
+            self._counts[(start + size) * 2 * BINS : (start + size + 1) * 2 * BINS] = 0
+            found.append(Sketch.of_cells((index, count.astype(np.int64)), self._nonfinite[start : start + size]))
+        if len(_spare) < _SPARE:
+            _spare.append(self._counts)
+        return found
+
+
+def _zeros(n: int) -> RowArray:
+    try:  # another thread may take them meanwhile
+        spare = _spare.pop()
+    except IndexError:
+        return np.zeros(n, np.int32)
+    return spare if spare.size == n else np.zeros(n, np.int32)
+
+
+_SPARE = 3
+_spare: list[RowArray] = []
+"""Counts that are all 0, for the next tallies: fresh ones of some MB cost thousands of page faults a batch."""
 
 
 def _parted(counts: Any, nonfinite: Any, sizes: Sequence[int]) -> list[Sketch]:
@@ -140,7 +164,9 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
     with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
         chunk = values.astype(np.float32, copy=False)
     bits, finite = np.ascontiguousarray(chunk).view(np.int32), np.isfinite(chunk)
-    key = np.clip((bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS), _BASE, _BASE + BINS - 1)
+    key = (bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS)
+    np.maximum(key, _BASE, out=key)
+    np.minimum(key, _BASE + BINS - 1, out=key)
     key -= _BASE
     key += (bits < 0) * np.int32(BINS)
     bad = None if finite.all() else ~finite
@@ -159,7 +185,7 @@ def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list
 
 
 def _count_host(
-    values: Any, labels: Sequence[Any], starts: Sequence[int], counts: IntArray, nonfinite: IntArray
+    values: Any, labels: Sequence[Any], starts: Sequence[int], counts: RowArray, nonfinite: IntArray
 ) -> None:
     # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
@@ -170,7 +196,8 @@ def _count_host(
         bits, key, cell = chunk.view(np.int32), keys[: chunk.size], cells[: chunk.size]
         np.bitwise_and(bits, 0x7FFFFFFF, out=key)
         np.right_shift(key, 23 - MANTISSA_BITS, out=key)
-        np.clip(key, _BASE, _BASE + BINS - 1, out=key)
+        np.maximum(key, _BASE, out=key)
+        np.minimum(key, _BASE + BINS - 1, out=key)
         np.right_shift(bits, 31, out=cell)  # −1 for what is negative
         np.multiply(cell, -BINS, out=cell)
         np.add(key, cell, out=key)
@@ -188,15 +215,15 @@ def _count_host(
 
 
 @cache
-def _ones() -> IntArray:
-    return np.ones(_CHUNK, np.int64)
+def _ones() -> RowArray:
+    return np.ones(_CHUNK, np.int32)
 
 
-def _scatter(cell: RowArray, counts: IntArray) -> None:
+def _scatter(cell: RowArray, counts: RowArray) -> None:
     """Add one to `counts` at each of `cell`, by torch where it is in use: it needs no wider copy of the cells."""
     torch = sys.modules.get("torch")
     if torch is None:
-        counts += np.bincount(cell, minlength=counts.size)
+        counts += np.bincount(cell, minlength=counts.size).astype(np.int32)
     else:
         torch.from_numpy(counts).index_add_(0, torch.from_numpy(cell), torch.from_numpy(_ones()[: cell.size]))
 
