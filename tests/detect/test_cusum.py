@@ -269,14 +269,14 @@ def test_false_alarms_and_delays_on_short_runs(heavy):
 
 def test_a_baseline_is_of_twice_as_many_values_once_they_have_kept_to_it():
     detector = BlockCusum(SHORT)
-    run(detector, [1.0, 1.1] * 25)
-    assert detector.baseline == pytest.approx(1.1**0.5)
-    run(detector, [1.1, 1.2] * 22, 50)
-    assert detector.baseline == pytest.approx(1.1**0.5)  # not before there are as many
-    run(detector, [1.1, 1.2] * 3, 94)
-    assert detector.baseline == pytest.approx((1.1 * 1.1 * 1.2) ** 0.25)
-    run(detector, [1.2, 1.3] * 100, 100)
-    assert detector.baseline == pytest.approx((1.1 * 1.1 * 1.2) ** 0.25)  # and never again
+    run(detector, [1.1, 1.2] * 25)
+    assert detector.baseline == pytest.approx((1.1 * 1.2) ** 0.5)
+    run(detector, [1.0, 1.1] * 22, 50)
+    assert detector.baseline == pytest.approx((1.1 * 1.2) ** 0.5)  # not before there are as many
+    run(detector, [1.0, 1.1] * 3, 94)
+    assert detector.baseline == pytest.approx((1.0 * 1.1 * 1.1 * 1.2) ** 0.25)
+    run(detector, [0.9, 1.0] * 100, 100)
+    assert detector.baseline == pytest.approx((1.0 * 1.1 * 1.1 * 1.2) ** 0.25)  # and never again
 
 
 def test_a_baseline_takes_in_no_growth():
@@ -284,6 +284,9 @@ def test_a_baseline_takes_in_no_growth():
     run(detector, [1.0] * 50 + np.linspace(1, 1.5, 60).tolist())
     assert detector.baseline == pytest.approx(1)
     assert detector.holds
+    slow = BlockCusum(SHORT)
+    run(slow, [1.0] * 50 + np.linspace(1, 1.15, 60).tolist())  # no growth yet, but more than chance
+    assert slow.baseline == pytest.approx(1)
 
 
 @pytest.mark.slow
