@@ -8,7 +8,7 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation
-from tracker_diag.tensors.parts import PART, observations
+from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
@@ -77,10 +77,11 @@ class Intake:
             raise
         in_parts = not batch.is_on_device and len(batch.model_mask) > PART
         # Of a large batch labels of all tokens are made for what needs them alone.
-        labels = {} if in_parts and not self._health.strict and not self.worst.looks else label(batch, self._names)
+        labels = {} if in_parts and not self.worst.looks else label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
-            self._health.tell(suspicions(tensors, batch, labels))
+            rows = labels or {"context": contexts(batch, self._names)}
+            self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
         if in_parts:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
-from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray
+from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
 from tracker_diag.stats.histogram import Tally
 from tracker_diag.stats.weights import StretchSums, WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
@@ -47,6 +47,13 @@ def observations(batch: TokenBatch, names: Names, first_group: int = 0, most: in
         for one in reduced.values():
             one.add(part, labels, stretches)
     return {pair: one.observation(present) for pair, one in reduced.items()}
+
+
+def contexts(batch: TokenBatch, names: Names) -> RowArray:
+    """The row of `context` of each model token, in their order, as `label` gives it."""
+    begun = beginnings(batch)
+    rows = (rows_told(batch, names, part.told(*begun), part.of)["context"] for part in parts(batch))
+    return np.concatenate([row.astype(np.int32, copy=False) for row in rows])
 
 
 def parts(batch: TokenBatch, most: int = PART) -> "Iterator[Part]":
