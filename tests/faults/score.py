@@ -17,11 +17,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from dataset import Run, read
+from plan import Half
 
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.runs.diagnose import diagnose
@@ -31,6 +32,8 @@ ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "faults.json"
 KEPT = ROOT / "docs" / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
+SEEN: tuple[Half, ...] = ("tuned", "development")
+"""Parts of which single results may be shown, as rules were tuned on them."""
 THIN = (40, 20)
 """Rows that are left of a run that is thinned."""
 PUBLIC = ROOT / "docs" / "public_logs.json"
@@ -181,7 +184,7 @@ def main() -> None:
     parser.add_argument("--rivals", metavar="INTERPRETER")
     args = parser.parse_args()
     runs = list(read())
-    halves = {half: [run for run in runs if run.half == half] for half in ("tuned", "untouched")}
+    halves = {half: [run for run in runs if run.half == half] for half in get_args(Half)}
     with ProcessPoolExecutor() as pool:
         verdicts = {half: list(pool.map(ours, of)) for half, of in halves.items()}
         thin = {
@@ -200,7 +203,7 @@ def main() -> None:
     for name, one in found.items():
         print(name, one)
     if args.page:
-        told = {run.name: verdict for run, verdict in zip(halves["tuned"], verdicts["tuned"], strict=True)}
+        told = {run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)}
         found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
         KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
         PAGE.write_text(page(found, runs), encoding="utf-8")
@@ -212,9 +215,11 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     columns = {
         "the half that rules were tuned on": found["tuned"],
         **{f"the same, thinned to {most} rows": found[f"tuned_{most}_rows"] for most in THIN},
+        "the development runs, tuned on as well": found["development"],
+        **{f"the same runs, thinned to {most} rows": found[f"development_{most}_rows"] for most in THIN},
         "the untouched half": found["untouched"],
         **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
-    } | {f"{name}, both halves": one for name, one in found["rivals"].items()}
+    } | {f"{name}, all runs": one for name, one in found["rivals"].items()}
     lines = [
         "| | faulty runs, rightly named | collapsed, alarmed | healthy, at warn | at error | alerts a faulty run |",
         "|---|---|---|---|---|---|",
@@ -232,7 +237,7 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     ]
     grouped: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        if run.fault and run.half == "tuned":
+        if run.fault and run.half in SEEN:
             grouped.setdefault((run.fault, run.trainer, run.task), []).append(run)
     for (fault, trainer, task), of in grouped.items():
         said = [found["runs"][run.name][1] for run in of]
@@ -240,7 +245,7 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         first = "; ".join(" ".join(names) or "–" for names in said)
         right = " ".join(of[0].right)
         cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(of)} | {first} |")
-    healthy = [run for run in runs if run.half == "tuned" and not run.fault and not run.collapsed]
+    healthy = [run for run in runs if run.half in SEEN and not run.fault and not run.collapsed]
     said_of = {run.name: found["runs"][run.name] for run in healthy}
     false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
     labels = json.loads(PUBLIC.read_text(encoding="utf-8"))

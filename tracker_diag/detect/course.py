@@ -25,7 +25,7 @@ PART = 10
 """A level is the mean of this part of the run."""
 SHORTEST = 3
 """Rows of a level, at least."""
-WANDER = 2.0
+WANDER = 2.5
 """Times as far as the level has gone the other way, at least."""
 EFFECT = 4.0
 """Standard deviations of the noise of a row, at least: what many rows make sure may still be too small to matter."""
@@ -35,7 +35,7 @@ FAR = 6.0
 """Times as far as the level has gone the other way, from which on a fall is no chance however the rows depend."""
 LEARNT = 0.25
 """Part of such a fall that had been gained before, at least: a run's first rows say little of how it wanders."""
-STAYS = 25
+STAYS = 15
 """A fall is one if it is seen for a row and this part of the run: at the first rows a few low ones look like one."""
 DIP = 3
 """Rows that it must be seen again for each on which it is not."""
@@ -107,6 +107,8 @@ class Course:
 
     rising: bool = True
     lost: float = 0.5
+    surer: float = 1.0
+    """Factor to the limits of a fall that are a matter of chance."""
     rows: int = 0
     _size: int = 1
     """Rows of a block."""
@@ -199,7 +201,7 @@ class Course:
         if len(self._means) < FEWEST:
             return False
         at = self._stands()
-        return bool(at.levels.max() - at.levels[-1] > EFFECT * at.noise) and self._judged().lost
+        return bool(at.levels.max() - at.levels[-1] > self.surer * EFFECT * at.noise) and self._judged().lost
 
     def _stands(self) -> "_Standing":
         if self._at is None:
@@ -216,7 +218,7 @@ class Course:
         # Down on the way to the best, or up since: what only wanders has fallen as far before, or has come back since.
         wander = max(at.fall_before_best, _largest_fall(-since))
         high = best + int(np.flatnonzero(since >= top - drop / 4)[-1])
-        wider = 1 + FEW / math.sqrt(len(y))
+        wider = self.surer * (1 + FEW / math.sqrt(len(y)))
         sure = drop > SURE * wider * at.error
         learnt = best >= width and gained > LEARNT * drop
         noise = at.noise
@@ -227,7 +229,7 @@ class Course:
             now=sign * now,
             onset=self._ends[min(high + 1, len(levels) - 1) + width - 1],
             lost=(sure or far)
-            and drop > max(self.lost * gained, WANDER * wander, EFFECT * noise)
+            and drop > max(self.lost * gained, self.surer * WANDER * wander, self.surer * EFFECT * noise)
             and len(levels) - 1 - high >= width,
         )
 

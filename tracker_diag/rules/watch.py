@@ -53,7 +53,7 @@ class Watch:
         self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader], settings: GrowthSettings
     ) -> None:
         self.rule = rule
-        self._for_steps = horizon(rule.for_steps, settings, part=10, fewest=3)
+        self._for_steps = settings.lasting(horizon(rule.for_steps, settings, part=10, fewest=3))
         self._keep_firing_steps = horizon(rule.keep_firing_steps, settings, part=20, fewest=2)
         self.pair: Pair | None = pair
         self.slice = slice
