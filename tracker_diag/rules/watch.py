@@ -129,7 +129,7 @@ class Watch:
     def pass_over(self, steps: int, last: int | None) -> None:
         """As so many calls of `step`, the last with step `last`, at which there was nothing to see."""
         if steps and last is not None:
-            self._missed, self._judged = self._missed + steps, (last, None)
+            self._missed, self._judged, self._blindness = self._missed + steps, (last, None), None
 
     def _judge(self) -> bool | None:
         silent = [name for name in self._silent if self._readers[name].holds is None]

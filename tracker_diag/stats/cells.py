@@ -10,11 +10,11 @@ Cells: TypeAlias = tuple[IntArray, IntArray]
 """Flat indices in ascending order, and the counts there."""
 
 
-def sparse(counts: IntArray) -> Cells:
+def sparse(counts: IntArray | RowArray) -> Cells:
     """Index and value of the cells of `counts`, flattened, that are not 0."""
     flat = counts.reshape(-1)
     index = np.flatnonzero(flat != 0)
-    return index, flat[index]
+    return index, flat[index].astype(np.int64, copy=False)
 
 
 def counted(index: RowArray) -> Cells:

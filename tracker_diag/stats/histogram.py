@@ -127,10 +127,10 @@ class Tally:
         found: list[Sketch] = []
         for start, size in zip(self._starts, self._sizes, strict=False):
             counts = self._counts[start * 2 * BINS : (start + size) * 2 * BINS]
-            index, count = sparse(counts)
-            counts[index] = 0
+            cells = sparse(counts)
+            counts[cells[0]] = 0
             self._counts[(start + size) * 2 * BINS : (start + size + 1) * 2 * BINS] = 0
-            found.append(Sketch.of_cells((index, count.astype(np.int64)), self._nonfinite[start : start + size]))
+            found.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
         if len(_spare) < _SPARE:
             _spare.append(self._counts)
         return found

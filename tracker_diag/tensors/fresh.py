@@ -72,6 +72,8 @@ class FreshCells:
 
     def __init__(self, needed: int) -> None:
         self._of_cell, self._beside = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
+        self._tokens = np.zeros((2, NAMED_ROWS), np.int64)
+        """How many each row of both has."""
         self._needed = needed
         self._told: set[int] = set()
 
@@ -81,30 +83,35 @@ class FreshCells:
 
     def add(self, cells: Cells) -> None:
         """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
-        row, column = cells[0] // (2 * BINS), cells[0] % BINS
-        came = np.zeros((NAMED_ROWS, BINS), np.int64)
-        np.add.at(came, (row, column), cells[1])
-        self._of_cell += came
-        self._beside += came.sum(axis=0) - came
+        (row, column), count = np.divmod(cells[0], 2 * BINS), cells[1]
+        column %= BINS
+        place, of_all = row * BINS + column, np.zeros(BINS, np.int64)
+        np.add.at(self._of_cell.reshape(-1), place, count)
+        np.add.at(of_all, column, count)
+        self._beside += of_all
+        np.subtract.at(self._beside.reshape(-1), place, count)
+        came = np.zeros(NAMED_ROWS, np.int64)
+        np.add.at(came, row, count)
+        self._tokens += (came, came.sum() - came)
 
     def take(self) -> dict[int, SliceWindow]:
         """By row the cells that have enough tokens, as have the others; all of them are forgotten for that cell.
 
         The reference of each is what came beside it.
         """
-        enough = (self._of_cell.sum(axis=1) >= self._needed) & (self._beside.sum(axis=1) >= self._needed)
+        enough = (self._tokens >= self._needed).all(axis=0)
         found: dict[int, SliceWindow] = {}
         for row in map(int, np.flatnonzero(enough)):
             if row not in self._told:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
                 found[row] = SliceWindow(counts[None], reference=self._beside[row].copy())
-                self._of_cell[row], self._beside[row] = 0, 0
+                self._of_cell[row], self._beside[row], self._tokens[:, row] = 0, 0, 0
                 self._told.add(row)
         return found
 
     def clear(self) -> None:
         """Forget all of it."""
-        self._of_cell[:], self._beside[:] = 0, 0
+        self._of_cell[:], self._beside[:], self._tokens[:] = 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         counted = {"of_cell": self._of_cell, "beside": self._beside}
@@ -117,4 +124,5 @@ class FreshCells:
         for name, into in (("of_cell", self._of_cell), ("beside", self._beside)):
             index, count = (unpack(part) for part in state[name])
             add_sparse(into, (index, count))
+        self._tokens[:] = self._of_cell.sum(axis=1), self._beside.sum(axis=1)
         self._told = set(state["told"])

@@ -8,7 +8,7 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation
-from tracker_diag.tensors.parts import observations
+from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
@@ -75,17 +75,19 @@ class Intake:
             if error.masked:
                 self._came(step, seconds)
             raise
-        # On the host only what needs all of them has them all made.
-        labels = label(batch, self._names) if batch.is_on_device or self._health.strict or self.worst.looks else {}
+        in_parts = not batch.is_on_device and len(batch.model_mask) > PART
+        # Of a large batch labels of all tokens are made for what needs them alone.
+        labels = {} if in_parts and not self.worst.looks else label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
-            self._health.tell(suspicions(tensors, batch, labels))
+            rows = labels or {"context": contexts(batch, self._names)}
+            self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        if batch.is_on_device:
-            found = {pair: Observation.of(batch, pair, labels, self._batches) for pair in batch.pairs}
-        else:
+        if in_parts:
             found = observations(batch, self._names, self._batches)
+        else:
+            found = {pair: Observation.of(batch, pair, labels, self._batches) for pair in batch.pairs}
         for pair, one in found.items():
             add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)

@@ -71,7 +71,7 @@ class Observation:
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         present = [batch.by_sequence(m) > 0 for m in member]
-        applied = xp.zeros_like(tokens.array()[:5, :].T)
+        applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
         if pair == pair_of_applied(batch):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
         return cls.built(sketches, tokens, sums, present, applied)

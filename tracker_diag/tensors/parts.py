@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
-from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray
-from tracker_diag.stats.histogram import Sketch, Tally, sketch
+from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
+from tracker_diag.stats.histogram import Tally
 from tracker_diag.stats.weights import StretchSums, WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import (
@@ -32,7 +32,7 @@ PART = 1 << 16
 def observations(batch: TokenBatch, names: Names, first_group: int = 0, most: int = PART) -> dict[Pair, Observation]:
     """What `Observation.of` makes of each pair of `batch`, which is on the host.
 
-    Counts are the same, and so are sums in a batch of one part; in others sums are to rounding.
+    Counts are the same, sums are to rounding.
     """
     reduced = {pair: _Reduced(batch, pair) for pair in batch.pairs}
     in_order, prompts, begun = groups_in_order(batch, first_group), batch.labels.get("prompt"), beginnings(batch)
@@ -47,6 +47,13 @@ def observations(batch: TokenBatch, names: Names, first_group: int = 0, most: in
         for one in reduced.values():
             one.add(part, labels, stretches)
     return {pair: one.observation(present) for pair, one in reduced.items()}
+
+
+def contexts(batch: TokenBatch, names: Names) -> RowArray:
+    """The row of `context` of each model token, in their order, as `label` gives it."""
+    begun = beginnings(batch)
+    rows = (rows_told(batch, names, part.told(*begun), part.of)["context"] for part in parts(batch))
+    return np.concatenate([row.astype(np.int32, copy=False) for row in rows])
 
 
 def parts(batch: TokenBatch, most: int = PART) -> "Iterator[Part]":
@@ -79,11 +86,6 @@ class Part:
     """(s,) which of them are the first of a sequence; it has no other sequences."""
     numbers: IntArray
     """(s,) the numbers of these sequences in the batch."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the batch has no other part."""
-        return self.end - self.begin == len(self.batch.model_mask)
 
     def of(self, values: Any) -> Any:
         """(n,) what its tokens have, of `values` (N,) of the batch."""
@@ -119,7 +121,8 @@ class Part:
     def groups(self, in_order: IntArray, prompts: IntArray | None) -> IntArray:
         """(n,) the jackknife's group of each token, with those of all sequences in their order."""
         if prompts is not None:
-            return group_of_prompt(self.of(prompts))
+            groups: IntArray = group_of_prompt(self.of(prompts))
+            return groups
         return np.repeat(in_order[self.numbers], _lengths(self.starts, len(self.at)))
 
     def log_ratio(self, pair: Pair) -> Any:
@@ -127,12 +130,6 @@ class Part:
         new, old = (self.of(self.batch.logprobs[name]) for name in PAIRS[pair])
         with np.errstate(invalid="ignore"):  # inf − inf is NaN, which is counted, not dropped
             return new - old
-
-    def by_sequence(self, r: Any, member: BoolArray) -> Float64Array:
-        """(sequences,) sums of `r` (n,) over the `member` tokens (n,) of each sequence of the batch."""
-        spread = np.zeros(len(self.batch.model_mask), r.dtype)
-        spread[self.at[member]] = r[member]
-        return self.batch.by_sequence(spread)
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,6 @@ class _Reduced:
         self._pair: Pair = pair
         self._drift = pair == "reference"  # its tokens come from the newer of the two policies
         self._weights = batch.applied_weights if pair == pair_of_applied(batch) else None
-        self._sketches: dict[Dimension, Sketch] = {}
         self._tally: Tally | None = None
         self._dimensions: list[Dimension] = []
         self._tokens: list[Float64Array] = []
@@ -174,31 +170,28 @@ class _Reduced:
     def add(self, part: Part, labels: Mapping[Dimension, Any], stretches: Stretches) -> None:
         """Take in `part`, with the rows of its tokens."""
         r, rows, sizes = part.log_ratio(self._pair), list(labels.values()), [rows_of(name) for name in labels]
-        summed = None
-        if part.is_whole:
-            self._sketches = dict(zip(labels, sketch(r, rows, sizes), strict=True))
-        else:
-            self._dimensions, self._tally = list(labels), self._tally or Tally(sizes)
-            self._tally.add(r, rows)
-            summed = StretchSums.of(r, stretches.starts, from_numerator=self._drift)
+        self._dimensions, self._tally = list(labels), self._tally or Tally(sizes)
+        self._tally.add(r, rows)
+        summed = StretchSums.of(r, stretches.starts, from_numerator=self._drift)
         if summed is not None:
             self._tokens.append(summed.by(stretches.context, len(ROWS)).array())
             np.add.at(self._sums, (stretches.context, stretches.sequence), summed.total)
         else:
             member = np.stack([stretches.of_token == row for row in range(len(ROWS))])
             self._tokens.append(WeightSums.of(r, member, from_numerator=self._drift).array())
-            self._sums += np.stack([part.by_sequence(r, of) for of in member])
+            with np.errstate(invalid="ignore"):
+                total = np.add.reduceat(r.astype(np.float64, copy=False), stretches.starts)
+            np.add.at(self._sums, (stretches.context, stretches.sequence), total)
         if self._weights is not None:
             applied = part.of(self._weights)
             self._applied += np.stack([applied_sums(applied, r, stretches.of_token == row) for row in range(len(ROWS))])
 
     def observation(self, present: BoolArray) -> Observation:
         """What all of them come to; `present` says of each row and sequence whether it has any token."""
-        if self._tally:
-            self._sketches = dict(zip(self._dimensions, self._tally.sketches(), strict=True))
-        tokens = np.stack(self._tokens)
-        merged = WeightSums.of_array(tokens[0]) if len(tokens) == 1 else WeightSums.merged(tokens)
-        return Observation.built(self._sketches, merged, list(self._sums), list(present), self._applied)
+        counted = self._tally.sketches() if self._tally else []
+        sketches = dict(zip(self._dimensions, counted, strict=True))
+        merged = WeightSums.merged(np.stack(self._tokens))
+        return Observation.built(sketches, merged, list(self._sums), list(present), self._applied)
 
 
 def _lengths(starts: IntArray, n: int) -> IntArray:

@@ -28,7 +28,7 @@ def suspicions(given: Tensors, batch: TokenBatch, rows: Mapping[Dimension, Array
 
     Args:
         given: the tensors as they came.
-        rows: (N,) row of each token by dimension, as `label` gives it.
+        rows: by dimension the row of each token, or of each model token, as `label` gives it.
     """
     if "response_mask" in given and not {"model_mask", "after_tool"} & {*given} and (rows["context"] == 1).any():
         yield GAPS
