@@ -109,7 +109,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._wanted = readout.wanted(self._engine.rules)
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
-        self._intake = Intake(self._state, ranks)
+        self._intake = Intake(self._state, ranks, clip)
         self._samples = SampleIntake(self._state, essential_tools, texts=texts)
         self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._history, self._progress, self.silence = History(), Progress(), Silence()

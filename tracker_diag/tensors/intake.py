@@ -20,10 +20,11 @@ class Intake:
 
     Args:
         ranks: how the observations of several ranks come together; this process alone if None.
+        clip: how far below and above 1 the trainer clips the ratio.
     """
 
-    def __init__(self, health: Health, ranks: Ranks | None) -> None:
-        self._health, self._ranks = health, ranks
+    def __init__(self, health: Health, ranks: Ranks | None, clip: tuple[float, float] = (0.2, 0.2)) -> None:
+        self._health, self._ranks, self._clip = health, ranks, clip
         self._names = Names()
         self._incoming: dict[Pair, Observation] = {}
         """Of this rank, since the last `gather`."""
@@ -81,7 +82,7 @@ class Intake:
             self.told_by = told_by(tensors)
             self._came(step, seconds)
         for pair in batch.pairs:
-            add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
+            add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches, self._clip))
         self.worst.observe(batch, labels, self._names)
 
     def _came(self, step: int | None, seconds: float | None) -> None:

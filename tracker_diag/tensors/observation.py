@@ -8,6 +8,7 @@ import numpy as np
 
 from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
+from tracker_diag.stats.gradient import gradient_sums
 from tracker_diag.stats.histogram import Sketch, sketch
 from tracker_diag.stats.tails import has_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
@@ -24,7 +25,7 @@ ROWS = FIXED["context"]
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 3), (8, 3), (3, 5))
+FLOAT_SHAPES = ((8, 3), (8, 3), (3, 17))
 """Of `Observation.floats`."""
 
 
@@ -44,16 +45,23 @@ class Observation:
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
     applied: Array
-    """(3, 5) of `applied_sums`, as `tokens`; zeros where no applied weights were given."""
+    """(3, 5 + 12) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
+    no advantages or for another pair than policy."""
 
     @classmethod
     def of(
-        cls, batch: TokenBatch, pair: Pair, labels: Mapping[Dimension, Array], first_group: int = 0
+        cls,
+        batch: TokenBatch,
+        pair: Pair,
+        labels: Mapping[Dimension, Array],
+        first_group: int = 0,
+        clip: tuple[float, float] = (0.2, 0.2),
     ) -> "Observation":
         """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
 
         The jackknife's groups hold whole prompts, where they are told, else sequences that stand next to each other,
-        as the samples of one prompt mostly do; they begin with `first_group`.
+        as the samples of one prompt mostly do; they begin with `first_group`. `clip`: how far below and above 1 the
+        ratio of the policy is clipped.
         """
         r = batch.log_ratio(pair)
         xp, context = namespace(r), labels["context"]
@@ -76,7 +84,11 @@ class Observation:
         applied = xp.zeros_like(tokens.array()[:5, :].T)
         if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        return cls(sketches, tokens, sequences, of_sequences, applied)
+        update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:12, :].T)
+        if "advantages" in batch.labels and pair == "policy":
+            of_mismatch = batch.applied_weights if "mismatch" in batch.pairs else None
+            update = gradient_sums(r, batch.labels["advantages"], context, clip, of_mismatch, rows=len(ROWS))
+        return cls(sketches, tokens, sequences, of_sequences, xp.concatenate([applied, update], 1))
 
     def __add__(self, other: "Observation") -> "Observation":
         mine, theirs = dict(self.sketches), other.sketches
