@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
-from tracker_diag.stats.arrays import IntArray
+from tracker_diag.stats.cells import Cells, add_sparse, sparse
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow
-from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+from tracker_diag.tensors.state import pack, unpack
 
 ROWS = len(CONTEXT)
 
@@ -34,7 +34,7 @@ class Fresh:
         """A new step begins."""
         self._told.clear()
 
-    def add(self, cells: tuple[IntArray, IntArray]) -> None:
+    def add(self, cells: Cells) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them."""
         (index, count), size = cells, self._counts[0].size
         ends = np.searchsorted(index, size * np.arange(ROWS + 1))
@@ -79,7 +79,7 @@ class FreshCells:
         """A new step begins."""
         self._told.clear()
 
-    def add(self, cells: tuple[IntArray, IntArray]) -> None:
+    def add(self, cells: Cells) -> None:
         """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
         row, column = cells[0] // (2 * BINS), cells[0] % BINS
         came = np.zeros((NAMED_ROWS, BINS), np.int64)

@@ -8,6 +8,7 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.parts import observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
@@ -75,14 +76,19 @@ class Intake:
             if error.masked:
                 self._came(step, seconds)
             raise
-        labels = label(batch, self._names)
+        # On the host only what needs all of them has them all made.
+        labels = label(batch, self._names) if batch.is_on_device or self._health.strict or self.worst.looks else {}
         if self._health.strict:
             batch.require_finite()
             self._health.tell(suspicions(tensors, batch, labels))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        for pair in batch.pairs:
-            add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches, self._clip))
+        if batch.is_on_device:
+            found = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
+        else:
+            found = observations(batch, self._names, self._batches, clip=self._clip)
+        for pair, one in found.items():
+            add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)
 
     def _came(self, step: int | None, seconds: float | None) -> None:
