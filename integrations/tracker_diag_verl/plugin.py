@@ -11,6 +11,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.kit import unless_changed
 from tracker_diag.hooks import after
 from tracker_diag_verl import TESTED, attach
+from tracker_diag_verl.workers import look
 
 
 def _begun(_: None, given: Mapping[str, Any]) -> None:
@@ -21,3 +22,4 @@ with unless_changed("verl", TESTED):
     tracking = import_module("verl.utils.tracking")
     # The monitor is only for failures of attach itself, which are told in the log.
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
+look()
