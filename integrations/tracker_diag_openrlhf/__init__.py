@@ -19,8 +19,10 @@ from typing import Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag_openrlhf.workers import look
 
 __all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
 
@@ -28,13 +30,16 @@ TESTED = "0.11"
 """Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`, as both ways "
+    "of starting see to: of several updates a step all but the first, whose ratios are 1 by construction; with one "
+    "update a step that is no signal",
     "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities",
     "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
     "post_tool": "multi-turn agents: tokens between the action ranges",
     "advantage": "the sign of each token's advantage",
     "samples": "reward, advantage, prompt, length and truncation of each sequence",
     "metrics": "all that the trainer logs, at every step, and its evaluations",
-    "not": "the policy ratio by token, which is made in the actors' processes: of it the rules see ppo_kl and "
+    "not": "the policy pair of workers that were started without `install`, of which the rules see ppo_kl and "
     "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
 }
@@ -89,8 +94,10 @@ def watch_loss(loss: Any, monitor: Monitor) -> Callable[[], None]:
 def install() -> None:
     """From now on each trainer that is made in this process is attached to; the hook of Ray's worker processes.
 
-    OpenRLHF is not imported by this: most workers of a job must not import its trainer.
+    And of an actor that is made in it the losses are seen. OpenRLHF is not imported by this: most workers of a job must
+    not import its trainer.
     """
+    look()
     if _TRAINER in sys.modules:
         _await_trainers(sys.modules[_TRAINER])
     else:
@@ -143,7 +150,10 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
             with monitor.guard("integration_errors"):
                 monitor.samples(**_samples(experience))
 
+    workers = Workers(monitor).open()
+
     def on_log(given: Mapping[str, Any]) -> None:
+        workers.take_in()
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
 
     def on_close(_: Mapping[str, Any]) -> None:

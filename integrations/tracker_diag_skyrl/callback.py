@@ -8,7 +8,8 @@ from skyrl.train.utils.callbacks import TrainingCallback  # pyright: ignore[repo
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import unless_changed
-from tracker_diag_skyrl import TESTED, Batches, monitor_of
+from tracker_diag.attach.workers import Workers
+from tracker_diag_skyrl import TESTED, Batches, monitor_of, workers_of
 
 
 class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBaseClass]
@@ -22,6 +23,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
     def __init__(self, *, monitor: Monitor | None = None) -> None:
         self.monitor = monitor
         self._batches: Batches | None = None
+        self._workers: Workers | None = None
         self._hooks = ExitStack()
 
     def look_at(self, trainer: Any) -> None:
@@ -30,6 +32,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
             self.monitor = monitor_of(trainer.cfg, trainer.tracker)
         if self._batches is None:
             self._batches = Batches(self.monitor)
+            self._workers = workers_of(self.monitor)
             with unless_changed("SkyRL", TESTED, "rewards, groups and turns of a batch are not seen") as hooks:
                 self._batches.look_at(trainer, hooks)
                 self._hooks = hooks
@@ -46,6 +49,8 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
         """Before the trainer's own row is written, which it commits."""
         if self.monitor:
             with self.monitor.guard("integration_errors"):
+                if self._workers:
+                    self._workers.take_in()
                 self.monitor.log(callback_input.logs, callback_input.global_step)
 
     def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:

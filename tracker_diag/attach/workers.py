@@ -49,6 +49,9 @@ UNSENT = 16
 TRIES = 5
 """Updates without a mailbox after which a worker says so."""
 
+_held: list[Any] = []
+"""Mailboxes that this process has made or taken over."""
+
 _log = logging.getLogger("tracker_diag")
 
 
@@ -197,10 +200,12 @@ class Workers:
             ratios are then 1 by construction, and left out where there are others.
         gaps: whether a gap in the mask is what a tool or the environment said. Where rejected tokens are gaps too, it
             is not known which tokens come after a tool.
+        each: whether a message is of one update, where the worker is not told when a step ends. The earliest of each
+            process since the last step is then that of the first update.
     """
 
-    def __init__(self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True) -> None:
-        self._monitor, self._fresh, self._gaps = monitor, fresh, gaps
+    def __init__(self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False) -> None:
+        self._monitor, self._fresh, self._gaps, self._each = monitor, fresh, gaps, each
         self._lock = threading.Lock()
         self._come: list[Message] = []
         self._silent: dict[Rank, int] = {}
@@ -219,7 +224,8 @@ class Workers:
             come, self._come = self._come, []
         if not come:
             return
-        lost = 0
+        lost, several = 0, Counter(one["process"] for one in come)
+        earliest = {one["process"]: one["sent"] for one in sorted(come, key=lambda one: -one["sent"])}
         observed, names = dict[Pair, Observation](), Names()
         for one in sorted(come, key=lambda one: (one["rank"], one["process"], one["sent"])):
             with self._monitor.guard("rank_errors"):
@@ -228,6 +234,9 @@ class Workers:
                     failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
                     self._monitor.failed("rank_errors", failed)
                 theirs, parts = Names.of_state(one["names"]), self._counted(one)
+                first = one["sent"] == earliest[one["process"]]
+                if self._each and self._fresh and first and several[one["process"]] > 1:
+                    continue
                 for pair, part in parts.items():
                     add_observation(observed, pair, part.renamed(theirs, names))
         self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
@@ -272,7 +281,7 @@ class Workers:
             here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             kind = ray.remote(num_cpus=0)(Mailbox)
             made = kind.options(name=MAILBOX, get_if_exists=True, scheduling_strategy=here).remote()
-            self._mailbox = made  # an actor ends with the last of its handles
+            _held.append(made)  # an actor ends with the first of its handles
             thread = threading.Thread(target=self._read, args=(made,), name=MAILBOX, daemon=True)
             thread.start()
         return self

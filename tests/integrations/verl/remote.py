@@ -80,19 +80,20 @@ class Trains(TrainingWorker):
         self.config = settings
 
     def train_batch(self, data):
-        out = self.engine.train_batch(data, loss_function=lambda **given: ppo_loss(self.config, **given))
+        self.engine.train_batch(data, loss_function=lambda **given: ppo_loss(self.config, **given))
         return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": {"actor/pg_loss": [[0.0]]}})
 
 
-def batch(rng, post=0.05, text=0.05, zero=False, rows=ROWS, empty=False):
+def batch(rng, post=0.05, empty=False):
     """Ragged, as the trainer sends it to the actor: a tool result amid half of the responses."""
+    rows, text = ROWS, 0.05
     mask = torch.ones(rows, WIDTH, dtype=torch.int64)
     mask[: rows // 2, 8:12] = 0
     if empty:
         mask[:] = 0
     scale = torch.full((rows, WIDTH), text)
     scale[: rows // 2, 12:] = post
-    noise = torch.zeros(rows, WIDTH) if zero else scale * torch.tensor(rng.normal(size=(rows, WIDTH))).float()
+    noise = scale * torch.tensor(rng.normal(size=(rows, WIDTH))).float()
     responses = torch.tensor(rng.integers(0, TOKENS, (rows, WIDTH)))
 
     def ragged(values):

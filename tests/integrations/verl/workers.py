@@ -154,8 +154,8 @@ def test_a_tail_after_tools_in_the_workers_reaches_tracker_and_webhook(
     monkeypatch.chdir(tmp_path)
     started, rng = actors(), np.random.default_rng(0)
     tracking = Tracking(alerted.project, "run", default_backend=["mlflow"], config={"trainer": {"project_name": "a"}})
-    for at in range(1, 46):
-        step(started, [batch(rng, post=0.05 if at < 30 else 0.6) for _ in started], mini=ROWS)
+    for at in range(1, 101):
+        step(started, [batch(rng, post=0.05 if at < 70 else 0.6) for _ in started], mini=ROWS)
         tracking.log(data={"critic/score/mean": 0.5}, step=at)
     monitor = tracking.diag
     del tracking
