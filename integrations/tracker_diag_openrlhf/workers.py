@@ -17,6 +17,9 @@ LOST = "the policy pair of this worker is not seen"
 
 def look() -> None:
     """See the losses of the actor, if this process gets one; nothing of OpenRLHF is imported by this."""
+    if RECORDER.placed:
+        return
+    RECORDER.placed = True
     wrapt.register_post_import_hook(put, "openrlhf.trainer.ray.ppo_actor")
 
 

@@ -25,6 +25,9 @@ _WORKER = "skyrl.backends.skyrl_train.workers.worker"
 
 def look() -> None:
     """See the losses of a policy worker, if this process gets one; nothing of SkyRL is imported by this."""
+    if RECORDER.placed:
+        return
+    RECORDER.placed = True
     wrapt.register_post_import_hook(_guarded(losses), _UTILS)
     wrapt.register_post_import_hook(_guarded(updates), _WORKER)
 

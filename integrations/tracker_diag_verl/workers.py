@@ -27,7 +27,9 @@ RECORDER = Recorder()
 
 def look() -> None:
     """From now on see the losses of an actor that this process may get."""
-    watch = _Worker(RECORDER)
+    if RECORDER.placed:
+        return
+    RECORDER.placed, watch = True, _Worker(RECORDER)
     for module, put in {
         "verl.trainer.ppo.core_algos": watch.losses,  # before others import the function from there
         "verl.workers.engine.base": watch.engine,
@@ -107,14 +109,14 @@ class _Worker:
         kind = module.DataParallelPPOActor
 
         def done(_: Any, given: Mapping[str, Any]) -> None:
-            rank, shared = self._recorder.rank, given["self"].ulysses_sequence_parallel_size
-            if rank % shared == 0:
+            itself = given["self"] if "self" in given else given["args"][0]  # a decorator hides what it takes
+            if self._recorder.rank % itself.ulysses_sequence_parallel_size == 0:
                 self._recorder.send()
             else:
                 self._recorder.drop()
 
         after(kind, "_optimizer_step", ("self",), self._on_step, self._recorder)
-        after(kind, "update_policy", ("self", "data"), done, self._recorder)
+        after(kind, "update_policy", (), done, self._recorder)
 
     def _on_step(self, _: Any, given: Mapping[str, Any]) -> None:
         self._recorder.updated()

@@ -86,6 +86,8 @@ class Recorder:
         self, rank: int | None = None, world: int | None = None, send: Callable[[bytes], object] | None = None
     ) -> None:
         self._given, self._post = (rank, world), send or _Post()
+        self.placed = False
+        """Whether an integration has put its hooks on, which it does once in a process."""
         self._health, self._names = Health(), Names()
         self._parts: tuple[dict[Pair, Observation], dict[Pair, Observation]] = {}, {}
         self._updates, self._underway, self._asked, self._batches, self._sent = 0, False, False, 0, 0

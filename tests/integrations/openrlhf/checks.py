@@ -324,6 +324,8 @@ def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkey
     def train(self, kl_ctl):
         return [self.training_step(None, kl_ctl, at) for at in range(4)]
 
+    forward = inspect.unwrap(ppo_actor.PolicyLoss.forward)  # another test may have had `install` put the hooks on
+    monkeypatch.setattr(ppo_actor.PolicyLoss, "forward", forward)
     monkeypatch.setattr(kind, "training_step", step)
     monkeypatch.setattr(kind, "ppo_train", train)
     trainer = object.__new__(kind)
