@@ -233,18 +233,22 @@ def _simulated_failures(rows: list[dict[str, Any]]) -> list[str]:
         "## Simulated runs: what a failure is called",
         "",
         "The same runs with 400 rows, and a failure of tests/rules/failures.py from row 100 to 220 on, or from the",
-        "start; onset, ramp and size are drawn. *Named*: a rule that is right for it fired. *First break*: the first",
-        "break is right. *Rows*: median from the onset, or from the start, until a right rule fired.",
+        "start; onset, ramp and size are drawn. *Named*: a rule that is right for it fired. *As a note*: of these, how",
+        "many at info alone, as the rule itself says that no harm is seen. Severity follows consequence, and some",
+        "failures are simulated without any: a critic that is of no use, a run that slows down, or a gradient that",
+        "explodes, while reward or loss goes on as before. *First break*: the first break is right; of a",
+        "note, there is none. *Rows*: median from the onset, or from the start, until a right rule fired.",
         "",
-        "| link | failure | right names | runs | named | first break | rows |",
-        "|---|---|---|---|---|---|---|",
+        "| link | failure | right names | runs | named | as a note | first break | rows |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         late = "–" if row["delay"] is None else f"{row['delay']:g}"
         also = [rule for rule in row["first_names"] if rule not in row["names"]]
         names = ", ".join(row["names"]) + (f" (first break also {', '.join(also)})" if also else "")
         text.append(
-            f"| {row['link']} | {row['name']} | {names} | {row['runs']} | {row['named']} | {row['first']} | {late} |"
+            f"| {row['link']} | {row['name']} | {names} | {row['runs']} | {row['named']} | {row.get('noted', 0)} |"
+            f" {row['first']} | {late} |"
         )
     text += ["", "| link | failures | runs | named | first break right |", "|---|---|---|---|---|"]
     for link, mine in by_link(rows).items():

@@ -82,6 +82,7 @@ def short(make_batch, rows, monitor):
         monitor.log({"reward": 0.5}, step)
 
 
+@pytest.mark.slow
 def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
     untold, told, given = Monitor(), Monitor(), Monitor(settings=GrowthSettings())
     for monitor in (told, given):

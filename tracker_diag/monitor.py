@@ -20,7 +20,7 @@ from rich.console import RenderableType
 from tracker_diag import readout
 from tracker_diag.backends.base import Backend
 from tracker_diag.backends.fan_out import FanOut
-from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health, whole
@@ -66,6 +66,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have; see `expect`.
+        expected_runs_between_false_alarms: healthy runs, about, until one is alarmed; the more, the later and surer.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
@@ -87,6 +88,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         catalog: bool = True,
         window: int = 8,
         settings: GrowthSettings | None = None,
+        expected_runs_between_false_alarms: float = USUAL,
         clip: tuple[float, float] = (0.2, 0.2),
         ranks: Ranks | None = None,
         config: Mapping[str, object] | None = None,
@@ -104,7 +106,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.guard, self.record = self._state.guard, self._state.record
         self._out = FanOut(self._state, log=source == "live")
         self._alerts = Alerts()
-        self._given, self._settings = settings is not None, settings or GrowthSettings()
+        self._dial, self._given = expected_runs_between_false_alarms, settings is not None
+        self._settings = (settings or GrowthSettings()).dialled(self._dial)
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm, Earlier(baseline))
@@ -166,7 +169,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         Nothing changes where `settings` were given, or where nobody knows: for 0 and None.
         """
         if rows and not self._given and self.step is None:
-            self._settings = GrowthSettings.for_run(rows)
+            self._settings = GrowthSettings.for_run(rows).dialled(self._dial)
             self._engine = Engine(self._engine.rules, self._settings, self.algorithm, self._engine.earlier)
             self._windows.burn_in, self._windows.baseline = self._settings.short.burn_in, self._settings.short.baseline
 

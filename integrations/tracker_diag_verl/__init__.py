@@ -19,11 +19,22 @@ from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    dotted,
+    monitor_knowing,
+    observe_before_update,
+    of_sequences,
+    unless_changed,
+)
+from tracker_diag.attach.saved import UNSAVED
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 from tracker_diag.metrics.series import Pair
+from tracker_diag_verl.checkpoints import CHECKPOINTS
 from tracker_diag_verl.guarded import Guarded
 
 __all__ = ["SEES", "TESTED", "attach"]
@@ -48,6 +59,8 @@ SEES: dict[str, str] = {
     "samples": "score, advantage, length and group of each sequence; in v0 trainers also data source, turns, acc as "
     "whether it is right, and the numbers that the reward function tells besides, as parts of the reward",
     "metrics": "all that Tracking.log is given, with its step",
+    "state": "beside the checkpoint of the step, found again when training resumes; not in the fully "
+    "asynchronous trainer",
     "not": "the policy ratio in Megatron's actor of 0.7 and with the trainer of tinker, of which the rules see "
     "actor/ppo_kl and actor/pg_clipfrac; which tokens of the policy pair come after a tool where rejection sampling "
     "(rollout_rs) has taken tokens out of their mask, and what is known of whole sequences; tensors of the driver in "
@@ -98,23 +111,31 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         config: the run's settings, nested; for the default monitor.
     """
     require("verl", "verl")
-    settings = dotted(dict(config or {}))
+    settings: dict[str, object] = {}
+    with unless_changed("verl", TESTED, "the run's settings are not known"):
+        settings = dotted(dict(config or {}))
     if monitor is None:
-        monitor = _monitor(settings)
+        monitor = monitor_knowing(lambda: _monitor(settings), "verl", TESTED)
         theirs = getattr(tracking, "logger", {}).get("tensorboard")
         add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()
-    with unless_changed("verl", TESTED) as hooks:
-        _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
-        watch.metrics()
-        watch.tensors()
-        watch.trainer()
-        if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
-            _log.warning(NO_ROLLOUT)
-        elif settings.get("algorithm.rollout_correction.bypass_mode"):
-            _log.warning(BYPASS)
+    hooks = Hooks("verl", TESTED)
+    _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
+    with hooks.part("nothing that it logs is heard") as on:
+        watch.metrics(on)
+    with hooks.part("ratios of tokens, scores and lengths are not seen") as on:
+        watch.tensors(on)
+    with hooks.part("guards do nothing in it") as on:
+        watch.trainer(on)
+    CHECKPOINTS.look(TESTED)
+    with hooks.part(UNSAVED):
+        CHECKPOINTS.follow(monitor)
+    if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
+        _log.warning(NO_ROLLOUT)
+    elif settings.get("algorithm.rollout_correction.bypass_mode"):
+        _log.warning(BYPASS)
     return monitor
 
 
@@ -173,30 +194,29 @@ class _Watch:
         self._guarded = Guarded(monitor) if monitor.guards.guards else None
         self._workers = Workers(monitor, **_of_workers(monitor.config)).open()
 
-    def metrics(self) -> None:
+    def metrics(self, on: ExitStack) -> None:
         """Hear what the trainer logs, and that it ends."""
         Tracking = require("verl.utils.tracking", "verl").Tracking  # noqa: N806
-        self._hooks.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
+        on.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
         end = "finish" if hasattr(Tracking, "finish") else "__del__"  # up to 0.8
-        self._hooks.callback(before(Tracking, end, (), self._on_finish, self._monitor))
+        on.callback(before(Tracking, end, (), self._on_finish, self._monitor))
 
-    def trainer(self) -> None:
+    def trainer(self, on: ExitStack) -> None:
         """Have the trainer do what guards decide, if there are any."""
         if self._guarded:
-            self._guarded.look(self._hooks)
+            self._guarded.look(on)
 
-    def tensors(self) -> None:
+    def tensors(self, on: ExitStack) -> None:
         """See the batch, in the trainers that this process has loaded."""
         metrics = require("verl.utils.debug.metrics", "verl")
         v1 = sys.modules.get("verl.trainer.ppo.v1.trainer_base")
         for module in filter(None, (metrics, v1)):  # v1 has the function under a name of its own
-            off = after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor)
-            self._hooks.callback(off)
+            on.callback(after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor))
         for name, function in _ADVANTAGES.items():
             if name in sys.modules:
-                self._hooks.callback(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
+                on.callback(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
         if v1 is not None:
-            self._hooks.callback(
+            on.callback(
                 before(v1.PPOTrainer, "_compute_advantage", ("self", "batch"), self._on_versions, self._monitor)
             )
 
@@ -239,6 +259,7 @@ class _Watch:
         self._step = int(given["step"])
         self._workers.take_in()
         self._monitor.log(given["data"], self._step)
+        CHECKPOINTS.logged()
         if self._guarded:
             self._guarded.decide()
 
@@ -247,6 +268,7 @@ class _Watch:
             self._workers.take_in()
             self._monitor.close()
             self.end()
+            CHECKPOINTS.leave()
 
     def _lag(self, oldest: list[int | None] | None) -> dict[str, Any]:
         import numpy as np

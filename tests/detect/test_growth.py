@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,40 @@ def test_designs_numbers_on_a_tenth_of_the_runs():
         slack = 1.1 if row["what"] == "delay" else 1
         assert row["value"] <= slack * row["aim"], row
         assert row.get("missed", 0) <= 0.04, row
+
+
+@given(st.integers(1, 5000), st.floats(3, 60), st.integers(1, 400))
+def test_the_dial_at_a_hundred_changes_nothing(rows, z, steps):
+    usual = GrowthSettings.for_run(rows)
+    assert usual.dialled(100) == usual
+    assert usual.limit(z) == z
+    assert usual.lasting(steps) == steps
+
+
+@given(st.integers(1, 5000), st.floats(3, 60), st.integers(1, 400))
+def test_the_dial_moves_all_limits_the_same_way(rows, z, steps):
+    quick, usual, sure = (GrowthSettings.for_run(rows).dialled(runs) for runs in (10, 100, 1000))
+    assert quick.short.threshold < usual.short.threshold < sure.short.threshold
+    assert quick.long.level < usual.long.level < sure.long.level
+    assert quick.limit(z) < usual.limit(z) < sure.limit(z)
+    assert quick.lasting(steps) <= usual.lasting(steps) <= sure.lasting(steps)
+    assert quick.expected_steps == sure.expected_steps == rows
+
+
+def test_the_dial_follows_the_run_lengths_of_its_detectors():
+    tenfold = GrowthSettings().dialled(1000)
+    assert tenfold.long.level == 10 * GrowthSettings().long.level
+    added = tenfold.short.threshold - GrowthSettings().short.threshold
+    assert math.exp(2 * tenfold.short.slack * added) == pytest.approx(10)
+    beyond = [math.exp(-(of.limit(6) ** 2) / 2) for of in (GrowthSettings(), tenfold)]
+    assert beyond[0] / beyond[1] == pytest.approx(10)
+
+
+def test_a_small_limit_excuses_and_stays():
+    assert GrowthSettings().dialled(10_000).limit(1.5) == 1.5
+
+
+@pytest.mark.parametrize("runs", [0, 0.5, -3, math.inf, math.nan])
+def test_a_dial_that_makes_no_sense_is_refused(runs):
+    with pytest.raises(ValueError, match="expected_runs_between_false_alarms"):
+        GrowthSettings().dialled(runs)

@@ -14,6 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalC
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.monitor import Monitor as Recorded
 from stable_baselines3.common.vec_env import DummyVecEnv
+from tasks import Brake, Catch, Reach
 from tracker_diag_sb3 import DiagnosticsCallback
 
 from tracker_diag import Monitor
@@ -23,31 +24,11 @@ Fault = Mapping[str, Any]
 """What is planted, those of `ENVIRONMENT` and `RUN`; all else is a setting of the algorithm."""
 
 
-class Reach(gym.Env[Any, Any]):
-    """A point in the plane is pushed to a goal for 40 steps; what is paid is the negative distance."""
-
-    def __init__(self) -> None:
-        self.observation_space = gym.spaces.Box(-4, 4, (4,), np.float32)
-        self.action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._at, self._goal = self.np_random.uniform(-1, 1, (2, 2))
-        self._left = 40
-        return self._seen(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._at = np.clip(self._at + 0.15 * np.clip(action, -1, 1), -2, 2)
-        self._left -= 1
-        return self._seen(), -float(np.linalg.norm(self._at - self._goal)), False, self._left == 0, {}
-
-    def _seen(self) -> Any:
-        return np.concatenate([self._at, self._goal]).astype(np.float32)
-
-
 TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
     "CartPole": lambda: gym.make("CartPole-v1"),
     "Reach": Reach,
+    "Brake": Brake,
+    "Catch": Catch,
 }
 WIDE = {"policy_kwargs": {"net_arch": [64, 64]}}
 ALGORITHMS: dict[str, tuple[Any, int, Any, dict[str, Any]]] = {
@@ -64,6 +45,7 @@ ALGORITHMS: dict[str, tuple[Any, int, Any, dict[str, Any]]] = {
 STEPS = {
     ("PPO", "CartPole"): 41_000, ("PPO", "Reach"): 61_000, ("A2C", "CartPole"): 80_000,
     ("A2C", "Reach"): 80_000, ("DQN", "CartPole"): 24_000, ("SAC", "Reach"): 8_000,
+    ("PPO", "Brake"): 41_000, ("A2C", "Brake"): 80_000, ("DQN", "Catch"): 12_000,
 }  # fmt: skip
 ENVIRONMENT = {
     "reward", "action", "observation", "reward_zero_from", "blind_from", "never_ends", "drift_from", "slow_from",

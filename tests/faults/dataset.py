@@ -21,7 +21,12 @@ class Run(BaseModel):
     trainer: str
     task: str
     seed: int
-    half: Annotated[Literal["tuned", "untouched"], Field(description="rules were tuned on the first half alone")]
+    half: Annotated[
+        Literal["tuned", "development", "untouched"],
+        Field(
+            description="rules were tuned on the first two; development: trainers of the untouched half, other tasks"
+        ),
+    ]
     fault: Annotated[str | None, Field(description="what was planted; null in a healthy run")]
     onset: Annotated[int | None, Field(description="the first step with the fault")]
     right: Annotated[list[str], Field(description="names that are right for it, as rules of this project")]

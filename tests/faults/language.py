@@ -40,6 +40,11 @@ def accuracy_reward(completions: list[Any], answer: list[str], **_: Any) -> list
     ]
 
 
+def rounded_reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
+    """As the accuracy, of the answer rounded down to tens."""
+    return accuracy_reward(completions, [wanted[0] + "0" for wanted in answer])
+
+
 def length_reward(completions: list[Any], **_: Any) -> list[float]:
     """The longer the better."""
     return [min(len(text) / 60, 1.0) for text in said_of(completions)]
@@ -57,6 +62,8 @@ def tool_call_reward(completions: list[Any], **_: Any) -> list[float]:
 
 REWARDS: dict[str, list[Callable[..., list[float]]]] = {
     "right": [accuracy_reward],
+    "rounded": [rounded_reward],
+    "rounded, called": [rounded_reward, tool_call_reward],
     "long": [accuracy_reward, length_reward],
     "digits": [accuracy_reward, format_reward],
     "called": [accuracy_reward, tool_call_reward],
@@ -92,7 +99,7 @@ class Watcher(TrainerCallback):
         self.rows.setdefault(state.global_step, {}).update(numbers)
 
 
-def run(kind: str, fault: Fault, seed: int) -> dict[int, dict[str, float]]:
+def run(kind: str, on: str, fault: Fault, seed: int) -> dict[int, dict[str, float]]:
     """Rows by step: what TRL logs, and what the diagnostics write beside it."""
     steps = STEPS[kind]
     torch.set_num_threads(1)
@@ -111,7 +118,7 @@ def run(kind: str, fault: Fault, seed: int) -> dict[int, dict[str, float]]:
             "disable_tqdm": True, "max_steps": steps,
         }  # fmt: skip
         made = {"GRPO": grpo, "GRPO tool": grpo, "DPO": dpo, "SFT": sft}[kind]
-        trainer = made(model, common, settings, fault, watcher, kind == "GRPO tool", seed)
+        trainer = made(model, common, settings, fault, watcher, on, kind == "GRPO tool", seed)
         trainer.remove_callback(PrinterCallback)
         capture = CapturingBackend()
         attach(trainer, monitor=Monitor([capture], config=trainer.args.to_dict()))
@@ -123,7 +130,9 @@ def run(kind: str, fault: Fault, seed: int) -> dict[int, dict[str, float]]:
     return control.joined({step: row for step, row in watcher.rows.items() if step}, capture)
 
 
-def grpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, tools: bool, seed: int) -> Any:
+def grpo(
+    model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int
+) -> Any:
     """A model that says the wrong digits half of the time learns to say the right ones."""
     tool, rng = task.Lookup(seed), random.Random(seed)
 
@@ -151,7 +160,12 @@ def grpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher,
         "max_completion_length": 48, "max_tool_calling_iterations": 1, "learning_rate": 3e-4,
         "beta": 0.02, "temperature": 1.3,
     }  # fmt: skip
-    rewards = REWARDS[fault.get("reward", "right")]
+    if on == "rounded":  # which is harder than what the checkpoint half knows
+        usual |= {"learning_rate": 2e-3, "num_iterations": 1}
+    paid = fault.get("reward", "right")
+    if on == "rounded":
+        paid = {"right": "rounded", "called": "rounded, called"}[paid]
+    rewards = REWARDS[paid]
     return trl.GRPOTrainer(
         model,
         reward_funcs=[judged(one) for one in rewards],
@@ -163,17 +177,20 @@ def grpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher,
     )
 
 
-def dpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, tools: bool, seed: int) -> Any:
-    """The right number is preferred to another one."""
+def dpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int) -> Any:
+    """The right number is preferred to another one; on `next` it is the one after that in the prompt."""
     rng = random.Random(seed)
 
     def pair(ill: str | None) -> dict[str, str]:
         number = f"{rng.randrange(100):02d}"
         other = number[::-1] if number[0] != number[1] else f"{rng.randrange(100):02d}"
+        asked = f"say {number}"
+        if on == "next":
+            asked, number, other = f"next {number} ", f"{(int(number) + 1) % 100:02d}", f"{rng.randrange(100):02d}"
         chosen, rejected = number, other
         if ill == "swapped" or (ill == "random" and rng.random() < 0.5):
             chosen, rejected = rejected, chosen
-        return {"prompt": f"say {number}", "chosen": chosen, "rejected": chosen if ill == "same" else rejected}
+        return {"prompt": asked, "chosen": chosen, "rejected": chosen if ill == "same" else rejected}
 
     data = [pair(fault.get("labels")) for _ in range(fault.get("few", 800))]
     usual = common | {
@@ -190,7 +207,7 @@ def dpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, 
     )
 
 
-def sft(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, tools: bool, seed: int) -> Any:
+def sft(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int) -> Any:
     """Another task than the checkpoint's: say the number plus one."""
     rng = random.Random(seed)
 

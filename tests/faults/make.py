@@ -38,14 +38,14 @@ def rows_of(run: Planned) -> dict[int, dict[str, float]]:
     if run.trainer == "one-file PPO":
         import onefile
 
-        return onefile.run(given, run.seed)
+        return onefile.run(given, run.seed, run.task)
     if run.trainer == "agent":
         import agent
 
         return agent.run(given, run.seed)
     import language
 
-    return language.run(run.trainer, given, run.seed)
+    return language.run(run.trainer, run.task, given, run.seed)
 
 
 def made(planned: Planned) -> Run:

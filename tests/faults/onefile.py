@@ -16,29 +16,30 @@ ENVS, STEPS, EPOCHS, MINIBATCHES, UPDATES, RATE = 4, 128, 4, 4, 80, 1.5e-3
 GAMMA, LAMBDA, ENTROPY, VALUE, LARGEST = 0.99, 0.95, 0.01, 0.5, 0.5
 
 
-def layers(outputs: int, std: float) -> nn.Sequential:
+def layers(inputs: int, outputs: int, std: float) -> nn.Sequential:
     """Two hidden layers, orthogonal at the start."""
-    net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+    net = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
     for layer, gain in zip((net[0], net[2], net[4]), (2**0.5, 2**0.5, std), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
     return net
 
 
-def run(fault: Fault, seed: int) -> dict[int, dict[str, float]]:
-    """Rows by environment step on CartPole."""
+def run(fault: Fault, seed: int, task: str = "CartPole") -> dict[int, dict[str, float]]:
+    """Rows by environment step."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     rng = np.random.default_rng(seed)
     envs = gym.vector.SyncVectorEnv(
-        [lambda: gym.wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))] * ENVS,
+        [lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(f"{task}-v1"))] * ENVS,
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
     )
-    actor, critic = layers(2, 0.01), layers(1, 1.0)
+    inputs, choices = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
+    actor, critic = layers(inputs, choices, 0.01), layers(inputs, 1, 1.0)
     parameters = [*actor.parameters(), *critic.parameters()]
     rate, clip = fault.get("rate", RATE), fault.get("clip", 0.2)
     optimizer = torch.optim.Adam(parameters, lr=rate, eps=1e-5)
-    obs = torch.zeros(STEPS, ENVS, 4)
+    obs = torch.zeros(STEPS, ENVS, inputs)
     actions, logprobs, rewards, dones, values = torch.zeros(5, STEPS, ENVS)
     seen, _ = envs.reset(seed=seed)
     following, done = torch.tensor(seen), torch.zeros(ENVS)
@@ -71,11 +72,11 @@ def run(fault: Fault, seed: int) -> dict[int, dict[str, float]]:
             targets = advantages + values
         if fault.get("stale") and first is not None:  # advantages and actions of one rollout, states of the one before
             now, kept = first, (obs.clone(), logprobs.clone())
-            b_obs, b_logprobs = now[0].reshape(-1, 4), now[1].reshape(-1)
+            b_obs, b_logprobs = now[0].reshape(-1, inputs), now[1].reshape(-1)
             first = kept
         else:
             first = (obs.clone(), logprobs.clone())
-            b_obs, b_logprobs = obs.reshape(-1, 4), logprobs.reshape(-1)
+            b_obs, b_logprobs = obs.reshape(-1, inputs), logprobs.reshape(-1)
         b_actions, b_advantages, b_targets = actions.reshape(-1), advantages.reshape(-1), targets.reshape(-1)
         if fault.get("sign"):
             b_advantages = -b_advantages

@@ -1,13 +1,15 @@
 """Which faults are planted in which runs, what they must be called, and which half of the benchmark they belong to.
 
-The half is by trainer and task, so no fault of the untouched half is seen on the same task by whoever mends a rule.
+The half is by trainer and task, so no fault of the untouched half is seen on the same task by whoever mends a rule. A
+third part, of the trainers of the untouched half on tasks of its own, widens what rules are tuned on: the *development*
+runs.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Half = Literal["tuned", "untouched"]
+Half = Literal["tuned", "development", "untouched"]
 
 HALVES: dict[tuple[str, str], Half] = {
     ("PPO", "CartPole"): "tuned",
@@ -16,6 +18,12 @@ HALVES: dict[tuple[str, str], Half] = {
     ("GRPO", "numbers"): "tuned",
     ("SFT", "successor"): "tuned",
     ("agent", "look-up"): "tuned",
+    ("PPO", "Brake"): "development",
+    ("A2C", "Brake"): "development",
+    ("DQN", "Catch"): "development",
+    ("one-file PPO", "Acrobot"): "development",
+    ("GRPO tool", "rounded"): "development",
+    ("DPO", "next"): "development",
     ("PPO", "Reach"): "untouched",
     ("A2C", "Reach"): "untouched",
     ("DQN", "CartPole"): "untouched",
@@ -27,8 +35,8 @@ HALVES: dict[tuple[str, str], Half] = {
 
 HEALTHY_SEEDS = {"SFT": 16, "DPO": 16}
 """Healthy runs of a trainer, where it is not the usual number; these take seconds."""
-HEALTHY = 8
-SEEDS = 2
+HEALTHY: dict[Half, int] = {"tuned": 8, "development": 5, "untouched": 8}
+SEEDS: dict[Half, int] = {"tuned": 2, "development": 1, "untouched": 2}
 
 TOO_LARGE = "POL003 POL004 POL005 POL010 POL011 POL012 POL013 POL016 NUM001 EXP001 EXP003"
 """What an update is called that is too large: a tail of the ratios, KL, clipped share, gradient, entropy."""
@@ -65,8 +73,15 @@ PPO, A2C, SAC = "PPO/CartPole", "A2C/CartPole", "SAC/Reach"
 PPO2, A2C2, DQN, ONE = "PPO/Reach", "A2C/Reach", "DQN/CartPole", "one-file PPO/CartPole"
 GRPO, TOOL, DPO, SFT, AGENT = "GRPO/numbers", "GRPO tool/numbers", "DPO/numbers", "SFT/successor", "agent/look-up"
 HALF = 0.5
+TWINS = {
+    PPO2: "PPO/Brake", A2C2: "A2C/Brake", DQN: "DQN/Catch", ONE: "one-file PPO/Acrobot", TOOL: "GRPO tool/rounded",
+    DPO: "DPO/next",
+}  # fmt: skip
+"""For each task of the untouched half the one of the development runs that has the same faults, with the same names."""
+ENDLESS = {"DQN/Catch"}
+"""Tasks that nothing but their end ends, so that they cannot be kept from ending."""
 
-FAULTS = (
+PLANTED = (
     # The reward.
     fault("reward with the wrong sign", PPO, "REW004 OUT001 OUT003", reward=-1.0),
     fault("reward with the wrong sign", DQN, "REW004 OUT001 OUT003", reward=-1.0),
@@ -166,6 +181,19 @@ FAULTS = (
 )  # fmt: skip
 
 
+def twins(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    """The same faults on the tasks of the development runs."""
+    found = []
+    for one in faults:
+        twin = TWINS.get(f"{one.trainer}/{one.task}")
+        if twin and not (twin in ENDLESS and "never_ends" in one.planted):
+            found.append(replace(one, task=twin.split("/")[1]))
+    return tuple(found)
+
+
+FAULTS = (*PLANTED, *twins(PLANTED))
+
+
 @dataclass(frozen=True)
 class Planned:
     """One run to be made."""
@@ -184,8 +212,9 @@ def planned() -> list[Planned]:
     """All runs, first each fault once and as many healthy ones, so that a part of them is a benchmark too."""
     runs: list[tuple[float, Planned]] = []
     for one in FAULTS:
-        runs += [(seed / SEEDS, Planned(one.trainer, one.task, seed, one)) for seed in range(SEEDS)]
-    for trainer, task in HALVES:
-        many = HEALTHY_SEEDS.get(trainer, HEALTHY)
+        many = SEEDS[one.half]
+        runs += [(seed / many, Planned(one.trainer, one.task, seed, one)) for seed in range(many)]
+    for (trainer, task), half in HALVES.items():
+        many = HEALTHY_SEEDS.get(trainer, HEALTHY[half])
         runs += [(seed / many, Planned(trainer, task, seed, None)) for seed in range(many)]
     return [run for _, run in sorted(runs, key=lambda pair: pair[0])]

@@ -7,6 +7,7 @@ rlwatch; without it their scores on the page stay as they are.
 """
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -17,11 +18,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from dataset import Run, read
+from plan import Half
 
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.runs.diagnose import diagnose
@@ -31,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "faults.json"
 KEPT = ROOT / "docs" / "faults.json"
 PAGE = ROOT / "docs" / "faults.md"
+SEEN: tuple[Half, ...] = ("tuned", "development")
+"""Parts of which single results may be shown, as rules were tuned on them."""
 THIN = (40, 20)
 """Rows that are left of a run that is thinned."""
 PUBLIC = ROOT / "docs" / "public_logs.json"
@@ -142,6 +146,11 @@ def score(runs: Sequence[Run], verdicts: Iterable[Verdict]) -> Score:
     )
 
 
+def sealed(run: Run, found: Verdict) -> str:
+    """A fingerprint of a verdict, by which it can be compared without being read."""
+    return hashlib.sha256(json.dumps([run.name, *asdict(found).values()]).encode()).hexdigest()[:16]
+
+
 def rl_doctor(interpreter: str, run: Run) -> Verdict:
     """`rl-doctor diagnose` on the run's file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -181,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rivals", metavar="INTERPRETER")
     args = parser.parse_args()
     runs = list(read())
-    halves = {half: [run for run in runs if run.half == half] for half in ("tuned", "untouched")}
+    halves = {half: [run for run in runs if run.half == half] for half in get_args(Half)}
     with ProcessPoolExecutor() as pool:
         verdicts = {half: list(pool.map(ours, of)) for half, of in halves.items()}
         thin = {
@@ -200,8 +209,13 @@ def main() -> None:
     for name, one in found.items():
         print(name, one)
     if args.page:
-        told = {run.name: verdict for run, verdict in zip(halves["tuned"], verdicts["tuned"], strict=True)}
+        told = {run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)}
         found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
+        found["sealed"] = {
+            run.name: sealed(run, verdict)
+            for half, of in halves.items()
+            for run, verdict in zip(of, verdicts[half], strict=True)
+        }
         KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
         PAGE.write_text(page(found, runs), encoding="utf-8")
 
@@ -212,9 +226,11 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     columns = {
         "the half that rules were tuned on": found["tuned"],
         **{f"the same, thinned to {most} rows": found[f"tuned_{most}_rows"] for most in THIN},
+        "the development runs, tuned on as well": found["development"],
+        **{f"the same runs, thinned to {most} rows": found[f"development_{most}_rows"] for most in THIN},
         "the untouched half": found["untouched"],
         **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
-    } | {f"{name}, both halves": one for name, one in found["rivals"].items()}
+    } | {f"{name}, all runs": one for name, one in found["rivals"].items()}
     lines = [
         "| | faulty runs, rightly named | collapsed, alarmed | healthy, at warn | at error | alerts a faulty run |",
         "|---|---|---|---|---|---|",
@@ -232,7 +248,7 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     ]
     grouped: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        if run.fault and run.half == "tuned":
+        if run.fault and run.half in SEEN:
             grouped.setdefault((run.fault, run.trainer, run.task), []).append(run)
     for (fault, trainer, task), of in grouped.items():
         said = [found["runs"][run.name][1] for run in of]
@@ -240,7 +256,7 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         first = "; ".join(" ".join(names) or "–" for names in said)
         right = " ".join(of[0].right)
         cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(of)} | {first} |")
-    healthy = [run for run in runs if run.half == "tuned" and not run.fault and not run.collapsed]
+    healthy = [run for run in runs if run.half in SEEN and not run.fault and not run.collapsed]
     said_of = {run.name: found["runs"][run.name] for run in healthy}
     false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
     labels = json.loads(PUBLIC.read_text(encoding="utf-8"))

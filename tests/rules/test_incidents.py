@@ -35,7 +35,7 @@ def test_what_a_rule_leads_to_is_a_symptom_and_what_it_does_not_is_an_incident_o
 
 
 def test_a_symptom_whose_onset_is_dated_before_its_cause_is_none_the_less_one():
-    assert parts(finding(CAUSE, 100, 110), finding(SYMPTOM, 80, 105)) == [("AAA001", ["BBB001"], [])]
+    assert parts(finding(CAUSE, 100, 110), finding(SYMPTOM, 96, 120)) == [("AAA001", ["BBB001"], [])]
     before = finding(SYMPTOM, 80, 95)  # it was seen before the cause began
     assert parts(finding(CAUSE, 100, 110), before) == [("BBB001", ["AAA001"], [])]
 
@@ -64,7 +64,7 @@ def test_one_rule_in_several_places_is_one_incident_if_it_began_there_together()
 def test_damage_goes_with_the_last_cause_that_had_begun_and_makes_it_an_error():
     early, late = finding(OTHER, 20, 30), finding(CAUSE, 100, 110)
     damage = finding(OUTCOME, 115, 130)
-    first, second = incidents([early, late, damage])
+    second, first = incidents([early, late, damage])
     assert (first.cause, first.damage, first.severity) == (early, (), "warn")
     assert (second.cause, second.damage, second.severity) == (late, (damage,), "error")
     assert parts(damage, finding(CAUSE, 131, 140)) == [("OUT001", [], []), ("AAA001", [], [])]
@@ -77,7 +77,7 @@ def test_what_costs_only_time_and_what_is_only_noted_does_no_damage():
     slow, noted = rule("AAA001", "resources"), rule("BBB001", severity="info")
     found = incidents([finding(slow, 20, 30), finding(noted, 25, 30), finding(OUTCOME, 50, 60)])
     assert [(one.cause.rule.id, one.severity) for one in found] == [
-        ("AAA001", "warn"), ("OUT001", "warn"), ("BBB001", "info"),
+        ("OUT001", "warn"), ("AAA001", "warn"), ("BBB001", "info"),
     ]  # fmt: skip
 
 
@@ -147,3 +147,28 @@ def test_a_thousand_findings_that_come_and_go_are_grouped_within_a_glance_at_eac
     found = [finding(one, 30 * i, 30 * i + 5, 30 * i + 15) for one in rules for i in range(12)]
     parts = [one for incident in incidents(found) for one in incident.findings]
     assert sorted(map(id, parts)) == sorted(map(id, found))
+
+
+def test_a_cause_that_is_dated_long_after_what_it_leads_to_is_none():
+    near = [finding(CAUSE, 100, 110), finding(SYMPTOM, 95, 115)]
+    far = [finding(CAUSE, 100, 110), finding(SYMPTOM, 94, 114)]
+    assert parts(*near) == [("AAA001", ["BBB001"], [])]
+    assert parts(*far) == [("BBB001", ["AAA001"], [])]
+
+
+def test_each_rule_is_told_once_before_any_is_told_again():
+    found = [finding(CAUSE, 100, 110, 120), finding(CAUSE, 122, 125), finding(SYMPTOM, 130, 135)]
+    assert parts(*found) == [("AAA001", ["BBB001", "AAA001"], [])]
+
+
+def test_the_parts_of_the_cause_are_told_last_as_they_say_no_more():
+    whole = rule("AAA001", "policy_update", inhibits=("CCC001",), leads_to=("BBB001",))
+    found = [finding(whole, 100, 110), finding(OTHER, 101, 111), finding(SYMPTOM, 120, 125), finding(OUTCOME, 130, 140)]
+    (one,) = incidents(found)
+    assert [f.rule.id for f in one.findings] == ["AAA001", "BBB001", "OUT001", "CCC001"]
+
+
+def test_what_harms_the_outcome_comes_before_what_does_not_and_what_only_costs_comes_last():
+    slow = rule("RES001", "resources")
+    found = [finding(slow, 10, 20), finding(OTHER, 50, 60, 70), finding(CAUSE, 200, 210), finding(OUTCOME, 215, 230)]
+    assert [one.cause.rule.id for one in incidents(found)] == ["AAA001", "CCC001", "RES001"]

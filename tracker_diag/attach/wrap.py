@@ -54,6 +54,7 @@ class Settings(TypedDict, total=False):
     catalog: bool
     window: int
     settings: "GrowthSettings | None"
+    expected_runs_between_false_alarms: float
     clip: tuple[float, float]
     ranks: "Ranks | None"
     algorithm: "Algorithm | None"

@@ -150,6 +150,9 @@ def diagnose(
     framework: Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
     since: Annotated[int | None, typer.Option(help="Look at steps from this one on.")] = None,
+    expected_runs_between_false_alarms: Annotated[
+        float, typer.Option(min=1, help="How many healthy runs go by until one is alarmed, about.")
+    ] = 100.0,
     rules: Which = None,
     severity: Annotated[FailOn | None, typer.Option(help="Show findings of this severity and above.")] = None,
     blind: Blind = False,
@@ -169,7 +172,10 @@ def diagnose(
         if algorithm is not None and algorithm not in get_args(Algorithm):
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
         known = cast("Algorithm | None", algorithm)
-        found = read_and_judge(run, rules=looked_for, catalog=False, framework=framework, algorithm=known, since=since)
+        found = read_and_judge(
+            run, rules=looked_for, catalog=False, framework=framework, algorithm=known, since=since,
+            expected_runs_between_false_alarms=expected_runs_between_false_alarms,
+        )  # fmt: skip
     if not found.series and not found.summary.findings:
         keys = ", ".join(found.keys.unmapped[:5]) or "none"
         refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")

@@ -3,8 +3,9 @@
 And a third that holds the run against earlier ones, where they are given.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracker_diag.detect.blocks import Direction, Scale
@@ -14,6 +15,12 @@ from tracker_diag.detect.known import KnownCusum
 
 SHORT_RUN = 200
 """Rows of a run from which on signals look as far back as they are written to; in a shorter one less far."""
+USUAL = 100.0
+"""Healthy runs to a false alarm, about, for which all limits are written."""
+EXCUSE = 3.0
+"""Standard deviations below which a limit is no matter of rarity: it excuses, as a reward that has moved a little."""
+LONGER = 0.25
+"""Part by which a rule's condition has to hold longer for each factor of ten in the runs between false alarms."""
 LONG_RUN = 2000
 """Valid steps beyond which a run is a long one."""
 
@@ -26,18 +33,53 @@ class GrowthSettings:
     long: EsrSettings = field(default_factory=EsrSettings)
     expected_steps: int | None = None
     """How long the run is meant to be, in steps; None where nobody knows."""
+    expected_runs_between_false_alarms: float = USUAL
+    """The dial: the more, the later and the surer. It moves what is a matter of chance, the detectors' levels, limits
+    in standard deviations and how long a condition has to hold, and no limit in the unit of a metric."""
 
     def __post_init__(self) -> None:
+        if not 1 <= self.expected_runs_between_false_alarms < math.inf:
+            given = self.expected_runs_between_false_alarms
+            raise ValueError(f"expected_runs_between_false_alarms: {given} given, expected 1 or more")
         if self.expected_steps is not None and self.expected_steps < 1:
             raise ValueError(f"expected_steps: {self.expected_steps} given, expected 1 or more, or None")
+
+    def dialled(self, runs: float) -> "GrowthSettings":
+        """These settings with one false alarm in about so many healthy runs, where they have been for `USUAL`.
+
+        A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2), and an e-detector
+        of level c waits c blocks: so h moves by ln(ratio) / 2k, and c by the ratio.
+        """
+        if runs == USUAL:
+            return self
+        dialled = replace(self, expected_runs_between_false_alarms=runs)
+        ratio = runs / USUAL
+        threshold = max(self.short.threshold + math.log(ratio) / (2 * self.short.slack), 1.0)
+        short = replace(self.short, threshold=threshold)
+        long = replace(self.long, level=max(self.long.level * ratio, 10.0))
+        return replace(dialled, short=short, long=long)
+
+    def limit(self, z: float) -> float:
+        """What a limit of `z` standard deviations becomes, of which a normal tail lies exp(−z²/2) beyond.
+
+        Chance exceeds it as much more rarely as false alarms are to be.
+        """
+        if z < EXCUSE or self.expected_runs_between_false_alarms == USUAL:
+            return z
+        return math.sqrt(max(z * z + 2 * math.log(self.expected_runs_between_false_alarms / USUAL), 1.0))
+
+    def lasting(self, steps: int) -> int:
+        """For how many steps a condition has to hold that is written to hold for `steps`."""
+        longer = 1 + LONGER * math.log10(self.expected_runs_between_false_alarms / USUAL)
+        return max(1, math.ceil(steps * max(longer, 0.25) - 1e-9))
 
     @classmethod
     def for_run(cls, rows: int) -> "GrowthSettings":
         """Settings for a run of so many rows.
 
         Where the usual baseline would take two thirds of the run it is a fifth of it, and needs more growth: what its
-        noise is, few blocks tell less surely, so the threshold is higher by 10 parts in the baseline's length: from 12
-        rows 9 standard deviations and not 5. With 200 rows and more all is as usual.
+        noise is, few blocks tell less surely, so the threshold is higher by 12 parts in the baseline's length: from 12
+        rows 9 standard deviations and not 4.5. With 200 rows and more all is as usual.
         """
         usual = CusumSettings()
         if rows < 1 or 2 * rows >= 3 * (usual.burn_in + usual.baseline):
@@ -48,7 +90,7 @@ class GrowthSettings:
             burn_in=min(usual.burn_in, max(3, rows // 12)),
             baseline=baseline,
             block=block,
-            threshold=usual.threshold * (1 + 10 / baseline),
+            threshold=usual.threshold * (1 + 12 / baseline),
         )
         return cls(short, expected_steps=rows)
 

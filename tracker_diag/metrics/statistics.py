@@ -205,7 +205,7 @@ _TABLE = (
         meaning="k̂ less its limit for n tokens, min(1 − 1/log10 n, 0.7): above 0 no weighted mean is to be trusted",
     ),
     Statistic(
-        name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1]),
+        name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1], of.n),
         meaning="Pareto k̂ of 1/w: the tail of tokens that lost their probability",
     ),
     Statistic(

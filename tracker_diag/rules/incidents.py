@@ -20,6 +20,9 @@ DAMAGE: Link = "outcome"
 MOST_CAUSES = 64
 """Findings of one incident among which its cause is looked for, the first ones."""
 
+UNSURE = 0.25
+"""Part of the time until a finding fired by which its onset is unsure."""
+
 HARMLESS: frozenset[Link] = frozenset({"resources", DAMAGE})
 """Links that cost time or are the damage themselves, and so bring no damage about."""
 
@@ -31,14 +34,16 @@ class Incident:
     cause: Finding
     """The earliest that none of the others leads to."""
     symptoms: tuple[Finding, ...] = ()
-    """By onset."""
+    """By onset; what says again what the cause or another of them has said comes last."""
     damage: tuple[Finding, ...] = ()
     """What it has done to reward or evaluation, by onset."""
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All of it, the cause first and the damage last."""
-        return (self.cause, *self.symptoms, *self.damage)
+        """All of it: the cause, its symptoms, the damage; and last what is a part of the cause, and so says no more."""
+        parts = {id(one) for one in self.symptoms if one.rule.id in self.cause.rule.inhibits}
+        symptoms = [one for one in self.symptoms if id(one) not in parts]
+        return (self.cause, *symptoms, *self.damage, *(one for one in self.symptoms if id(one) in parts))
 
     @property
     def onset(self) -> int:
@@ -107,7 +112,8 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """The incidents that those of `findings` that fired are parts of, the one that began first on top.
 
     Damage goes with the last of the causes that had begun when it was seen; where there is none, it stands alone. What
-    has recovered by itself and what is of severity info alone comes after what has not.
+    has recovered by itself and what is of severity info alone comes after what has not. What has harmed the outcome
+    comes before what has not, and what only costs time after both.
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
@@ -119,13 +125,15 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
         of_damage = alone if not begun else harmed.setdefault(max(begun, key=lambda i: causes[i].onset), [])
         of_damage.append(damage)
     found = [
-        Incident(cause, tuple(one for one in of if one is not cause), tuple(harmed.get(i, ())))
+        Incident(cause, _symptoms(cause, of), tuple(harmed.get(i, ())))
         for i, (cause, of) in enumerate(zip(causes, groups, strict=True))
     ]
     for of in _overlapping(alone):
         cause = _cause(of)
         found.append(Incident(cause, (), tuple(one for one in of if one is not cause)))
-    return tuple(sorted(found, key=lambda one: (_passing(one), _order(one.cause))))
+    return tuple(
+        sorted(found, key=lambda one: (_passing(one), _only_costs(one), one.severity != "error", _order(one.cause)))
+    )
 
 
 def reaches(cause: Finding, step: int) -> bool:
@@ -144,6 +152,17 @@ def explains(cause: Finding, finding: Finding) -> bool:
     too_late = cause.onset - finding.fired > cause.fired - cause.onset
     over = cause.resolved is not None and cause.resolved < finding.onset
     return cause.covers(finding.rule, finding.pair, finding.slice) and not too_late and not over
+
+
+def _symptoms(cause: Finding, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """All but the cause: each rule once, then those that fired again or on another slice."""
+    said = {cause.rule.id}
+    first, again = list[Finding](), list[Finding]()
+    for one in findings:
+        if one is not cause:
+            (again if one.rule.id in said else first).append(one)
+            said.add(one.rule.id)
+    return (*first, *again)
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
@@ -175,7 +194,11 @@ def _reached(start: int, before: Sequence[set[int]]) -> set[int]:
 
 
 def _brings_about(cause: Finding, finding: Finding) -> bool:
-    return finding.rule.id in cause.rule.leads_to and _had_begun(cause, finding)
+    """Whether `cause` leads to `finding`, and did not begin after it by more than an onset is sure."""
+    if finding.rule.id not in cause.rule.leads_to or finding.fired is None:
+        return False
+    unsure = UNSURE * (finding.fired - finding.onset)
+    return cause.onset - finding.onset <= unsure and _overlap(cause, finding)
 
 
 def _hangs_together(one: Finding, other: Finding) -> bool:
@@ -249,6 +272,11 @@ def _passing(incident: Incident) -> bool:
     """Whether it is of severity info, or a fall of the outcome that nothing explains and that is over."""
     unexplained = incident.cause.rule.link == DAMAGE
     return incident.severity == "info" or (unexplained and incident.state == "resolved")
+
+
+def _only_costs(incident: Incident) -> bool:
+    """Whether it is about the machines alone, which make a run dear and not bad."""
+    return all(one.rule.link == "resources" for one in incident.findings)
 
 
 def _order(finding: Finding) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import UnknownName, require
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.reasons import Reason, not_observed
@@ -128,10 +128,11 @@ def diagnose(
     framework: str | None = None,
     algorithm: Algorithm | None = None,
     since: int | None = None,
+    expected_runs_between_false_alarms: float = USUAL,
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
 
-    `run` is what `read_run` gives, or what it is read from. `rules` and `catalog` are as in `Monitor`.
+    `run` is what `read_run` gives, or what it is read from. `rules`, `catalog` and the dial are as in `Monitor`.
 
     Raises:
         RuleError: a rule that cannot be used.
@@ -144,7 +145,7 @@ def diagnose(
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
     algorithm = algorithm or algorithm_of(run.config)
-    settings = GrowthSettings.for_run(len(rows))
+    settings = GrowthSettings.for_run(len(rows)).dialled(expected_runs_between_false_alarms)
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
     judge, notices = Judge(engine, run.config, run.quantum), list[Notice]()
     series: dict[str, dict[int, float]] = {}

@@ -58,6 +58,8 @@ class SliceWindow:
     def counts(self) -> IntArray:
         if self.summed is not None:
             return self.summed
+        if self.groups.size == 2 * BINS:  # one group alone
+            return self.groups.reshape(2, BINS)
         counts: IntArray = self.groups.sum(axis=tuple(range(self.groups.ndim - 2)))
         return counts
 
@@ -72,7 +74,7 @@ class SliceWindow:
 
     @once
     def pareto_k(self) -> float:
-        return pareto_k_of(self.counts)
+        return pareto_k_of(self.counts, self.n)
 
     @property
     def pareto_k_excess(self) -> float:
@@ -85,8 +87,7 @@ class SliceWindow:
 
     @once
     def cumulated(self) -> IntArray:
-        cumulated: IntArray = np.cumsum(self.magnitudes)
-        return cumulated
+        return self.magnitudes.cumsum()
 
     @once
     def then(self) -> IntArray | None:
@@ -135,7 +136,7 @@ class SliceWindow:
     def quantile(self, level: float) -> float:
         """That of |r| at `level`, as `histogram.quantiles` gives it; NaN without tokens."""
         rank = int(level * (self.n - 1)) + 1
-        return float(QUANTILE_VALUES[np.searchsorted(self.cumulated, rank)]) if self.n else math.nan
+        return float(QUANTILE_VALUES[self.cumulated.searchsorted(rank)]) if self.n else math.nan
 
     @property
     def largest(self) -> float:
@@ -148,10 +149,10 @@ class SliceWindow:
 
         And (b,) what a quantile in each of these bins is answered with.
         """
-        filled = np.flatnonzero(self.magnitudes != 0)
-        by_group = self.groups.take(filled, axis=-1).reshape(len(self.groups), -1, len(filled)).sum(axis=1)
-        held = by_group[by_group.any(axis=1)]
-        return np.cumsum(self.magnitudes[filled] - held, axis=1), QUANTILE_VALUES[filled]
+        filled = (self.magnitudes != 0).nonzero()[0]
+        by_group = np.add.reduce(self.groups.take(filled, axis=-1).reshape(len(self.groups), -1, len(filled)), axis=1)
+        held = by_group.cumsum(axis=1)
+        return self.cumulated[filled] - held[held[:, -1:].any(axis=1)], QUANTILE_VALUES[filled]
 
     def log_error(self, level: float) -> float | None:
         """Standard deviation of the log of the quantile at `level`, by the jackknife over groups of sequences.
@@ -165,12 +166,15 @@ class SliceWindow:
         g = len(cumulated)
         if g < MIN_GROUPS:
             return None
-        ranks = [int(level * (n - 1)) + 1 for n in cumulated[:, -1].tolist()]
-        values = answers[[int(one.searchsorted(rank)) for one, rank in zip(cumulated, ranks, strict=True)]]
-        if not values.all():
+        last = cumulated[:, -1].tolist()
+        values = answers[
+            [int(one.searchsorted(int(level * (n - 1)) + 1)) for one, n in zip(cumulated, last, strict=True)]
+        ]
+        if 0.0 in values.tolist():
             return None
         logs = np.log(values)
-        return float(math.sqrt((g - 1) / g * np.square(logs - logs.mean()).sum()))
+        centred = logs - np.add.reduce(logs) / g  # as `mean` does, in a fifth of its time
+        return math.sqrt((g - 1) / g * float(np.add.reduce(centred * centred)))
 
 
 def has_signal(counts: IntArray) -> bool:

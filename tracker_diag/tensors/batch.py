@@ -184,6 +184,11 @@ class TokenBatch:
         return batch
 
     @property
+    def is_on_device(self) -> bool:
+        """Whether the arrays are torch's."""
+        return namespace(self.model_mask) is not np
+
+    @property
     def pairs(self) -> tuple[Pair, ...]:
         """The ratio pairs whose two log-probabilities were both given."""
         return tuple(pair for pair, (new, old) in PAIRS.items() if {new, old} <= self.logprobs.keys())

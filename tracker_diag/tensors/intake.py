@@ -8,6 +8,7 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
@@ -74,14 +75,21 @@ class Intake:
             if error.masked:
                 self._came(step, seconds)
             raise
-        labels = label(batch, self._names)
+        in_parts = not batch.is_on_device and len(batch.model_mask) > PART
+        # Of a large batch labels of all tokens are made for what needs them alone.
+        labels = {} if in_parts and not self.worst.looks else label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
-            self._health.tell(suspicions(tensors, batch, labels))
+            rows = labels or {"context": contexts(batch, self._names)}
+            self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        for pair in batch.pairs:
-            add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
+        if in_parts:
+            found = observations(batch, self._names, self._batches)
+        else:
+            found = {pair: Observation.of(batch, pair, labels, self._batches) for pair in batch.pairs}
+        for pair, one in found.items():
+            add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)
 
     def add(self, observed: Mapping[Pair, Observation], names: Names, missing: Mapping[Rank, int], lost: int) -> None:

@@ -32,7 +32,8 @@ FLAGS = {
     "actor.num_gpus_per_node": 1, "algo.advantage.estimator": "group_norm", "algo.advantage.gamma": 1.0,
     "algo.advantage.lambd": 1.0, "algo.advantage.is_correction_level": "token", "algo.advantage.no_std_norm": False,
     "algo.kl.target": None, "algo.kl.init_coef": 0.01, "algo.kl.use_loss": True, "algo.kl.estimator": "k1",
-    "ckpt.save_steps": float("inf"), "critic.freezing_steps": -1, "ds.enable_sleep": False, "ds.ring_attn_size": 1,
+    "ckpt.save_steps": float("inf"), "ckpt.path": "ckpt", "ckpt.load_enable": False,
+    "critic.freezing_steps": -1, "ds.enable_sleep": False, "ds.ring_attn_size": 1,
     "ds.tensor_parallel_size": 1, "logger.wandb.key": None, "logger.wandb.org": None, "logger.wandb.project": "agent",
     "logger.wandb.group": None, "logger.wandb.run_name": "run", "logger.tensorboard_dir": None,
     "logger.logging_steps": 1, "reward.clip_range": (-10, 10), "reward.overlong_buffer_len": None,
@@ -203,7 +204,72 @@ def test_an_openrlhf_that_has_changed_is_told_and_training_goes_on(a_trainer, wa
     trainer.save_logs_and_checkpoints = lambda step: None
     tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
     assert "takes no global_step, logs_dict" in caplog.text
-    assert "make_experience_batch" not in vars(trainer.experience_maker)
+    assert "save_logs_and_checkpoints" in vars(trainer)
+    assert "make_experience_batch" in vars(trainer.experience_maker)  # which is as it was
+
+
+def test_a_training_that_is_resumed_goes_on_with_the_state_beside_the_checkpoint(a_trainer, rng, tmp_path, caplog):
+    flags = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 2, "ckpt.load_enable": True}
+
+    def begin(done, monitor):
+        """`init_checkpoint_states`, as `fit` calls it; what the actors have saved is in `done`."""
+        trainer = a_trainer(**flags)
+        trainer.max_steps = 90
+        group, states = trainer.actor_model_group, {"global_step": done, "episode": 0}
+        run = group.async_run_method
+        group.async_run_method = lambda method_name, **given: (
+            [states] if method_name == "get_checkpoint_states" else run(method_name, **given)
+        )
+        tracker_diag_openrlhf.attach(trainer, monitor=monitor)
+        assert trainer.init_checkpoint_states()["global_step"] == done
+        return trainer
+
+    first = Monitor()
+    trainer = begin(0, first)
+    assert first.state_dict()["rows"] == 90
+    for step in range(1, 4):
+        (tmp_path / "_actor" / "global_step2").mkdir(parents=True, exist_ok=True)  # by the actors, of the same disk
+        one_step(trainer, step, samples(rng))
+    again = Monitor()
+    begin(2, again)
+    assert again.step == 2
+    assert "run begin anew" not in caplog.text
+    (tmp_path / "_actor" / "global_step2" / "tracker_diag_0.json").unlink()
+    anew = Monitor()
+    begin(2, anew)
+    assert (anew.step, anew.state_dict()["rows"]) == (None, 88)
+    assert caplog.text.count("begin anew") == 1
+
+
+def test_where_the_actors_have_a_disk_of_their_own_no_folder_is_made(a_trainer, watched, rng, tmp_path):
+    trainer = a_trainer(**{"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True})
+    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
+    one_step(trainer, 1, samples(rng))
+    assert list(tmp_path.iterdir()) == []  # else OpenRLHF would take it for a checkpoint of its own
+    assert watched.monitor.failures == []
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        ("trainer", "args"), ("trainer", "wandb_logger"), ("trainer", "tensorboard_logger"),
+        ("trainer", "experience_maker"), ("class", "save_logs_and_checkpoints"), ("class", "init_checkpoint_states"),
+        ("maker", "make_experience_batch"), ("args", "ckpt"), ("actor", "eps_clip_low_high"),
+    ],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_and_training_goes_on(a_trainer, rng, caplog, without, gone):
+    trainer, (owner, name) = a_trainer(), gone
+    owners = {"trainer": trainer, "class": BasePPOTrainer, "maker": RemoteExperienceMaker,
+              "args": trainer.args, "actor": trainer.args.actor}  # fmt: skip
+    monitor = without(owners[owner], name, lambda: tracker_diag_openrlhf.attach(trainer))
+    one_step(trainer, 1, samples(rng))
+    told = [one for one in caplog.messages if "than was tested" in one]
+    # Settings are for two parts, and so is the function that logs and saves.
+    assert len(told) == len({*told}) == (2 if name in {"args", "save_logs_and_checkpoints"} else 1)
+    heard = name not in {"wandb_logger", "tensorboard_logger", "save_logs_and_checkpoints"}
+    assert monitor.step == (1 if heard else None)
+    assert monitor.failures == []
+    monitor.close()
 
 
 def test_what_cannot_be_read_is_counted_and_training_goes_on(a_trainer, watched, rng):

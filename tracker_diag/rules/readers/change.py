@@ -56,6 +56,13 @@ class GrowthReader(Reader):
         if self._missed > LOST_AFTER:
             self.holds = None
 
+    @property
+    def idle(self) -> bool:
+        return self._last is None and self.holds is None
+
+    def pass_over(self, steps: int) -> None:
+        self._missed += steps
+
     def reading(self) -> Reading:
         if self._last is None:
             return self._series.unknown()
@@ -126,6 +133,13 @@ class TrendReader(Reader):
         else:
             self._missed += 1
         self.holds = self._changes if self._missed <= LOST_AFTER else None
+
+    @property
+    def idle(self) -> bool:
+        return self._changes is None and not self._means and not self._block and not self._early
+
+    def pass_over(self, steps: int) -> None:
+        self._missed += steps
 
     def reading(self) -> Reading:
         if not self._means and not self._block and not self._early:
@@ -211,6 +225,7 @@ class SpikeReader(Reader):
         self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=signal.steps)
         self._needed = horizon((signal.steps + 1) // 2, at.settings, part=5, fewest=8)
+        self._z, self._sure = at.settings.limit(signal.z), at.settings.limit(SURE)
         self._last: tuple[float, float] | None = None
         """The last value that was judged, and the median before it."""
         self._step = 0
@@ -230,6 +245,10 @@ class SpikeReader(Reader):
             self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
         self._recent.append(now.value)
 
+    @property
+    def idle(self) -> bool:
+        return not self._recent and self._last is None
+
     def reading(self) -> Reading:
         now = self._series.now
         if now is not None and not self._sees(now):
@@ -241,7 +260,7 @@ class SpikeReader(Reader):
 
     def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:
         spread = 1.4826 * median([abs(v - middle) for v in values])
-        return abs(value - middle) <= self._signal.z * spread
+        return abs(value - middle) <= self._z * spread
 
     def _sees(self, now: Scalar) -> bool:
         """Whether the value comes with its sampling error, if that counts."""
@@ -251,7 +270,7 @@ class SpikeReader(Reader):
         """Whether the few sequences that the value rests on may have made it."""
         if not self._signal.sure or now.error is None or middle <= 0 or now.value <= 0:
             return False
-        return abs(math.log(now.value / middle)) <= SURE * now.error
+        return abs(math.log(now.value / middle)) <= self._sure * now.error
 
     def rebaseline(self) -> None:
         self._recent.clear()

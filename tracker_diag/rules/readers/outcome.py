@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tracker_diag.detect.course import FEWEST, Course
+from tracker_diag.detect.course import FEWEST, SURE, Course
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Collapse, Gain, SeriesRef
@@ -32,7 +32,7 @@ class CourseReader(Reader):
     def __init__(self, series: SeriesRef, at: Place, lost: float = 0.5) -> None:
         self._series = at.series(series)
         self.looks_at = (self._series,)
-        self._lost = lost
+        self._lost, self._surer = lost, at.settings.limit(SURE) / SURE
         self._is_loss = self._series.definition.unit == "loss"
         """Of a loss half is lost when it has come half the way back on a log scale: it falls by factors."""
         self._course = self._anew()
@@ -49,6 +49,14 @@ class CourseReader(Reader):
             self._missed, self._last_step = 0, observed.step
             self._course.add(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
             self.holds = self._says()
+
+    @property
+    def idle(self) -> bool:
+        return self._course.rows == 0 and self.holds is None
+
+    def pass_over(self, steps: int) -> None:
+        self._rows += steps
+        self._missed += steps
 
     @abstractmethod
     def _says(self) -> bool | None:
@@ -85,7 +93,7 @@ class CourseReader(Reader):
         return math.exp(level) if self._is_loss else level
 
     def _anew(self) -> Course:
-        return Course(rising=self._series.definition.worse != "higher", lost=self._lost)
+        return Course(rising=self._series.definition.worse != "higher", lost=self._lost, surer=self._surer)
 
 
 class CollapseReader(CourseReader):
@@ -111,6 +119,7 @@ class GainReader(CourseReader):
 
     def __init__(self, signal: Gain, at: Place) -> None:
         self._never, self._enough = signal.never, 0
+        self._too_early = False if signal.never and signal.else_no else None
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
             self.needed = LEVELS
@@ -118,7 +127,7 @@ class GainReader(CourseReader):
 
     def _says(self) -> bool | None:
         if self._course.rows < self.needed or self._rows < self._enough:
-            return None
+            return self._too_early
         gain = self._course.gain()
         if gain is None or not self._never:
             return None if gain is None else gain.kept

@@ -1,0 +1,86 @@
+"""Small control tasks: of the trainers' own kind, cheap enough that a run takes seconds."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class Reach(gym.Env[Any, Any]):
+    """A point in the plane is pushed to a goal for 40 steps; what is paid is the negative distance."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-4, 4, (4,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at, self._goal = self.np_random.uniform(-1, 1, (2, 2))
+        self._left = 40
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._at = np.clip(self._at + 0.15 * np.clip(action, -1, 1), -2, 2)
+        self._left -= 1
+        return self._seen(), -float(np.linalg.norm(self._at - self._goal)), False, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        return np.concatenate([self._at, self._goal]).astype(np.float32)
+
+
+class Brake(gym.Env[Any, Any]):
+    """A cart with speed and a wind is to be held at 0 for 60 steps; each step near is paid, and beyond 2 it is lost."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-4, 4, (3,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._x, self._v, self._wind = self.np_random.uniform([-1, -0.3, -0.3], [1, 0.3, 0.3])
+        self._left = 60
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        push = float(np.clip(np.asarray(action).reshape(-1)[0], -1, 1))
+        self._v = 0.98 * self._v + 0.1 * (push + self._wind)
+        self._x += 0.3 * self._v
+        self._left -= 1
+        return self._seen(), 1.0 - min(abs(self._x), 1.0), abs(self._x) > 2, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        return np.clip([self._x, self._v, self._wind], -4, 4).astype(np.float32)
+
+
+class Catch(gym.Env[Any, Any]):
+    """Four balls fall one after another, each 8 rows deep; a paddle of one cell catches them (1) or not (-1)."""
+
+    ROWS, CELLS, BALLS = 8, 7, 4
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+        self.action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._paddle, self._left = self.CELLS // 2, self.BALLS
+        self._drop()
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._paddle = int(np.clip(self._paddle + int(action) - 1, 0, self.CELLS - 1))
+        self._row += 1
+        paid = 0.0
+        if self._row == self.ROWS:
+            paid = 1.0 if self._ball == self._paddle else -1.0
+            self._left -= 1
+            self._drop()
+        return self._seen(), paid, self._left == 0, False, {}
+
+    def _drop(self) -> None:
+        self._row, self._ball = 0, int(self.np_random.integers(self.CELLS))
+
+    def _seen(self) -> Any:
+        half = (self.CELLS - 1) / 2
+        at = [self._row / self.ROWS, (self._ball - half) / half, (self._paddle - half) / half]
+        return np.array([*at, (self._ball - self._paddle) / self.CELLS], np.float32)
