@@ -146,7 +146,7 @@ def test_a_worker_without_trained_tokens_and_one_that_dies_hold_up_nobody(actors
     assert tracking.diag.health["rank_errors"] == 0
 
 
-@pytest.mark.matrix("verl", "real modules in remote workers")
+@pytest.mark.matrix("verl", "real modules, made tensors")
 def test_a_tail_after_tools_in_the_workers_reaches_tracker_and_webhook(
     actors, tmp_path, monkeypatch, new_mlflow_store, alerted
 ):
