@@ -30,8 +30,10 @@ from tracker_diag.attach.kit import (
     unless_changed,
 )
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag_openrlhf.workers import look
 
 __all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
 
@@ -39,6 +41,9 @@ TESTED = "0.11"
 """Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`, as both ways "
+    "of starting see to: of several updates a step all but the first, whose ratios are 1 by construction; with one "
+    "update a step that is no signal",
     "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities",
     "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
     "post_tool": "multi-turn agents: tokens between the action ranges",
@@ -47,7 +52,7 @@ SEES: dict[str, str] = {
     "metrics": "all that the trainer logs, at every step, and its evaluations",
     "state": "beside the actor's checkpoint of the step, where the trainer sees its folder; found again with "
     "--ckpt.load_enable",
-    "not": "the policy ratio by token, which is made in the actors' processes: of it the rules see ppo_kl and "
+    "not": "the policy pair of workers that were started without `install`, of which the rules see ppo_kl and "
     "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
 }
@@ -107,8 +112,10 @@ def watch_loss(loss: Any, monitor: Monitor) -> Callable[[], None]:
 def install() -> None:
     """From now on each trainer that is made in this process is attached to; the hook of Ray's worker processes.
 
-    OpenRLHF is not imported by this: most workers of a job must not import its trainer.
+    And of an actor that is made in it the losses are seen. OpenRLHF is not imported by this: most workers of a job must
+    not import its trainer.
     """
+    look()
     if _TRAINER in sys.modules:
         _await_trainers(sys.modules[_TRAINER])
     else:
@@ -167,8 +174,10 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
 
 def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
     """Hear what is logged, and that the trackers' runs end."""
+    workers = Workers(monitor).open()
 
     def on_log(given: Mapping[str, Any]) -> None:
+        workers.take_in()
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
 
     def on_close(_: Mapping[str, Any]) -> None:

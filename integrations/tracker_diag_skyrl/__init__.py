@@ -6,6 +6,11 @@
             tracker_diag_skyrl.attach(trainer)
             return trainer
 
+The ratios of the policy are made in the workers. For these to be seen, Ray has to start each process with `install`,
+which the environment of the script that calls `ray.init` says:
+
+    RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_skyrl.install"}}'
+
 The synchronous trainer has callbacks. The fully asynchronous one refuses them; there the batch is looked at where it
 is trained on, and the metrics where they are logged.
 """
@@ -27,18 +32,23 @@ from tracker_diag.attach.kit import (
     on_demand,
 )
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag_skyrl.workers import look
 
 if TYPE_CHECKING:
     from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback
 
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach", "install"]
 
 TESTED = "0.3"
 """Versions of SkyRL that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: of several "
+    "updates a step all but the first, whose ratios are 1 by construction; with one update a step that is no signal. "
+    "With a loss on the rollout's log-probabilities it is the policy against the one that sampled, in all updates",
     "mismatch": "with generator.sampling_params.logprobs, where the trainer makes log-probabilities of its own",
     "reference": "with a reference model; it tells how far the batch's first policy is from it",
     "post_tool": "multi-turn rollouts: response tokens that loss_mask leaves out; with step_wise_trajectories, turns "
@@ -47,11 +57,11 @@ SEES: dict[str, str] = {
     "samples": "reward, advantage, length and group of each sequence",
     "metrics": "all that the trainer logs, with its step",
     "state": "beside the checkpoint of the step, found again when training resumes; not where these are in a cloud",
-    "not": "the policy ratio by token, which is made in the workers: of it the rules see "
-    "policy/loss_metrics/clip_ratio; any ratio with a loss on the rollout's log-probabilities (rollout_is, dppo; "
-    "asynchronous runs take these) without off_policy_correction or use_kl_in_reward, where the trainer makes none of "
-    "its own; the policy lag of a token, of which the rules see async/staleness_*; groups that zero_variance_filter or "
-    "dynamic sampling took out; which of several tools answered",
+    "not": "the policy pair without `install`, of which the rules see policy/loss_metrics/clip_ratio, and with "
+    "Megatron; its context with step_wise_trajectories; mismatch and reference with a loss on the rollout's "
+    "log-probabilities (rollout_is, dppo; asynchronous runs take these) without off_policy_correction or "
+    "use_kl_in_reward, where the trainer makes none of its own; the policy lag of a token, of which the rules see "
+    "async/staleness_*; groups that zero_variance_filter or dynamic sampling took out; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -61,6 +71,8 @@ NO_LOGPROBS = (
     "(tis_ratio_type), with use_kl_in_reward, or with policy_loss_type=regular."
 )
 
+SAMPLED = ("rollout_is", "dppo")
+"""Losses on the rollout's log-probabilities."""
 LOST = "rewards, groups and turns of a batch are not seen"
 
 _log = logging.getLogger("tracker_diag")
@@ -90,6 +102,21 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         callback.look_at(trainer)
         trainer.add_callback(callback)
     return monitor
+
+
+def install() -> None:
+    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
+
+    SkyRL is not imported by this.
+    """
+    look()
+
+
+def workers_of(monitor: Monitor) -> Workers:
+    """What the policy workers of the run of `monitor` send."""
+    sampled = monitor.config.get("trainer.algorithm.policy_loss_type") in SAMPLED
+    turns = bool(monitor.config.get("generator.step_wise_trajectories"))
+    return Workers(monitor, fresh=not sampled, gaps=not turns, each=True).open()
 
 
 class Batches:
@@ -196,12 +223,13 @@ def save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: Hooks) -> N
 
 def _watch(trainer: Any, monitor: Monitor) -> None:
     """See the batch where it is trained on, and what is logged."""
-    batches, saved = Batches(monitor), Saved(monitor, "skyrl")
+    batches, workers, saved = Batches(monitor), workers_of(monitor), Saved(monitor, "skyrl")
 
     def on_train(given: Mapping[str, Any]) -> None:
         batches.observe(given["data"])
 
     def on_log(given: Mapping[str, Any]) -> None:
+        workers.take_in()
         monitor.log(given["data"], given["step"])
         saved.logged()
 

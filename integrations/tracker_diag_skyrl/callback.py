@@ -8,7 +8,8 @@ from skyrl.train.utils.callbacks import TrainingCallback  # pyright: ignore[repo
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import Hooks
 from tracker_diag.attach.saved import Saved
-from tracker_diag_skyrl import LOST, TESTED, Batches, monitor_of, save_beside
+from tracker_diag.attach.workers import Workers
+from tracker_diag_skyrl import LOST, TESTED, Batches, monitor_of, save_beside, workers_of
 
 
 class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBaseClass]
@@ -22,6 +23,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
     def __init__(self, *, monitor: Monitor | None = None) -> None:
         self.monitor = monitor
         self._batches: Batches | None = None
+        self._workers: Workers | None = None
         self._saved: Saved | None = None
         self._hooks = Hooks("SkyRL", TESTED)
 
@@ -31,6 +33,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
             self.monitor = monitor_of(trainer)
         if self._batches is None:
             self._batches, self._saved = Batches(self.monitor), Saved(self.monitor, "skyrl")
+            self._workers = workers_of(self.monitor)
             with self._hooks.part(LOST) as on:
                 self._batches.look_at(trainer, on)
             save_beside(trainer, self.monitor, self._saved, self._hooks)
@@ -47,6 +50,8 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
         """Before the trainer's own row is written, which it commits."""
         if self.monitor:
             with self.monitor.guard("integration_errors"):
+                if self._workers:
+                    self._workers.take_in()
                 self.monitor.log(callback_input.logs, callback_input.global_step)
                 if self._saved:
                     self._saved.logged()

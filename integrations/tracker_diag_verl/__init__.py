@@ -6,7 +6,8 @@ Up to 0.8 verl looks for no plugins; there name it in the environment of the job
 
 The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known,
 v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the driver, after the advantages are there,
-with the response mask as it was before rejection sampling.
+with the response mask as it was before rejection sampling; those of the policy that is updated in its workers, which
+send the driver what they come to.
 
 Guards stand in a file that the setting `+tracker_diag.guards=guards.yaml` names; docs/guards.md says what reaches verl.
 """
@@ -29,6 +30,7 @@ from tracker_diag.attach.kit import (
     unless_changed,
 )
 from tracker_diag.attach.saved import UNSAVED
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 from tracker_diag.metrics.series import Pair
@@ -41,6 +43,9 @@ TESTED = "0.7, 0.8 and 0.9"
 """Versions of verl that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made: of several mini-batches a step all but the "
+    "first, whose ratios are 1 by construction; with one mini-batch a step that is no signal. In bypass_mode, and with "
+    "use_rollout_log_probs, it is the policy against the one that sampled, in all mini-batches",
     "mismatch": "with actor_rollout_ref.rollout.calculate_log_probs=True, and without bypass_mode",
     "reference": "with a reference policy (use_kl_loss or use_kl_in_reward); it tells how far the batch's first policy "
     "is from it",
@@ -56,8 +61,10 @@ SEES: dict[str, str] = {
     "metrics": "all that Tracking.log is given, with its step",
     "state": "beside the checkpoint of the step, found again when training resumes; not in the fully "
     "asynchronous trainer",
-    "not": "the policy ratio by token, which is made in the actor's workers: of it the rules see actor/ppo_kl and "
-    "actor/pg_clipfrac; tensors in main_ppo_sync of 0.8; which of several tools answered",
+    "not": "the policy ratio in Megatron's actor of 0.7 and with the trainer of tinker, of which the rules see "
+    "actor/ppo_kl and actor/pg_clipfrac; which tokens of the policy pair come after a tool where rejection sampling "
+    "(rollout_rs) has taken tokens out of their mask, and what is known of whole sequences; tensors of the driver in "
+    "main_ppo_sync of 0.8; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -142,14 +149,29 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
 
 def _blind(settings: Mapping[str, object]) -> dict[Pair, str]:
     """Which pairs will not come with these settings, and what to set."""
-    found: dict[Pair, str] = {"policy": "the workers have it, and rules see actor/ppo_kl and actor/pg_clipfrac"}
+    found: dict[Pair, str] = {}
     if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
         found["mismatch"] = "set actor_rollout_ref.rollout.calculate_log_probs=True"
     elif settings.get("algorithm.rollout_correction.bypass_mode"):
-        found["mismatch"] = "set algorithm.rollout_correction.bypass_mode=False"
+        found["mismatch"] = (
+            "bypass_mode trains on the rollout's log-probabilities, and the policy pair is against these; set "
+            "algorithm.rollout_correction.bypass_mode=False to see them apart"
+        )
     if not (settings.get(f"{_ACTOR}use_kl_loss") or settings.get("algorithm.use_kl_in_reward")):
         found["reference"] = f"set {_ACTOR}use_kl_loss=True"
     return found
+
+
+def _of_workers(settings: Mapping[str, object]) -> dict[str, bool]:
+    """What the workers' old log-probabilities and masks are, as `Workers` takes it.
+
+    Where the old ones are the rollout's, in bypass mode and in the fully asynchronous trainer, every update's ratios
+    are those of the policy against the one that sampled, and all count.
+    """
+    correction = "algorithm.rollout_correction."
+    sampled = settings.get(f"{correction}bypass_mode") or settings.get(f"{_ACTOR}use_rollout_log_probs")
+    rejects = settings.get(f"{correction}rollout_rs") and not settings.get(f"{correction}bypass_mode")
+    return {"fresh": not sampled, "gaps": not rejects}
 
 
 class _Watch:
@@ -170,6 +192,7 @@ class _Watch:
         self._before_rejection: Any = None
         """The batch's tensors, as they were when the old log-probabilities had come."""
         self._guarded = Guarded(monitor) if monitor.guards.guards else None
+        self._workers = Workers(monitor, **_of_workers(monitor.config)).open()
 
     def metrics(self, on: ExitStack) -> None:
         """Hear what the trainer logs, and that it ends."""
@@ -234,6 +257,7 @@ class _Watch:
             earlier, self._before_rejection = self._before_rejection, None
             self._observe(earlier, earlier["response_mask"], {})
         self._step = int(given["step"])
+        self._workers.take_in()
         self._monitor.log(given["data"], self._step)
         CHECKPOINTS.logged()
         if self._guarded:
@@ -241,6 +265,7 @@ class _Watch:
 
     def _on_finish(self, given: Mapping[str, Any]) -> None:
         if id(given["self"]) == self._tracking:
+            self._workers.take_in()
             self._monitor.close()
             self.end()
             CHECKPOINTS.leave()

@@ -15,6 +15,7 @@ from tracker_diag.attach.kit import unless_changed
 from tracker_diag.hooks import after
 from tracker_diag_verl import TESTED, attach
 from tracker_diag_verl.checkpoints import CHECKPOINTS, TRAINERS
+from tracker_diag_verl.workers import look
 
 
 def _begun(_: None, given: Mapping[str, Any]) -> None:
@@ -27,3 +28,4 @@ with unless_changed("verl", TESTED):
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
     for name in TRAINERS:
         wrapt.register_post_import_hook(lambda _: CHECKPOINTS.look(TESTED), name)
+look()

@@ -93,6 +93,14 @@ class Intake:
             add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)
 
+    def add(self, observed: Mapping[Pair, Observation], names: Names, missing: Mapping[Rank, int], lost: int) -> None:
+        """Add what other processes have observed, with rows of their `names`, to what is there."""
+        self._incoming = on_host(self._incoming)
+        for pair, one in observed.items():
+            add_observation(self._incoming, pair, one.renamed(names, self._names))
+        self.missing = missing
+        self._health.counts["lost_rank_steps"] += lost
+
     def _came(self, step: int | None, seconds: float | None) -> None:
         self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None
 

@@ -133,6 +133,25 @@ class Observation:
                 sketches[dimension] = moved
         return replace(self, sketches=sketches)
 
+    def without_context(self) -> "Observation":
+        """The same where nobody knows which tokens come after a tool: all are of the last of `ROWS`, and of no turn."""
+        given, context = self.sketches["context"], Sketch.empty(len(ROWS) * GROUPS)
+        context.counts[-GROUPS:] = given.counts.reshape(len(ROWS), GROUPS, *given.counts.shape[1:]).sum(0)
+        context.nonfinite[-GROUPS:] = given.nonfinite.reshape(len(ROWS), GROUPS).sum(0)
+
+        empty = WeightSums.of(np.zeros(0), np.zeros((1, 0), bool)).array()
+        tokens, sequences = empty.repeat(len(ROWS), 1), self.sequences.array().copy()
+        tokens[:, -1] = WeightSums.merged(self.tokens.array().T).array()
+        sequences[:, :-1] = empty
+        of_sequences = Sketch.empty(len(SEQUENCE_ROWS))
+        of_sequences.counts[-1] = self.sequence_sketch.counts[-1]
+        of_sequences.nonfinite[-1] = self.sequence_sketch.nonfinite[-1]
+        applied = np.zeros_like(self.applied)
+        applied[-1] = self.applied.sum(0)
+        sketches: dict[Dimension, Sketch] = {name: one for name, one in self.sketches.items() if name != "turn"}
+        sketches["context"] = context
+        return Observation(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
+
     @property
     def nonfinite(self) -> IntArray:
         """(3,) NaN and infinite log-ratios and applied weights, by `ROWS`."""

@@ -358,3 +358,55 @@ def own(rows):
     """OpenRLHF's part of the rows, without times."""
     left_out = ("diag/", "_runtime", "_timestamp", "train/timing", "train/generated_samples")
     return [{key: value for key, value in row.items() if not key.startswith(left_out)} for row in rows]
+
+
+def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkeypatch):
+    """OpenRLHF's own loss in the loop of its actor's trainer, whose model and optimiser are stand-ins."""
+    import copy
+
+    from openrlhf.trainer.ray import ppo_actor
+    from tracker_diag_openrlhf import workers as of_workers
+
+    from tracker_diag.attach.workers import Recorder, Workers
+
+    kind = ppo_actor.ActorPPOTrainer
+    assert list(inspect.signature(kind.training_step).parameters)[:4] == ["self", "experience", "kl_ctl", "step"]
+    assert list(inspect.signature(kind.ppo_train).parameters)[:1] == ["self"]
+    watched = Monitor([CapturingBackend()])
+    workers = Workers(watched)
+    recorder = Recorder(0, 1, workers.receive)
+    monkeypatch.setattr(of_workers, "RECORDER", recorder)
+    loss = ppo_actor.PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2)
+    rng, mask = np.random.default_rng(0), torch.ones(ROWS, RESPONSE, dtype=torch.int64)
+    mask[: ROWS // 2, 8:12] = 0
+    old = torch.tensor(rng.uniform(-3, -0.1, mask.shape), dtype=torch.float32)
+
+    def step(self, experience, kl_ctl, step, loss_batch_info=None):
+        new = (old + 0.1 * step).requires_grad_()
+        found, *_ = loss(new, old, torch.ones_like(old), action_mask=mask)
+        found.backward()
+        return found.item(), new.grad
+
+    def train(self, kl_ctl):
+        return [self.training_step(None, kl_ctl, at) for at in range(4)]
+
+    forward = inspect.unwrap(ppo_actor.PolicyLoss.forward)  # another test may have had `install` put the hooks on
+    monkeypatch.setattr(ppo_actor.PolicyLoss, "forward", forward)
+    monkeypatch.setattr(kind, "training_step", step)
+    monkeypatch.setattr(kind, "ppo_train", train)
+    trainer = object.__new__(kind)
+    trainer.args = SimpleNamespace(train=SimpleNamespace(dynamic_batch_enable=False))
+    trainer.strategy = SimpleNamespace(accumulated_gradient=2, ring_attn_size=1, ds_tensor_parallel_size=1)
+    alone = copy.deepcopy(trainer.ppo_train(0.0))
+    of_workers.put(ppo_actor)
+    ours = trainer.ppo_train(0.0)
+    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(alone, ours, strict=True))
+    recorder.close(60)
+    workers.take_in()
+    watched.log({}, 1)
+    table = watched.slices_table()
+    at = table.columns.index
+    counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    assert counts["all"] == 2 * int(mask.sum())  # of two updates the second, of two micro-batches
+    assert counts["post_tool"] == 2 * ROWS // 2 * (RESPONSE - 12)
+    assert watched.health["rank_errors"] == 0

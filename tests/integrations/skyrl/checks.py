@@ -361,3 +361,62 @@ def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, rng, monkeypa
     trainer._fire("on_train_end")
     trainer.tracker.finish()
     assert alerted("POL001") == {"jsonl" if backend == "console" else backend, "webhook"}
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_the_policy_workers_losses_are_sketched_and_sent_after_each_update(monkeypatch, updates):
+    """SkyRL's own loss, looked up as its worker does; the worker's model and optimiser are stand-ins."""
+    import inspect
+
+    from skyrl.backends.skyrl_train.utils import ppo_utils
+    from skyrl.backends.skyrl_train.workers import worker
+    from skyrl.train.config import AlgorithmConfig
+    from tracker_diag_skyrl import workers as of_workers
+
+    from tracker_diag.attach.workers import Recorder, Workers
+
+    kind = worker.PolicyWorkerBase
+    assert list(inspect.signature(kind.optim_step).parameters) == ["self"]
+    assert list(inspect.signature(ppo_utils.PolicyLossRegistry.get).parameters) == ["name"]
+    config = AlgorithmConfig(policy_loss_type="regular")
+    watched = Monitor([])
+    workers = Workers(watched, each=True)
+    recorder = Recorder(0, 1, workers.receive)
+    monkeypatch.setattr(of_workers, "RECORDER", recorder)
+    rows, width = 16, 24
+    mask = torch.ones(rows, width)
+    mask[: rows // 2, 8:12] = 0
+    old = torch.linspace(-3, -0.1, rows * width).reshape(rows, width)
+
+    def step(self):
+        return 1.0
+
+    def train():
+        loss, found = ppo_utils.PolicyLossRegistry.get("regular"), []
+        policy = object.__new__(kind)
+        policy.mesh_rank = SimpleNamespace(is_collection_dp_rank=lambda: True)
+        for update in range(updates):
+            new = (old + 0.1 * update).requires_grad_()
+            of, _ = loss(new, old, torch.ones_like(old), config=config, loss_mask=mask, rollout_logprobs=None)
+            of.backward()
+            found.append((of.item(), new.grad))
+            policy.optim_step()
+        return found
+
+    monkeypatch.setattr(kind, "optim_step", step)
+    alone = train()
+    monkeypatch.setattr(ppo_utils.PolicyLossRegistry, "get", ppo_utils.PolicyLossRegistry.get)
+    of_workers.losses(ppo_utils)
+    of_workers.updates(worker)
+    ours = train()
+    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(alone, ours, strict=True))
+    recorder.close(60)
+    workers.take_in()
+    watched.log({}, 1)
+    table = watched.slices_table()
+    at = table.columns.index
+    counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    assert counts["all"] == max(updates - 1, 1) * int(mask.sum())
+    assert watched.health["rank_errors"] == 0
+    for loss in ppo_utils.PolicyLossRegistry._functions.values():
+        assert set(of_workers.TAKES) <= set(inspect.signature(loss).parameters)
