@@ -212,7 +212,7 @@ def _simulated_healthy(rows: list[dict[str, Any]], first_seed: int) -> list[str]
         "94.8 %, of resources in 94.3 %, and 1.2 % of gspo's healthy runs raised something. Then EVA002, EVA005,",
         "REW010, REW011, RES001 and CRI005 were mended, again on seeds below 10,000. A second, from 20,000 on, held;",
         "then ADV001, NUM001, EXP001, EXP007, ENV006, POL010, REW011 and REW015 were widened (rival.md).",
-        *STALE * (first_seed < CHANGED),
+        *(STALE if first_seed < CHANGED else MENDED),
         "",
         "| algorithm | runs | below 150 rows | logged every 10 steps | warn or above | error | which rules |",
         "|---|---|---|---|---|---|---|",
@@ -315,6 +315,13 @@ STALE = [
     "*critic worse than mean* 22, *critic never learns* 35 and *throughput halves* 62, which are information while the",
     "reward thrives, *gradient explodes* 72, *judge glitch* 87, *margin collapse* 87; and *responses cut* has a right",
     "first break in 32. The tables stay as they are until that is mended, and then are made on seeds from 50,000 on.",
+]
+
+
+MENDED = [
+    "A report on those from 40,000 on fell short again: 19 of 1,000 of grpo's and 21 of gspo's healthy runs were",
+    "alarmed, by OUT001 and others. Then OUT001, NUM002, EVA005, SFT002 and rules that docs/faults.md tells of were",
+    "mended, again on seeds below 10,000; and a rule that says of itself that it sees no harm counts as a note.",
 ]
 
 

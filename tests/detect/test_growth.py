@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,3 +212,16 @@ def test_a_small_limit_excuses_and_stays():
 def test_a_dial_that_makes_no_sense_is_refused(runs):
     with pytest.raises(ValueError, match="expected_runs_between_false_alarms"):
         GrowthSettings().dialled(runs)
+
+
+def test_the_dial_alarms_ever_fewer_of_the_same_healthy_series():
+    def alarms(of, seed):
+        rng, at, values = np.random.default_rng(seed), 0.0, []
+        for z in rng.standard_t(4, 400) / math.sqrt(2):  # AR(.8) of log values, with heavy tails
+            at = 0.8 * at + 0.6 * z
+            values.append(math.exp(0.15 * at))
+        return any(run(GrowthDetector(of), values))
+
+    dialled = [GrowthSettings.for_run(400).dialled(runs) for runs in (10, 100, 1000)]
+    quick, usual, sure = (sum(alarms(of, seed) for seed in range(300)) for of in dialled)
+    assert quick > usual > sure > 0

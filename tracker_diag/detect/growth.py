@@ -48,7 +48,8 @@ class GrowthSettings:
         """These settings with one false alarm in about so many healthy runs, where they have been for `USUAL`.
 
         A CUSUM with slack k waits exp(2kh) for a false alarm, up to a factor (Siegmund 1985, ch. 2), and an e-detector
-        of level c waits c blocks: so h moves by ln(ratio) / 2k, and c by the ratio.
+        of level c waits c blocks: so h moves by ln(ratio) / 2k, and c by the ratio. Where noise has heavy tails and
+        depends on itself, single series are alarmed more rarely by a half and not by the ratio (tests/detect).
         """
         if runs == USUAL:
             return self
