@@ -198,23 +198,16 @@ class Monitor(AbstractContextManager["Monitor"]):
     def observe_parts(
         self, observed: Mapping[Pair, Observation], names: Names, *, missing: Mapping[Rank, int], lost: int = 0
     ) -> None:
-        """Take in what other processes have reduced already, as a part of the step of the next `log`.
+        """Take in what other processes have reduced already, on the host, as a part of the step of the next `log`.
 
-        Args:
-            observed: by pair, on the host.
-            names: those that rows of tools and environments go by there.
-            missing: updates since each rank was last heard of, of those that are late.
-            lost: updates of which nothing will come.
+        `names` are those that their rows of tools and environments go by; `missing` says of each rank that is late how
+        many updates ago it was heard of, `lost` of how many updates nothing will come.
         """
         if not self._over():
             with self.guard("rank_errors"), whole():
                 self._intake.add(observed, names, missing, lost)
                 if observed:
                     self._say(self.silence.observed(None))
-
-    def failed(self, kind: str, error: Exception) -> None:
-        """Count a failure elsewhere that concerns this run, under `diag/health/<kind>`."""
-        self._state.record(kind, error)
 
     def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
         """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""

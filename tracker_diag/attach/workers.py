@@ -234,7 +234,7 @@ class Workers:
                 lost += self._lost(one)
                 for what, times in one["failures"].items():
                     failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
-                    self._monitor.failed("rank_errors", failed)
+                    self._monitor.record("rank_errors", failed)
                 theirs, parts = Names.of_state(one["names"]), self._counted(one)
                 first = one["sent"] == earliest[one["process"]]
                 if self._each and self._fresh and first and several[one["process"]] > 1:
@@ -299,7 +299,7 @@ class Workers:
                         self.receive(message)
         except Exception as error:  # noqa: BLE001  # Ray has been shut down, or the mailbox has died
             if ray.is_initialized():
-                self._monitor.failed("rank_errors", error)
+                self._monitor.record("rank_errors", error)
 
 
 class Mailbox:
