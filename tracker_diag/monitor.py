@@ -63,8 +63,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have; see `expect`.
-        expected_runs_between_false_alarms: how many healthy runs go by until one is alarmed, about. More makes every
-            alarm later and surer, fewer sooner and less sure; 100 is what all limits are written for.
+        expected_runs_between_false_alarms: healthy runs, about, to one that is alarmed; more are later and surer.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
@@ -113,7 +112,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._wanted = readout.wanted(self._engine.rules)
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
-        self._intake = Intake(self._state, ranks)
+        self._intake = Intake(self._state, ranks, clip)
         self._samples = SampleIntake(self._state, essential_tools, texts=texts)
         self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._history, self._progress, self.silence = History(), Progress(), Silence()

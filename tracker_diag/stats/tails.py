@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
+from tracker_diag.stats.gradient import clipped_away, kept, outside
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
 from tracker_diag.stats.pareto import pareto_k_of, reliable_below
@@ -16,6 +17,9 @@ NO_SIGNAL = 1e-6
 
 _SIGNAL_BIN = int(np.searchsorted(EDGES, NO_SIGNAL)) + 1
 """The first bin that lies wholly above `NO_SIGNAL`."""
+
+MOST_LOG = 700.0
+"""Log-weights of which a float holds the inverse."""
 
 MIN_GROUPS = 4
 """Groups of sequences below which the jackknife tells nothing."""
@@ -45,6 +49,10 @@ class SliceWindow:
     """(2, 4098) sketch of the same sums."""
     applied: Float64Array | None = None
     """(5,) of `applied_sums`."""
+    gradient: Float64Array | None = None
+    """(12,) of `gradient_sums`, where advantages were given."""
+    whole_gradient: Float64Array | None = None
+    """The same of all tokens of the pair."""
     reference: IntArray | None = None
     """(…, 4098) counts of |r| in the reference period, in as many parts as there are."""
     from_numerator: bool = False
@@ -125,6 +133,37 @@ class SliceWindow:
     def modified_fraction(self) -> float:
         """Share of the tokens whose applied weight is not exp r; NaN where none were given."""
         return math.nan if self.applied is None else float(self.applied[3] / self.applied[0])
+
+    @property
+    def gradient_tokens(self) -> int:
+        """Tokens with an advantage other than 0."""
+        return 0 if self.gradient is None else int(self.gradient[:6].sum())
+
+    @property
+    def gradient_share(self) -> float:
+        """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do."""
+        if self.gradient is None or self.whole_gradient is None:
+            return math.nan
+        whole = kept(self.whole_gradient)
+        return kept(self.gradient) / whole if whole > 0 else math.nan
+
+    @property
+    def gradient_clipped(self) -> float:
+        """Part of the slice's own Σ|w A| that clipping takes away."""
+        return math.nan if self.gradient is None else clipped_away(self.gradient)
+
+    def clipped(self, side: int, sign: int) -> float:
+        """Share of its tokens with an advantage on `side` of the clip range, with one of `sign`."""
+        return math.nan if self.gradient is None else outside(self.gradient, side, sign)
+
+    @property
+    def truncation_bias(self) -> float:
+        """Mean of the applied weights over that of exp r, less 1; NaN where none were given."""
+        raw = self.tokens
+        if self.applied is None or raw is None or not self.applied[0] or not raw.n:
+            return math.nan
+        mean = float(np.log(raw.first / raw.n) + raw.largest)
+        return float(self.applied[1] / self.applied[0]) * math.exp(-mean) - 1 if mean > -MOST_LOG else math.nan
 
     @once
     def weights(self) -> WeightSums:

@@ -74,7 +74,7 @@ class Tensors(TypedDict, total=False):
     policy_lag: Tensor
     """Integers: updates of the policy since the token was sampled."""
     advantages: Tensor
-    """Floats; only their sign is used."""
+    """Floats: their signs are slices, and with their size it is told what each slice gives to the gradient."""
     control: Tensor
     """Bool or 0/1: delimiters of the chat template and of tool calls."""
     applied_weights: Tensor

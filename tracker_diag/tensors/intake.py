@@ -21,10 +21,11 @@ class Intake:
 
     Args:
         ranks: how the observations of several ranks come together; this process alone if None.
+        clip: how far below and above 1 the trainer clips the ratio.
     """
 
-    def __init__(self, health: Health, ranks: Ranks | None) -> None:
-        self._health, self._ranks = health, ranks
+    def __init__(self, health: Health, ranks: Ranks | None, clip: tuple[float, float] = (0.2, 0.2)) -> None:
+        self._health, self._ranks, self._clip = health, ranks, clip
         self._names = Names()
         self._incoming: dict[Pair, Observation] = {}
         """Of this rank, since the last `gather`."""
@@ -85,9 +86,9 @@ class Intake:
             self.told_by = told_by(tensors)
             self._came(step, seconds)
         if in_parts:
-            found = observations(batch, self._names, self._batches)
+            found = observations(batch, self._names, self._batches, clip=self._clip)
         else:
-            found = {pair: Observation.of(batch, pair, labels, self._batches) for pair in batch.pairs}
+            found = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
         for pair, one in found.items():
             add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
+from tracker_diag.stats.gradient import gradient_sums
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import cells_have_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
@@ -24,7 +25,7 @@ ROWS = FIXED["context"]
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 3), (8, 3), (3, 5))
+FLOAT_SHAPES = ((8, 3), (8, 3), (3, 17))
 """Of `Observation.floats`."""
 
 
@@ -44,16 +45,23 @@ class Observation:
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
     applied: Array
-    """(3, 5) of `applied_sums`, as `tokens`; zeros where no applied weights were given."""
+    """(3, 5 + 12) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
+    no advantages or for another pair than policy."""
 
     @classmethod
     def of(
-        cls, batch: TokenBatch, pair: Pair, labels: Mapping[Dimension, Array], first_group: int = 0
+        cls,
+        batch: TokenBatch,
+        pair: Pair,
+        labels: Mapping[Dimension, Array],
+        first_group: int = 0,
+        clip: tuple[float, float] = (0.2, 0.2),
     ) -> "Observation":
         """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
 
         The jackknife's groups hold whole prompts, where they are told, else sequences that stand next to each other,
-        as the samples of one prompt mostly do; they begin with `first_group`.
+        as the samples of one prompt mostly do; they begin with `first_group`. `clip`: how far below and above 1 the
+        ratio of the policy is clipped.
         """
         r = batch.log_ratio(pair)
         xp, context = namespace(r), labels["context"]
@@ -74,7 +82,10 @@ class Observation:
         applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
         if pair == pair_of_applied(batch):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        return cls.built(sketches, tokens, sums, present, applied)
+        update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:12, :].T)
+        if pair == "policy" and "advantages" in batch.labels:
+            update = gradient_sums(r, batch.labels["advantages"], context, clip, multiplied(batch), rows=len(ROWS))
+        return cls.built(sketches, tokens, sums, present, xp.concatenate([applied, update], 1))
 
     @classmethod
     def built(
@@ -200,6 +211,11 @@ def groups_in_order(batch: TokenBatch, first: int) -> Array:
     else:
         count = namespace(order).clip(batch.ids[-1] + 1, GROUPS, None)  # on a device it stays there
     return (order * GROUPS // count + first) % GROUPS
+
+
+def multiplied(batch: TokenBatch) -> Array | None:
+    """(N,) by what the loss of each token is multiplied beside its ratio: the weights against a mismatch, if given."""
+    return batch.applied_weights if "mismatch" in batch.pairs else None
 
 
 def rows_of(dimension: Dimension) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
+from tracker_diag.stats.gradient import gradient_sums
 from tracker_diag.stats.histogram import Tally
 from tracker_diag.stats.weights import StretchSums, WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
@@ -20,6 +21,7 @@ from tracker_diag.tensors.observation import (
     Observation,
     group_of_prompt,
     groups_in_order,
+    multiplied,
     pair_of_applied,
     rows_of,
 )
@@ -29,12 +31,18 @@ PART = 1 << 16
 """Tokens of a part, masked ones among them, or one sequence."""
 
 
-def observations(batch: TokenBatch, names: Names, first_group: int = 0, most: int = PART) -> dict[Pair, Observation]:
+def observations(
+    batch: TokenBatch,
+    names: Names,
+    first_group: int = 0,
+    most: int = PART,
+    clip: tuple[float, float] = (0.2, 0.2),
+) -> dict[Pair, Observation]:
     """What `Observation.of` makes of each pair of `batch`, which is on the host.
 
     Counts are the same, sums are to rounding.
     """
-    reduced = {pair: _Reduced(batch, pair) for pair in batch.pairs}
+    reduced = {pair: _Reduced(batch, pair, clip) for pair in batch.pairs}
     in_order, prompts, begun = groups_in_order(batch, first_group), batch.labels.get("prompt"), beginnings(batch)
     present = np.zeros((len(ROWS), batch.sequences), np.bool_)
     for part in parts(batch, most):
@@ -157,7 +165,7 @@ class Stretches:
 class _Reduced:
     """What the parts of a batch have come to so far, of one pair."""
 
-    def __init__(self, batch: TokenBatch, pair: Pair) -> None:
+    def __init__(self, batch: TokenBatch, pair: Pair, clip: tuple[float, float]) -> None:
         self._pair: Pair = pair
         self._drift = pair == "reference"  # its tokens come from the newer of the two policies
         self._weights = batch.applied_weights if pair == pair_of_applied(batch) else None
@@ -165,7 +173,9 @@ class _Reduced:
         self._dimensions: list[Dimension] = []
         self._tokens: list[Float64Array] = []
         self._sums = np.zeros((len(ROWS), batch.sequences))
-        self._applied = np.zeros((len(ROWS), 5))
+        self._applied, self._update = np.zeros((len(ROWS), 5)), np.zeros((len(ROWS), 12))
+        self._clip, self._multiplied = clip, multiplied(batch)
+        self._advantages = batch.labels.get("advantages") if pair == "policy" else None
 
     def add(self, part: Part, labels: Mapping[Dimension, Any], stretches: Stretches) -> None:
         """Take in `part`, with the rows of its tokens."""
@@ -185,13 +195,18 @@ class _Reduced:
         if self._weights is not None:
             applied = part.of(self._weights)
             self._applied += np.stack([applied_sums(applied, r, stretches.of_token == row) for row in range(len(ROWS))])
+        if self._advantages is not None:
+            by = None if self._multiplied is None else part.of(self._multiplied)
+            advantages = part.of(self._advantages)
+            self._update += gradient_sums(r, advantages, stretches.of_token, self._clip, by, rows=len(ROWS))
 
     def observation(self, present: BoolArray) -> Observation:
         """What all of them come to; `present` says of each row and sequence whether it has any token."""
         counted = self._tally.sketches() if self._tally else []
         sketches = dict(zip(self._dimensions, counted, strict=True))
         merged = WeightSums.merged(np.stack(self._tokens))
-        return Observation.built(sketches, merged, list(self._sums), list(present), self._applied)
+        reached = np.concatenate([self._applied, self._update], axis=1)
+        return Observation.built(sketches, merged, list(self._sums), list(present), reached)
 
 
 def _lengths(starts: IntArray, n: int) -> IntArray:

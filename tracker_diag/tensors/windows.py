@@ -222,7 +222,8 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        applied = np.add.reduce([step.floats[2] for step in self._recent])
+        reached = np.add.reduce([step.floats[2] for step in self._recent])
+        applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
         counts = self._by_slice.copy()
@@ -235,7 +236,9 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
-                applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
+                applied[i] if i < len(CONTEXT) else whole[:5],
+                update[i] if i < len(CONTEXT) else whole[5:],
+                whole[5:],
                 self._then[i] if self._then else None,
                 self._pair == "reference",
                 self._clip,
