@@ -92,9 +92,10 @@ class Engine:
         self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
         before = len(self._sleep.asleep)
         woken = self._sleep.read(observed, again=again)
-        moved = observed.absent.keys() != self._absent
+        absent = set(observed.absent)
+        moved = absent != self._absent
         if woken or moved:
-            self._absent = set(observed.absent)
+            self._absent = absent
             self._wake(None if moved else woken, self._sleep.steps - (not again), last)
         changed = {watch for watch in self._watches if watch not in self._resting and watch.step(observed)}
         if moved or woken or len(self._sleep.asleep) > before:

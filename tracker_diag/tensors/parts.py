@@ -42,14 +42,14 @@ def observations(
 
     Counts are the same, sums are to rounding.
     """
-    reduced = {pair: _Reduced(batch, pair, clip) for pair in batch.pairs}
+    reduced: dict[Pair, _Reduced] = {pair: _Reduced(batch, pair, clip) for pair in batch.pairs}
     in_order, prompts, begun = groups_in_order(batch, first_group), batch.labels.get("prompt"), beginnings(batch)
     present = np.zeros((len(ROWS), batch.sequences), np.bool_)
     for part in parts(batch, most):
         rows = rows_told(batch, names, part.told(*begun), part.of)
         context = rows["context"]
         rows["context"] = context * GROUPS + part.groups(in_order, prompts)
-        labels = {dimension: row.astype(np.int32, copy=False) for dimension, row in rows.items()}
+        labels: dict[Dimension, Any] = {dimension: row.astype(np.int32, copy=False) for dimension, row in rows.items()}
         stretches = Stretches.of(part, context)
         present[stretches.context, stretches.sequence] = True
         for one in reduced.values():

@@ -58,8 +58,9 @@ def test_sleep_changes_nothing(seed, steps):
             assert sleepy.blind() == awake.blind()
             assert sleepy.state_dict() == awake.state_dict()
         if i == steps // 2:
-            sleepy, saved = Engine(rules), sleepy.state_dict()
-            sleepy.load_state_dict(saved, observed)
+            saved, sleepy, awake = sleepy.state_dict(), Engine(rules), Engine(rules)
+            for one in (sleepy, awake):
+                one.load_state_dict(saved, observed)
         if i == steps * 2 // 3:
             assert len(sleepy.rebaseline(observed.step)) == len(awake.rebaseline(observed.step))
     assert sleepy.state_dict() == awake.state_dict()
