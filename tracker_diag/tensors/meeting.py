@@ -38,7 +38,7 @@ def default_store(name: str) -> Any:
     from torch.distributed import distributed_c10d
 
     c10d: Any = distributed_c10d
-    return c10d.PrefixStore(f"tracker_diag/{name}", c10d._get_default_store())
+    return c10d.PrefixStore(f"tracker_diag/{name}", c10d._get_default_store())  # noqa: SLF001  # there is no other way to it
 
 
 def all_there(store: Any, rank: int, world: int, wait: timedelta) -> bool:
