@@ -44,8 +44,15 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
     saved = Saved(monitor, "accelerate", getattr(accelerator, "process_index", 0))
     tracker = DiagTracker(monitor)
     accelerator.trackers.insert(0, tracker)
+
+    def on_save(_: Any, __: Any, folder: Any) -> None:
+        saved.put(folder)
+
+    def on_load(_: Any, folder: Any) -> None:
+        saved.find(folder)
+
     # What is registered for checkpointing must be in each that is loaded; beside them a missing state is no error.
     with tracker.hooks.part(UNSAVED) as on:
-        on.callback(accelerator.register_save_state_pre_hook(lambda *given: saved.put(given[2])).remove)
-        on.callback(accelerator.register_load_state_pre_hook(lambda *given: saved.find(given[1])).remove)
+        on.callback(accelerator.register_save_state_pre_hook(on_save).remove)
+        on.callback(accelerator.register_load_state_pre_hook(on_load).remove)
     return monitor

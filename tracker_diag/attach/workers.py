@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tracker_diag.errors import BatchError, of_a_handler
+from tracker_diag.errors import BatchError, of_a_handler, require
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.stats.arrays import on_device
@@ -278,9 +278,8 @@ class Workers:
         if ray is None or not ray.is_initialized():
             return self
         with self._monitor.guard("rank_errors"):
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            scheduling: Any = require("ray.util.scheduling_strategies", "rllib")
+            here = scheduling.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
             kind = ray.remote(num_cpus=0)(Mailbox)
             made = kind.options(name=MAILBOX, get_if_exists=True, scheduling_strategy=here).remote()
             _held.append(made)  # an actor ends with the first of its handles
@@ -289,8 +288,7 @@ class Workers:
         return self
 
     def _read(self, mailbox: Any) -> None:
-        import ray
-
+        ray: Any = require("ray", "rllib")
         reader = uuid.uuid4().hex
         try:
             while (messages := ray.get(mailbox.take.remote(reader))) is not None:
@@ -341,8 +339,7 @@ class _Post:
         self._tries = 0
 
     def __call__(self, message: bytes) -> None:
-        import ray
-
+        ray: Any = require("ray", "rllib")
         if self._mailbox is None:
             try:
                 self._mailbox = ray.get_actor(MAILBOX)

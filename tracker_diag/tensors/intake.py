@@ -85,6 +85,7 @@ class Intake:
             self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
+        found: dict[Pair, Observation]
         if in_parts:
             found = observations(batch, self._names, self._batches, clip=self._clip)
         else:
