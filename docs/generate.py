@@ -11,6 +11,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
+from make_matrix import integration
 from pydantic import BaseModel
 
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
@@ -342,11 +344,33 @@ def integrations_page() -> str:
         *(f"| [{name}](#{name}) | {package.TESTED} | {HOW[name]} |" for name, package in packages.items()),
         "",
     ]
+    about: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "integrations_about.yaml").read_text())
     for name, package in packages.items():
-        lines += [f"## {name}", "", *_dedented(package.__doc__ or ""), "", "| what | how it is seen |", "|---|---|"]
+        lines += [f"## {name}", "", *_dedented(package.__doc__ or ""), ""]
+        told = {**about[name], "versions": _released(name) or package.TESTED, "tested": HOW[name]}
+        lines += ["| | |", "|---|---|", *(f"| {what} | {_cell(told[what])} |" for what in ABOUT), ""]
+        lines += ["| what | how it is seen |", "|---|---|"]
         lines += [f"| {what} | {_cell(how)} |" for what, how in package.SEES.items()]
         lines.append("")
     return "\n".join(lines)
+
+
+ABOUT = ("install", "edit", "switch off", "processes", "versions", "tested")
+"""What is said of each integration, in this order."""
+
+
+def _released(name: str) -> str:
+    """Oldest and newest release that a test has found the alert with, by package; nothing where none has."""
+    rows = json.loads((DOCS / "matrix.json").read_text())["tests"]
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if integration(row["package"]) == name:
+            found.setdefault(row["package"], set()).add(row["version"])
+    said: list[str] = []
+    for package, versions in sorted(found.items()):
+        first, *others = sorted(versions, key=lambda one: [int(part) for part in one.split(".")])
+        said.append(f"{package} {first}" + (f" to {others[-1]}, {len(versions)} releases" if others else ""))
+    return "; ".join(said)
 
 
 def _dedented(docstring: str) -> list[str]:

@@ -70,6 +70,16 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
 
 
+WHOLLY_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Files that are slow as a whole are not even imported for the fast tests: some import a trainer for seconds."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
+    return None
+
+
 def pytest_sessionfinish():
     """Monitors that no test has closed end with the process, and need not say so."""
     os.environ["TRACKER_DIAG_QUIET"] = "1"
@@ -245,13 +255,22 @@ def trackio_runs(request):
 
 @pytest.fixture(scope="session")
 def read_wandb():
-    """Reads the records of a `.wandb` file with what `wandb leet inspect` calls, which takes a second to import W&B."""
+    """Reads the records of a `.wandb` file with what `wandb leet inspect` calls, which takes a second to import W&B.
+
+    W&B writes on after `finish` has come back, on a busy machine for seconds: one that has `ended` is waited for.
+    """
     from wandb.util import get_core_path
 
-    def read(file):
+    def read(file, *, ended=True):
         command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", file, file.parent]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return [json.loads(line) for line in out.splitlines()]
+        deadline = time.monotonic() + 60
+        while True:
+            out = subprocess.run(command, capture_output=True, text=True, check=False)
+            records = [json.loads(line) for line in out.stdout.splitlines()]
+            if not ended or any(record["type"] == "exit" for record in records):
+                return records
+            assert time.monotonic() < deadline, f"after {len(records)} records it has not ended: {out.stderr}"
+            time.sleep(0.1)
 
     return read
 

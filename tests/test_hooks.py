@@ -1,3 +1,4 @@
+import inspect
 from types import SimpleNamespace
 
 import pytest
@@ -112,3 +113,19 @@ def test_a_function_that_has_changed_is_told_at_set_up(hook, name, parameters, m
     trainer = Trainer()
     with pytest.raises(HookError, match=message):
         hook(trainer, name, parameters, lambda *seen: None, Monitor())
+
+
+def test_hooks_on_one_another_know_the_arguments_of_a_method_whose_signature_is_written_down():
+    """As Ray writes one at the methods of an actor's class, with `self`."""
+
+    class Actor:
+        def save(self, step, logs=None):
+            return step
+
+    Actor.save.__signature__ = inspect.signature(Actor.save)
+    actor, seen = Actor(), []
+    health = Monitor()
+    before(actor, "save", ("step",), seen.append, health)
+    after(actor, "save", ("step",), lambda result, given: seen.append(given), health)
+    assert actor.save(3, {"loss": 1.0}) == 3
+    assert seen == [{"step": 3, "logs": {"loss": 1.0}}] * 2

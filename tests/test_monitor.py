@@ -82,6 +82,7 @@ def short(make_batch, rows, monitor):
         monitor.log({"reward": 0.5}, step)
 
 
+@pytest.mark.slow
 def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
     untold, told, given = Monitor(), Monitor(), Monitor(settings=GrowthSettings())
     for monitor in (told, given):
@@ -164,6 +165,27 @@ def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
     monitor.close()
     for step in range(10):
         assert parts.scalars(step) == pytest.approx(whole.scalars(step), rel=1e-9)
+
+
+@pytest.mark.parametrize(("carried", "severity"), [(0.01, "info"), (1.0, "warn"), (None, "warn")])
+def test_a_tail_within_the_clip_range_is_a_warning_if_it_carries_gradient(rng, carried, severity):
+    """The same tail: advantages after tools a hundredth as large, as large, and none given."""
+    monitor = Monitor([])
+    model = np.ones((64, 44), bool)
+    model[:, :2] = model[:32, 22:27] = False
+    response = np.arange(44) >= np.full((64, 1), 2)
+    after = np.zeros((64, 44), bool)
+    after[:32, 27:] = True
+    for step in range(120):
+        old = -rng.gamma(2, 0.5, (64, 44))
+        r = rng.normal(size=(64, 44)) * np.where(after, 0.065 if step >= 100 else 0.03, 0.03)
+        tensors = {"logprobs": old + r, "old_logprobs": old, "response_mask": response, "model_mask": model}
+        if carried is not None:
+            tensors["advantages"] = rng.normal(size=(64, 44)) * np.where(after, carried, 1.0)
+        monitor.observe(**tensors)
+        monitor.log({"reward": 0.5 + 0.02 * rng.normal()}, step)
+    (found,) = [finding for finding in monitor.close().findings if finding.fired is not None]
+    assert (found.rule.id, found.slice, found.severity) == ("POL001", "post_tool", severity)
 
 
 def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):

@@ -96,7 +96,10 @@ def _checked(owner: Any, name: str, parameters: Sequence[str]) -> tuple[Callable
     original = getattr(owner, name, None)
     if not callable(original):
         raise HookError(f"{place}: not there, expected a function that takes {', '.join(parameters)}")
-    signature = _signature(owner, name, original, parameters)
+    try:
+        signature = _signature(owner, name, original, parameters)
+    except (ValueError, TypeError) as error:  # of something that is written in C, say
+        raise HookError(f"{place}: its arguments cannot be read, {error}") from error
     if lacking := [parameter for parameter in parameters if parameter not in signature.parameters]:
         raise HookError(f"{place}{signature}: takes no {', '.join(lacking)}, as the tested versions do")
     return original, signature
@@ -148,6 +151,8 @@ class OnObject:
 
     def __init__(self, owner: Any, name: str, call: Callable[..., Any], original: Callable[..., Any]) -> None:
         update_wrapper(self, original)  # first, as it brings all attributes of a hook that is there already
+        if "__signature__" in vars(self):  # of the function below a method, with `self`; Ray writes one
+            self.__signature__ = inspect.signature(original)
         self._owner, self._name, self._call = owner, name, call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

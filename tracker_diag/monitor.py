@@ -25,6 +25,7 @@ from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
+from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.records import Record, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
@@ -41,8 +42,10 @@ from tracker_diag.samples.columns import Columns
 from tracker_diag.samples.intake import SampleIntake
 from tracker_diag.tensors.batch import Tensors
 from tracker_diag.tensors.intake import Intake
+from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.pairs import PairWindows
 from tracker_diag.tensors.ranks import Ranks
+from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
 from tracker_diag.worst.decode import Decode
@@ -63,7 +66,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have; see `expect`.
-        expected_runs_between_false_alarms: healthy runs, about, until one is alarmed; more is later and surer.
+        expected_runs_between_false_alarms: healthy runs, about, until one is alarmed; the more, the later and surer.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
@@ -112,7 +115,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._wanted = readout.wanted(self._engine.rules)
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
-        self._intake = Intake(self._state, ranks)
+        self._intake = Intake(self._state, ranks, clip)
         self._samples = SampleIntake(self._state, essential_tools, texts=texts)
         self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._history, self._progress, self.silence = History(), Progress(), Silence()
@@ -191,6 +194,20 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self._intake.observe(tensors, at, seconds)
             self._state.strict = False
             self._say(self.silence.observed(at))
+
+    def observe_parts(
+        self, observed: Mapping[Pair, Observation], names: Names, *, missing: Mapping[Rank, int], lost: int = 0
+    ) -> None:
+        """Take in what other processes have reduced already, on the host, as a part of the step of the next `log`.
+
+        `names` are those that their rows of tools and environments go by; `missing` says of each rank that is late how
+        many updates ago it was heard of, `lost` of how many updates nothing will come.
+        """
+        if not self._over():
+            with self.guard("rank_errors"), whole():
+                self._intake.add(observed, names, missing, lost)
+                if observed:
+                    self._say(self.silence.observed(None))
 
     def samples(self, *, step: int | None = None, **columns: "Unpack[Columns]") -> None:
         """Take in what is known of each sequence of a batch, see `Columns`; as `observe` does, with its errors."""

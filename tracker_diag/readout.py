@@ -26,7 +26,7 @@ from tracker_diag.metrics.series import (
     StatKey,
     any_of,
 )
-from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
+from tracker_diag.metrics.statistics import OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.records import Histogram, Record, Scalar, Table
 from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
@@ -80,11 +80,12 @@ def statistics(
         if windows[pair].signal:
             window, of_pair = windows[pair], stats[pair]
             asked = {name: of_pair.get(any_of(name) or "", {}) for name in _cells(names)} | dict(of_pair)
-            for kept, slices in ((OF_WINDOW, window.slices(names, asked)), (OF_STEP, window.fresh(names))):
+            for of_step, slices in ((False, window.slices(names, asked)), (True, window.fresh(names))):
                 for name, of in slices.items():
-                    chosen = {stat: error for stat, error in asked.get(name, {}).items() if stat in kept}
-                    estimates = slice_statistics(of, chosen, [stat for stat, error in chosen.items() if error])
-                    found |= {_key(pair, name, stat): value for stat, value in estimates.items()}
+                    for stat, with_error in asked.get(name, {}).items():
+                        one = STATISTICS[stat]
+                        if one.of_step is of_step and (value := one.of(of, with_error=with_error)) is not None:
+                            found[_key(pair, name, stat)] = value
     return found
 
 

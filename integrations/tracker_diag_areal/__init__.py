@@ -11,11 +11,13 @@ sliced by the policy version that sampled each token.
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, unless_changed
+from tracker_diag.attach.kit import Hooks, add_active, clip_range, dotted, monitor_knowing
+from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 
@@ -32,6 +34,7 @@ SEES: dict[str, str] = {
     "policy_lag": "by token: the trainer's version less that which sampled the token",
     "advantage": "the sign of each token's advantage",
     "metrics": "all that StatsLogger.commit is given, with its global step",
+    "state": "beside the recover checkpoint, found again when the trainer recovers",
     "not": "tokens of other ranks than the first, unless the monitor is one with ranks; any ratio in single-controller "
     "mode, where the loss is computed in other processes; with prox_logp_method=loglinear the policy and mismatch "
     "pairs, whose proximal policy is then an interpolation; which of several tools answered",
@@ -59,16 +62,17 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """
     require("areal", "areal")
     if monitor is None:
-        monitor = _monitor(trainer.config)
+        monitor = monitor_knowing(lambda: _monitor(trainer.config), "AReaL", TESTED)
         # Ranks other than the first commit nothing, and need no folder.
-        theirs = getattr(trainer.stats_logger, "summary_writer", None)
-        add_active(monitor, theirs, sees=SEES, wait=os.environ.get("RANK", "0") != "0")
-    watched, stats = monitor, trainer.stats_logger
+        theirs = getattr(getattr(trainer, "stats_logger", None), "summary_writer", None)
+        add_active(monitor, theirs, sees=SEES, wait=_rank() != 0)
+    watched, saved = monitor, Saved(monitor, "areal", _rank())
 
     def on_commit(given: Mapping[str, Any]) -> None:
         rows = [given["data"]] if isinstance(given["data"], Mapping) else given["data"]
         metrics = {key: value for row in rows for key, value in row.items() if not key.endswith("__count")}
         watched.log(metrics, given["global_step"])
+        saved.logged()
 
     def on_close(_: Mapping[str, Any]) -> None:
         watched.close()
@@ -77,16 +81,37 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     def on_loss(_: Any, given: Mapping[str, Any]) -> None:
         observe(given, watched)
 
-    with unless_changed("AReaL", TESTED) as hooks:
-        hooks.callback(before(stats, "commit", ("global_step", "data"), on_commit, monitor))
-        hooks.callback(before(stats, "close", (), on_close, monitor))
+    hooks = Hooks("AReaL", TESTED)
+    with hooks.part("nothing that it logs is heard") as on:
+        on.callback(before(trainer.stats_logger, "commit", ("global_step", "data"), on_commit, monitor))
+        on.callback(before(trainer.stats_logger, "close", (), on_close, monitor))
+    with hooks.part("ratios of tokens are not seen") as on:
         if require("areal.utils.environ", "areal").is_single_controller():
             _log.warning(SINGLE_CONTROLLER)
         else:
             actor = require("areal.trainer.ppo.actor", "areal")
             parameters = ("logprobs", "input_data", "current_version", "use_decoupled_loss")
-            hooks.callback(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
+            on.callback(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
+    with hooks.part(UNSAVED) as on:
+        _save_beside(trainer, monitor, saved, on)
     return monitor
+
+
+def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
+    """Beside what AReaL writes for a recovery; the trainer recovers when it is made, so that is over by now."""
+    handler, info = trainer.recover_handler, trainer.recover_info
+    own = handler.config
+    folder = handler.recover_info_path(own.experiment_name, own.trial_name, own.fileroot)
+
+    def on_dump(_: Any, given: Mapping[str, Any]) -> None:
+        if handler.last_step_info is given["step_info"]:  # else it was not due
+            saved.put(folder, row=handler.last_step_info.global_step)
+
+    on.callback(after(handler, "dump", ("step_info",), on_dump, monitor))
+    total = min(filter(None, (trainer.config.total_train_steps, handler.ft_spec.total_train_steps)))
+    monitor.expect(total - (0 if info is None else info.last_step_info.global_step + 1))
+    if info is not None:
+        saved.find(folder)
 
 
 def observe(given: Mapping[str, Any], monitor: Monitor) -> None:
@@ -114,6 +139,10 @@ def observe(given: Mapping[str, Any], monitor: Monitor) -> None:
     if version is not None and "versions" in data:
         tensors["policy_lag"] = version - torch.roll(data["versions"].long(), shifts=-1, dims=-1)
     monitor.observe(model_mask=data["loss_mask"].bool(), advantages=data.get("advantages"), **tensors)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
 
 
 def _monitor(given: Any) -> Monitor:

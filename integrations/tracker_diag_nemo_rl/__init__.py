@@ -9,10 +9,21 @@ where NeMo-RL compares them itself, with the mask of tokens as it was before seq
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    dotted,
+    monitor_knowing,
+    observe_before_update,
+    unless_changed,
+)
+from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 
@@ -27,6 +38,7 @@ SEES: dict[str, str] = {
     "skip_reference_policy_logprobs_calculation; it tells how far the batch's first policy is from the reference",
     "post_tool": "gaps in token_mask: messages of the environment between those of the model",
     "metrics": "all that the logger is given, with its step, but for the GPU monitor's",
+    "state": "in the checkpoint of the step, found again in the latest one of checkpointing.checkpoint_dir",
     "not": "the policy ratio by token, which is made in the workers: of it the rules see probs_ratio; advantages; "
     "which tool answered",
 }
@@ -36,6 +48,9 @@ NO_PREVIOUS = (
     "force_on_policy_ratio makes no log-probabilities of the trainer before the update: no signal of trainer against "
     "generation engine. Set force_on_policy_ratio=false, or grpo.seq_logprob_error_threshold."
 )
+
+UNLIMITED = 1_000_000
+"""NeMo-RL's usual `max_num_steps`, where the number of epochs ends the run."""
 
 FUNCTION = "compute_and_apply_seq_logprob_error_masking"
 MODULES = tuple(f"nemo_rl.algorithms.{name}" for name in ("grpo", "grpo_sync", "ppo", "single_controller"))
@@ -47,8 +62,8 @@ _log = logging.getLogger("tracker_diag")
 class DiagnosticsLogger:
     """Has the methods of NeMo-RL's `LoggerInterface`, and hands metrics over to a monitor."""
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
+    def __init__(self, monitor: Monitor, saved: Saved | None = None) -> None:
+        self._monitor, self._saved = monitor, saved or Saved(monitor, "nemo-rl")
 
     def log_metrics(
         self,
@@ -62,6 +77,7 @@ class DiagnosticsLogger:
         if step_metric is None:
             named = {f"{prefix}/{name}" if prefix else name: value for name, value in metrics.items()}
             self._monitor.log(named, step)
+            self._saved.logged()
 
     def log_hyperparams(self, params: Mapping[str, Any]) -> None:
         with self._monitor.guard("integration_errors"):
@@ -85,24 +101,54 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
         config: the run's `MasterConfig`, or the same as a dictionary.
         monitor: one with settings, rules or backends of your own.
     """
-    algorithm = require(MODULES[0], "nemo-rl")
-    interface = require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface
-    settings = dotted(config.model_dump() if hasattr(config, "model_dump") else dict(config or {}))
-    monitor = monitor or _monitor(settings)
-    watched = monitor
+    require("nemo_rl", "nemo-rl")
+    settings: dict[str, object] = {}
+    with unless_changed("nemo-rl", TESTED, "the run's settings are not known"):
+        settings = dotted(config.model_dump() if hasattr(config, "model_dump") else dict(config or {}))
+    if monitor is None:
+        monitor = monitor_knowing(lambda: _monitor(settings), "nemo-rl", TESTED)
+        add_active(monitor, sees=SEES)
+    watched, saved, hooks = monitor, Saved(monitor, "nemo-rl"), Hooks("nemo-rl", TESTED)
 
     def on_logprobs(_: Any, given: Mapping[str, Any]) -> None:
         _observe(watched, given["train_data"])
 
-    with unless_changed("NeMo-RL", TESTED) as hooks:
-        _check(interface)
+    with hooks.part("ratios of tokens are not seen") as on:
         others = [sys.modules[name] for name in MODULES[1:] if hasattr(sys.modules.get(name), FUNCTION)]
-        for module in (algorithm, *others):
-            hooks.callback(after(module, FUNCTION, ("train_data", "rewards"), on_logprobs, monitor))
-        logger.loggers.insert(0, DiagnosticsLogger(monitor))
-        if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
-            _log.warning(NO_PREVIOUS)
+        for module in (require(MODULES[0], "nemo-rl"), *others):
+            on.callback(after(module, FUNCTION, ("train_data", "rewards"), on_logprobs, monitor))
+    with hooks.part(UNSAVED) as on:
+        _save_beside(monitor, saved, settings, on)
+    with hooks.part("nothing that it logs is heard"):
+        _check(require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface)
+        logger.loggers.insert(0, DiagnosticsLogger(monitor, saved))
+    if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
+        _log.warning(NO_PREVIOUS)
     return monitor
+
+
+def _save_beside(monitor: Monitor, saved: Saved, settings: Mapping[str, object], on: ExitStack) -> None:
+    """In each checkpoint while it is made, and once it has its name; and learn how many steps are to come."""
+    manager = require("nemo_rl.utils.checkpoint", "nemo-rl").CheckpointManager
+
+    def begun(folder: Any, given: Mapping[str, Any]) -> None:
+        saved.put(folder, row=given["step"])
+
+    def named(_: Any, given: Mapping[str, Any]) -> None:
+        made = Path(given["checkpoint_path"])
+        saved.put(made.with_name(made.name.removeprefix("tmp_")), row=int(made.name.rpartition("_")[2]))
+
+    on.callback(after(manager, "init_tmp_checkpoint", ("step",), begun, monitor))
+    on.callback(after(manager, "_rename_checkpoint", ("checkpoint_path",), named, monitor))
+    folder = settings.get("checkpointing.checkpoint_dir")
+    there = Path(folder).glob("step_*") if isinstance(folder, str) else ()
+    steps = {int(one.name[5:]): one for one in there if one.name[5:].isdigit()}
+    done = max(steps, default=0)
+    total = next((settings[name] for name in ("grpo.max_num_steps", "ppo.max_num_steps") if name in settings), None)
+    if isinstance(total, int) and total < UNLIMITED:
+        monitor.expect(total - done)
+    if steps:
+        saved.find(steps[done])
 
 
 def _check(interface: Any) -> None:
@@ -116,16 +162,14 @@ def _threshold(settings: Mapping[str, object]) -> bool:
 
 
 def _monitor(settings: Mapping[str, object]) -> Monitor:
-    """One that knows the run's settings, and writes to the trackers that are underway."""
+    """One that knows the run's settings."""
     of_sequences = bool(settings.get("loss_fn.sequence_level_importance_ratios"))
     ppo = "ppo.num_prompts_per_step" in settings
-    monitor = Monitor(
+    return Monitor(
         config=settings,
         algorithm="gspo" if of_sequences else "ppo" if ppo else "grpo",
         clip=clip_range(settings.get("loss_fn.ratio_clip_min"), settings.get("loss_fn.ratio_clip_max")),
     )
-    add_active(monitor, sees=SEES)
-    return monitor
 
 
 def _observe(monitor: Monitor, data: Mapping[str, Any]) -> None:

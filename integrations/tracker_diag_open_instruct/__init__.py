@@ -8,10 +8,12 @@ the first learner returns, and so come into the row that open-instruct logs for 
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import clip_range, plain, unless_changed
+from tracker_diag.attach.kit import Hooks, clip_range, plain
+from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
@@ -32,9 +34,10 @@ SEES: dict[str, str] = {
     "post_tool": "with mask_tool_use: gaps in response_masks",
     "advantage": "the sign of each token's advantage",
     "metrics": "losses, KL, clip fraction and entropy of the learners, with the number of their step in this run",
+    "state": "in DeepSpeed's checkpoints: checkpoint_state_dir",
     "not": "rewards and lengths, which the driver adds; histograms, as the driver makes them of plain values; with "
     "sequence_parallel_size above 1 any tensor, as a learner has parts of sequences; the trainer of grpo.py; which "
-    "tool answered; the number of a resumed run's step",
+    "tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -68,9 +71,14 @@ def attach(*, monitor: Monitor | None = None) -> Monitor | None:
     module = require("open_instruct.grpo_utils", "open-instruct")
     health = monitor or Monitor()
     watch = _Learner(monitor, health)
-    with unless_changed("open-instruct", TESTED) as hooks:
+    hooks = Hooks("open-instruct", TESTED)
+    with hooks.part("nothing of it is watched") as on:  # a step goes through all of them
         for name, parameters in PLACES.items():
-            hooks.callback(after(module, name, parameters, getattr(watch, name), health))
+            on.callback(after(module, name, parameters, getattr(watch, name), health))
+    with hooks.part(UNSAVED) as on:
+        engine = require("deepspeed", "deepspeed").DeepSpeedEngine
+        on.callback(after(engine, "save_checkpoint", ("self", "save_dir", "tag"), watch.saved, health))
+        on.callback(after(engine, "load_checkpoint", ("self", "load_dir"), watch.loaded, health))
     return monitor
 
 
@@ -99,6 +107,8 @@ class _Learner:
         self._sequences: Any = None
         self._seen: dict[str, Any] = {}
         self._step, self._tried = 0, False
+        self._saved: Saved | None = None
+        self._goes_on_from: Path | None = None
         if monitor is not None:
             monitor.add(self._returned)
 
@@ -114,8 +124,9 @@ class _Learner:
         if getattr(given["config"], "sequence_parallel_size", 1) > 1:
             _log.warning(PARTS)
             self._monitor = None
-        elif self._monitor is None:
-            self._monitor = self._made(given["config"])
+        else:
+            self._monitor = self._monitor or self._made(given["config"])
+            self._begin(self._monitor, given["config"])
 
     def compute_grpo_loss(self, result: Any, given: Mapping[str, Any]) -> None:
         seen, self._seen = self._seen, {}
@@ -146,6 +157,26 @@ class _Learner:
 
     def finalize_rho_histograms(self, result: Any, given: Mapping[str, Any]) -> None:
         result.update(self._returned.scalars)
+
+    def saved(self, result: Any, given: Mapping[str, Any]) -> None:
+        """DeepSpeed has written a checkpoint; without a tag it is called by its steps."""
+        if self._saved is not None:
+            self._saved.put(Path(given["save_dir"]) / (given.get("tag") or f"global_step{given['self'].global_steps}"))
+
+    def loaded(self, result: Any, given: Mapping[str, Any]) -> None:
+        """DeepSpeed has read one, before there is a monitor; None as the path where there was none."""
+        path, _ = result
+        self._goes_on_from = Path(path).parent if path else None
+
+    def _begin(self, monitor: Monitor, config: Any) -> None:
+        """Before the first step: go on with the state, if there is one."""
+        import torch.distributed as dist
+
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        self._saved = Saved(monitor, "open-instruct", rank)
+        monitor.expect(getattr(config, "num_training_steps", None))
+        if self._goes_on_from is not None and self._saved.find(self._goes_on_from):
+            self._step = 1 + (monitor.step if monitor.step is not None else -1)
 
     def _made(self, config: Any) -> Monitor:
         """A monitor of this learner's; made on all of them at the same place."""

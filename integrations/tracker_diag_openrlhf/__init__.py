@@ -14,13 +14,26 @@ from contextlib import ExitStack
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    dotted,
+    monitor_knowing,
+    observe_before_update,
+    of_sequences,
+    unless_changed,
+)
+from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag_openrlhf.workers import look
 
 __all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
 
@@ -28,13 +41,18 @@ TESTED = "0.11"
 """Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`, as both ways "
+    "of starting see to: of several updates a step all but the first, whose ratios are 1 by construction; with one "
+    "update a step that is no signal",
     "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities",
     "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
     "post_tool": "multi-turn agents: tokens between the action ranges",
     "advantage": "the sign of each token's advantage",
     "samples": "reward, advantage, prompt, length and truncation of each sequence",
     "metrics": "all that the trainer logs, at every step, and its evaluations",
-    "not": "the policy ratio by token, which is made in the actors' processes: of it the rules see ppo_kl and "
+    "state": "beside the actor's checkpoint of the step, where the trainer sees its folder; found again with "
+    "--ckpt.load_enable",
+    "not": "the policy pair of workers that were started without `install`, of which the rules see ppo_kl and "
     "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
 }
@@ -63,12 +81,17 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     """
     require("openrlhf", "openrlhf")
     if monitor is None:
-        monitor = _monitor(trainer.args)
-        add_active(monitor, trainer.tensorboard_logger, sees=SEES)
-    with unless_changed("OpenRLHF", TESTED) as hooks:
-        _watch(trainer, monitor, hooks)
-        if monitor.config.get("algo.advantage.is_correction_level") == "off":
-            _log.warning(NO_ROLLOUT)
+        monitor = monitor_knowing(lambda: _monitor(trainer.args), "OpenRLHF", TESTED)
+        add_active(monitor, getattr(trainer, "tensorboard_logger", None), sees=SEES)
+    hooks, saved = Hooks("OpenRLHF", TESTED), Saved(monitor, "openrlhf")
+    with hooks.part("nothing that it logs is heard") as on:
+        _hear(trainer, monitor, on)
+    with hooks.part("ratios of tokens, rewards and lengths are not seen") as on:
+        _watch(trainer, monitor, on)
+    with hooks.part(UNSAVED) as on:
+        _save_beside(trainer, monitor, saved, on)
+    if monitor.config.get("algo.advantage.is_correction_level") == "off":
+        _log.warning(NO_ROLLOUT)
     return monitor
 
 
@@ -89,8 +112,10 @@ def watch_loss(loss: Any, monitor: Monitor) -> Callable[[], None]:
 def install() -> None:
     """From now on each trainer that is made in this process is attached to; the hook of Ray's worker processes.
 
-    OpenRLHF is not imported by this: most workers of a job must not import its trainer.
+    And of an actor that is made in it the losses are seen. OpenRLHF is not imported by this: most workers of a job must
+    not import its trainer.
     """
+    look()
     if _TRAINER in sys.modules:
         _await_trainers(sys.modules[_TRAINER])
     else:
@@ -128,7 +153,7 @@ def _await_trainers(module: Any) -> None:
 
 
 def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
-    """See the experiences that are made, and what is logged."""
+    """See the experiences that are made."""
 
     def on_experiences(made: Any, _: Mapping[str, Any]) -> None:
         for experience in made:
@@ -143,19 +168,49 @@ def _watch(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
             with monitor.guard("integration_errors"):
                 monitor.samples(**_samples(experience))
 
+    maker = trainer.experience_maker
+    hooks.callback(after(maker, "make_experience_batch", ("rollout_samples",), on_experiences, monitor))
+
+
+def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
+    """Hear what is logged, and that the trackers' runs end."""
+    workers = Workers(monitor).open()
+
     def on_log(given: Mapping[str, Any]) -> None:
+        workers.take_in()
         monitor.log(given.get("logs_dict") or {}, given["global_step"])
 
     def on_close(_: Mapping[str, Any]) -> None:
         monitor.close()
 
-    loggers = [one for one in (trainer.wandb_logger, trainer.tensorboard_logger) if one is not None]
-    maker = trainer.experience_maker
-    hooks.callback(after(maker, "make_experience_batch", ("rollout_samples",), on_experiences, monitor))
     hooks.callback(before(trainer, "save_logs_and_checkpoints", ("global_step", "logs_dict"), on_log, monitor))
+    loggers = [one for one in (trainer.wandb_logger, trainer.tensorboard_logger) if one is not None]
     for logger in loggers[:1]:  # W&B's, if there are two
         hooks.callback(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
         hooks.callback(before(logger, "close", (), on_close, monitor))
+
+
+def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack) -> None:
+    """Beside the actor's checkpoints, which DeepSpeed writes in the actors' processes."""
+    settings = trainer.args.ckpt
+
+    def folder(step: int) -> Path:
+        return Path(settings.path) / "_actor" / f"global_step{step}"
+
+    def on_saved(_: Any, given: Mapping[str, Any]) -> None:
+        # Where the actors have a disk of their own there is no such folder here, and OpenRLHF asks whether there is.
+        made = folder(given["global_step"])
+        if given["global_step"] % settings.save_steps == 0 and made.is_dir():
+            saved.put(made)
+
+    def on_begin(states: Any, _: Mapping[str, Any]) -> None:
+        done = int(states["global_step"])
+        monitor.expect((getattr(trainer, "max_steps", None) or done) - done)  # an asynchronous one does not know it
+        if done:
+            saved.find(folder(done))
+
+    hooks.callback(after(trainer, "save_logs_and_checkpoints", ("global_step",), on_saved, monitor))
+    hooks.callback(after(trainer, "init_checkpoint_states", (), on_begin, monitor))
 
 
 def _samples(experience: Any) -> dict[str, Any]:

@@ -15,14 +15,18 @@ is given. Rank 0 has the monitors of prime-rl, so it is this rank's share of the
 
 import logging
 import os
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, unless_changed
+from tracker_diag.attach.kit import Hooks, add_active
+from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
-from tracker_diag.hooks import HookError, before
+from tracker_diag.hooks import HookError, after, before
 from tracker_diag.runs.sources.prime_rl import read_exports
+from tracker_diag_prime_rl.samples import Samples
 
 __all__ = ["SEES", "TESTED", "attach", "loss", "read_exports"]
 
@@ -32,15 +36,16 @@ TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, and their losses run
 SEES: dict[str, str] = {
     "mismatch": "the trainer's log-probabilities less those of the rollout, of sampled tokens",
     "post_tool": "gaps in loss_mask: the first run of trained tokens is the first turn, what follows a gap comes after "
-    "a tool or another message of the environment; from the exports also, where a rollout is in several samples, as "
-    "when its prefix breaks, a sample whose prompt goes on from another's",
+    "a tool or another message of the environment; also, where a rollout is in several samples, as when its prefix "
+    "breaks, a sample whose prompt goes on from another's. In the process, where other ranks have samples too, those "
+    "that go on from none here are then of unknown context, and count in the slice all alone",
     "advantage": "the sign of each token's advantage",
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
+    "state": "in the process: in the trainer's checkpoint of the step, found again when it resumes",
     "not": "a policy ratio, since each batch is trained on once; in the process, other ranks' tokens and, of the "
-    "orchestrator's, anything, as it logs in a process of its own, and where a rollout is in several samples "
-    "what comes before a later one: its loss is given no token ids, and up to its first gap it counts as text_only; "
-    "from the exports the same of a later sample whose prompt was rewritten; which tool answered",
+    "orchestrator's, anything, as it logs in a process of its own; what comes before a sample whose prompt was "
+    "rewritten: up to its first gap it counts as text_only; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -65,16 +70,50 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
         monitor = Monitor(algorithm="grpo")
         if _rank() == 0:
             add_active(monitor, sees=SEES)
-    watch = _Watch(monitor)
-    with unless_changed("prime-rl", TESTED) as hooks:
+    watch, hooks = _Watch(monitor), Hooks("prime-rl", TESTED)
+    with hooks.part("nothing of it is watched") as parts:
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15
             on = _join(theirs, watch)
         elif on := _rank() == 0:  # each rank has a monitor of prime-rl's there, which logs on rank 0 alone
             one = theirs.get_monitor()
-            hooks.callback(before(one, "log", ("metrics", "step"), lambda given: watch.logged(**given), monitor))
-            hooks.callback(before(one, "close", (), lambda _: watch.ended(), monitor))
+            parts.callback(before(one, "log", ("metrics", "step"), lambda given: watch.logged(**given), monitor))
+            parts.callback(before(one, "close", (), lambda _: watch.ended(), monitor))
         _process[:] = [watch if on else None]
+        if on and _trainer.resumed is not None:
+            watch.saved.find(_trainer.resumed)
     return monitor
+
+
+class _Trainer:
+    """What the trainer of this process does before its first loss, and beside its losses."""
+
+    def __init__(self) -> None:
+        self.samples = Samples()
+        self.resumed: Path | None = None
+
+    def look(self) -> None:
+        """Put hooks on it, where this is its process: it imports our loss before it loads a checkpoint or a batch."""
+        data, ckpt = (sys.modules.get(f"prime_rl.trainer.{name}") for name in ("rl.data", "ckpt"))
+        hooks, health = Hooks("prime-rl", TESTED), Monitor(catalog=False)
+        if data is not None:
+            with hooks.part("what comes before a sample is not seen") as on:
+                loader = data.DataLoader
+                on.callback(after(loader, "get_batch", (), lambda batches, _: self.samples.given(batches), health))
+        if ckpt is not None:
+            with hooks.part(UNSAVED) as on:
+                manager = ckpt.CheckpointManager
+                on.callback(after(manager, "save", ("self", "step"), self._put, health))
+                on.callback(after(manager, "load", ("self", "step"), self._found, health))
+
+    @staticmethod
+    def _put(_: Any, given: Mapping[str, Any]) -> None:
+        if _process and (watch := _process[0]) is not None:
+            # A release that saves before the step has nothing of it yet, and trains it again when it resumes.
+            row = int(given["step"]) if watch.waits else None
+            watch.saved.put(given["self"].get_ckpt_path(given["step"]), row=row)
+
+    def _found(self, _: Any, given: Mapping[str, Any]) -> None:
+        self.resumed = Path(given.get("path") or given["self"].get_ckpt_path(given["step"]))
 
 
 def loss(inputs: Any, **kwargs: Any) -> Any:
@@ -94,8 +133,13 @@ class _Watch:
     """What is needed of each sequence of a step, until the step is logged."""
 
     def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
+        self._monitor, self.saved = monitor, Saved(monitor, "prime-rl")
         self._sequences: list[dict[str, Any]] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether sequences have come whose step is not logged yet."""
+        return bool(self._sequences)
 
     def sequence(self, inputs: Any) -> None:
         """Keep the tensors of one sequence."""
@@ -113,6 +157,7 @@ class _Watch:
         with self._monitor.guard("integration_errors"):
             self._observe()
         self._monitor.log(metrics, step)
+        self.saved.logged()
 
     def ended(self) -> None:
         """Training is over."""
@@ -123,18 +168,21 @@ class _Watch:
             _process[:] = [None]
 
     def _observe(self) -> None:
-        sequences, self._sequences = [one for one in self._sequences if len(one["model_mask"])], []
-        if sequences:
+        sequences, self._sequences = self._sequences, []
+        if any(len(one["model_mask"]) for one in sequences):
             import torch
 
+            sequences = [one for one in sequences if len(one["model_mask"])]
             lengths = [len(one["model_mask"]) for one in sequences]
+            about = _trainer.samples.about(lengths)
             mask = sequences[0]["model_mask"]
             numbers = torch.arange(len(lengths), device=mask.device)
             ids = numbers.repeat_interleave(torch.tensor(lengths, device=mask.device), output_size=sum(lengths))
             packed: dict[str, Any] = {name: torch.cat([one[name] for one in sequences]) for name in sequences[0]}
-            self._monitor.observe(**packed, sequence_ids=ids)
+            self._monitor.observe(**packed, **about, sequence_ids=ids)
 
 
+_trainer = _Trainer()
 _process: list[_Watch | None] = []
 """What is watched in this process, once it was tried; None on ranks that do not watch. `loss` is a plain function."""
 
@@ -177,3 +225,6 @@ def _join(monitors: Any, watch: _Watch) -> bool:
     if listed:
         listed.insert(0, DiagnosticsMonitor(None))
     return bool(listed)
+
+
+_trainer.look()

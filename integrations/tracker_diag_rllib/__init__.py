@@ -7,8 +7,9 @@ or, for Ray Tune, which builds the algorithm in another process,
 
     config.callbacks(DiagnosticsCallback)
 
-Findings go to the run of W&B, MLflow or Trackio that is underway in the algorithm's process; under Tune that is mostly
-none, and they are told in that process's log, and where TRACKER_DIAG_NOTIFY says.
+Findings go to the run of W&B, MLflow or Trackio that is underway in the algorithm's process, and beside the event files
+of a `writer` that is given; under Tune, whose trackers are in another process, they are told in the algorithm's log, in
+files there, and where TRACKER_DIAG_NOTIFY says.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,16 +29,18 @@ SEES: dict[str, str] = {
     "update, less that at the time of sampling",
     "advantage": "PPO with a local learner: by the sign of the advantage",
     "metrics": "every number of each result, nested names joined by /, under training_iteration",
+    "state": "in a checkpoint's folder, found again by restore_from_path, and by from_checkpoint with the callback",
     "not": "remote learners keep their tensors in their own processes: metrics alone. "
     "There are no tools, so every action is text_only, and rules about post_tool stay blind",
 }
 
 
-def attach(algorithm: Any, *, monitor: Monitor | None = None) -> Monitor:
+def attach(algorithm: Any, *, monitor: Monitor | None = None, writer: Any = None) -> Monitor:
     """Watch an `Algorithm` that is built; the monitor is closed by `algorithm.stop()`.
 
     Args:
         monitor: by default one is made, with the algorithm's settings and the trackers that are underway.
+        writer: the `SummaryWriter` that your loop logs with, for a monitor that is made: RLlib has none of its own.
     """
     require("ray.rllib", "rllib")
     from tracker_diag_rllib.callback import DiagnosticsCallback
@@ -45,7 +48,7 @@ def attach(algorithm: Any, *, monitor: Monitor | None = None) -> Monitor:
     callback = DiagnosticsCallback()
     present = algorithm.callbacks
     algorithm.callbacks = [*(present if isinstance(present, list) else [present]), callback]
-    return callback.begin(algorithm, monitor)
+    return callback.begin(algorithm, monitor, writer)
 
 
 __getattr__ = on_demand("tracker_diag_rllib.callback", "DiagnosticsCallback", "ray.rllib", "rllib")

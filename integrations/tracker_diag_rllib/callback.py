@@ -1,14 +1,17 @@
 """DiagnosticsCallback: hears the results, and looks on while a local learner makes its losses."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[reportMissingImports]  # Ray pins too much to be in every environment
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, tell_changed
-from tracker_diag.hooks import HookError, after, before
+from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, resume
+from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.hooks import after, before
 from tracker_diag_rllib import SEES, TESTED
 from tracker_diag_rllib.results import joined, row, settings
 
@@ -32,30 +35,49 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
     def on_algorithm_init(self, *, algorithm: Any, **kwargs: Any) -> None:
         self.begin(algorithm, None)
 
-    def begin(self, algorithm: Any, monitor: Monitor | None) -> Monitor:
+    def begin(self, algorithm: Any, monitor: Monitor | None, writer: Any = None) -> Monitor:
         """Look on from now on; gives the monitor, a new one if none is given."""
-        config = algorithm.config
+        config = getattr(algorithm, "config", None)
         if monitor is None:
             clip = clip_range(getattr(config, "clip_param", None))
             # PPO's rules are those of any policy with a critic; those that see nothing say so.
-            monitor = Monitor(config=settings(config), algorithm="ppo", clip=clip)
-            add_active(monitor, sees=SEES)
-        self.monitor = monitor
-        try:
-            before(algorithm, "cleanup", [], self._ending, monitor)
-            if hasattr(config, "clip_param"):
-                self._look_on(algorithm, monitor)
-        except HookError as error:
-            tell_changed("Ray", TESTED, error, "no ratios are seen, only its metrics")
+            make = partial(Monitor, algorithm="ppo", clip=clip)
+            monitor = monitor_knowing(lambda: make(config=settings(config)), "Ray", TESTED)
+            add_active(monitor, *([writer] if writer is not None else []), sees=SEES)
+        self.monitor, hooks = monitor, Hooks("Ray", TESTED)
+        with hooks.part("the diagnostics are closed when the process ends") as on:
+            on.callback(before(algorithm, "cleanup", [], self._ending, monitor))
+        if hasattr(config, "clip_param"):
+            with hooks.part("no ratios are seen, only its metrics") as on:
+                on.callback(self._look_on(algorithm, monitor))
+        with hooks.part(UNSAVED) as on:
+            self._save_beside(algorithm, monitor, on)
         return monitor
 
-    def _look_on(self, algorithm: Any, monitor: Monitor) -> None:
+    @staticmethod
+    def _save_beside(algorithm: Any, monitor: Monitor, on: ExitStack) -> None:
+        saved = Saved(monitor, "ray")
+
+        def put(folder: Any, given: Mapping[str, Any]) -> None:
+            if given.get("filesystem") is None:
+                saved.put(folder)
+
+        def find(_: Any, given: Mapping[str, Any]) -> None:
+            if "component" not in given.get("kwargs", {}):  # else only a part of it is restored
+                saved.find(given["path"])
+
+        on.callback(after(algorithm, "save_to_path", ("path",), put, monitor))
+        on.callback(after(algorithm, "restore_from_path", ("path",), find, monitor))
+        if (done := algorithm.iteration) and monitor.step is None:
+            resume(monitor, None, f"{done} iterations were made without the diagnostics")
+
+    def _look_on(self, algorithm: Any, monitor: Monitor) -> Callable[[], None]:
         self._learner = getattr(getattr(algorithm, "learner_group", None), "_learner", None)
         if self._learner is None:
             _log.warning(REMOTE)
-            return
+            return lambda: None
         wanted = ["module_id", "batch", "fwd_out"]
-        after(self._learner, "compute_loss_for_module", wanted, self._seen_loss, monitor)
+        return after(self._learner, "compute_loss_for_module", wanted, self._seen_loss, monitor)
 
     def _seen_loss(self, result: Any, given: Mapping[str, Any]) -> None:
         batch, fwd_out = given["batch"], given["fwd_out"]
@@ -81,8 +103,9 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             last = max(len(minibatches) // max(int(getattr(algorithm.config, "num_epochs", None) or 1), 1), 1)
             if minibatches:
                 monitor.observe(**joined(minibatches[-last:]))
-        kl_computed = bool(getattr(algorithm.config, "use_kl_loss", True))
-        monitor.log(row(result, kl_computed=kl_computed), int(result["training_iteration"]))
+        with monitor.guard("integration_errors"):
+            kl_computed = bool(getattr(algorithm.config, "use_kl_loss", True))
+            monitor.log(row(result, kl_computed=kl_computed), int(result["training_iteration"]))
 
     def _ending(self, given: Mapping[str, Any]) -> None:
         if self.monitor is not None:

@@ -11,11 +11,13 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, unless_changed
+from tracker_diag.attach.kit import Hooks, add_active, clip_range, dotted, monitor_knowing, observe_before_update
+from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
 
@@ -32,6 +34,7 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage",
     "env": "in agentic pipelines: the tag of each trajectory's environment; in others its domain",
     "metrics": "all that the tracker is given, with its step",
+    "state": "in the pipeline's checkpoint of the step, found again with resume_from_checkpoint",
     "not": "the policy ratio by token, which is made in the workers: of it the rules see actor/approxkl and "
     "actor/ppo_ratio_clipfrac; any ratio without enable_old_logprobs_recompute, as the correction is then made in the "
     "workers; which tool answered",
@@ -64,25 +67,46 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor: one with settings, rules or backends of your own. By default one that knows the run's settings and
             writes to the run of W&B, MLflow or Trackio that ROLL starts.
     """
-    tracking = require("roll.utils.tracking", "roll")
+    require("roll", "roll")
     given = monitor
-    monitor = monitor or _monitor(config)
+    monitor = monitor or monitor_knowing(lambda: _monitor(config), "ROLL", TESTED)
     watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
-    with unless_changed("ROLL", TESTED) as hooks:
+    hooks, saved = Hooks("ROLL", TESTED), Saved(monitor, "roll")
+    with hooks.part("ratios of tokens are not seen") as on:
         corrections = require(CORRECTIONS, "roll")
         parameters = ("response_mask", "old_log_probs", "infer_log_probs")
-        hooks.callback(after(corrections, "compute_train_infer_correction", parameters, watch.on_correction, monitor))
+        on.callback(after(corrections, "compute_train_infer_correction", parameters, watch.on_correction, monitor))
         for module in (corrections, *(sys.modules[name] for name in PIPELINES if name in sys.modules)):
             name = "apply_train_infer_correction_to_batch"
-            hooks.callback(after(module, name, ("pipeline_config", "batch"), watch.on_batch, monitor))
-        registry: dict[str, Any] = tracking.tracker_registry
+            on.callback(after(module, name, ("pipeline_config", "batch"), watch.on_batch, monitor))
+    with hooks.part("nothing that it logs is heard"):
+        registry: dict[str, Any] = require("roll.utils.tracking", "roll").tracker_registry
         for name, tracker in list(registry.items()):
-            registry[name] = _watched(tracker, monitor, add=given is None)
-        if not getattr(config, "track_with", None):
-            _log.warning(NO_TRACKER)
-        if not getattr(config, "enable_old_logprobs_recompute", False):
-            _log.warning(NO_RECOMPUTE)
+            registry[name] = _watched(tracker, monitor, saved, add=given is None)
+    with hooks.part(UNSAVED) as on:
+        _save_beside(monitor, saved, on)
+    monitor.expect(getattr(config, "max_steps", None))
+    if not getattr(config, "track_with", None):
+        _log.warning(NO_TRACKER)
+    if not getattr(config, "enable_old_logprobs_recompute", False):
+        _log.warning(NO_RECOMPUTE)
     return monitor
+
+
+def _save_beside(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
+    """With the pipeline's own state, before it is uploaded; a pipeline that goes on reads that when it is made."""
+    state = require("roll.utils.worker_state", "roll").WorkerState
+
+    def put(_: Any, given: Mapping[str, Any]) -> None:
+        if given["tag"] == "pipeline":
+            saved.put(given["save_dir"], row=given["self"].step)
+
+    def find(_: Any, given: Mapping[str, Any]) -> None:
+        if given["tag"] == "pipeline":
+            saved.find(given["load_dir"])
+
+    on.callback(after(state, "save_to_json", ("self", "save_dir", "tag"), put, monitor))
+    on.callback(after(state, "load_from_json", ("load_dir", "tag"), find, monitor))
 
 
 class _Watch:
@@ -118,7 +142,7 @@ class _Watch:
         observe_before_update(self._monitor, ref=ref, **seen, **labels)
 
 
-def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Callable[..., Any]:
+def _watched(tracker: Callable[..., Any], monitor: Monitor, saved: Saved, *, add: bool) -> Callable[..., Any]:
     """What makes one of ROLL's trackers, the same tracker with its `log` and `finish` heard."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -126,7 +150,7 @@ def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Cal
         if add:
             add_active(monitor, sees=SEES)
         with monitor.guard("integration_errors"):
-            _hear(one, monitor)
+            _hear(one, monitor, saved)
         # ROLL ends no tracker; at the end of the process the last one that came goes first.
         atexit.unregister(monitor.close)
         atexit.register(monitor.close)
@@ -135,7 +159,7 @@ def _watched(tracker: Callable[..., Any], monitor: Monitor, *, add: bool) -> Cal
     return made
 
 
-def _hear(tracker: Any, monitor: Monitor) -> None:
+def _hear(tracker: Any, monitor: Monitor, saved: Saved) -> None:
     own, log, finish = get_ident(), tracker.log, tracker.finish
 
     def heard(values: Any, step: int | None = None, **kwargs: Any) -> Any:
@@ -143,6 +167,7 @@ def _hear(tracker: Any, monitor: Monitor) -> None:
         if isinstance(values, Mapping) and get_ident() == own:
             metrics = {name.rsplit("@", 1)[0]: value for name, value in values.items() if isinstance(name, str)}
             monitor.log(metrics, step)
+            saved.logged()
         return log(values, step, **kwargs)
 
     def finished() -> Any:

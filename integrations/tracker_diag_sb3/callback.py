@@ -1,6 +1,7 @@
 """DiagnosticsCallback: looks on while PPO goes over its rollout buffer, and hears what the logger dumps."""
 
 import json
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -31,6 +32,22 @@ STATE = "tracker_diag"
 MOST_EPISODES = 10_000
 """Episodes between two dumps that are looked at: the last ones."""
 
+ENDLESS = 3
+"""Time limits of the environment that have passed in each of them, without one that has ended: none will."""
+
+UNLIMITED = 20_000
+"""Steps that stand for a time limit where the environment has none."""
+
+NO_END = (
+    "no episode has ended in {steps:,} steps of each environment, of which one should take {most:,} at most: no return "
+    "and no length is logged, and rules about reward see nothing. Does the environment ever say that one has ended?"
+)
+
+NO_SPREAD = "train/explained_variance"
+"""NaN where SB3 divides by the spread of the returns, and there is none: then it is not defined."""
+
+_log = logging.getLogger("tracker_diag")
+
 
 class DiagnosticsCallback(BaseCallback):
     """Give it to `learn`; it costs no forward pass, since it takes the log-probabilities that the loss is made of.
@@ -56,6 +73,7 @@ class DiagnosticsCallback(BaseCallback):
         self._rollout: dict[str, Any] = {}
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
+        self._begun_at, self._ended = 0, False
         self._episodes: deque[dict[str, Any]] = deque(maxlen=MOST_EPISODES)
         """Those that have ended since the last dump."""
 
@@ -76,6 +94,7 @@ class DiagnosticsCallback(BaseCallback):
             monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
         if self.num_timesteps:
             resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
+        self._begun_at, self._ended = self.num_timesteps, False
         setattr(model, STATE, _State(monitor))
         optimizer: Any = getattr(model.policy, "optimizer", None)
         self._steps = None if optimizer is None else Steps(optimizer)
@@ -110,6 +129,7 @@ class DiagnosticsCallback(BaseCallback):
         self._observe()
 
     def _on_step(self) -> bool:
+        self._ended |= bool(np.any(self.locals.get("dones", False)))
         for place, info in enumerate(self.locals.get("infos", ())):
             if "episode" in info:  # of SB3's own wrapper, at the end of an episode
                 self._episodes.append({"place": place, **info})
@@ -119,16 +139,30 @@ class DiagnosticsCallback(BaseCallback):
         """Hand over the episodes that have ended."""
         ended = list(self._episodes)
         self._episodes.clear()
+        if self.monitor is not None and not self._ended:
+            with self.monitor.guard("integration_errors"):
+                self._look_for_an_end(self.monitor)
         if ended and self.monitor is not None:
             with self.monitor.guard("integration_errors"):
                 self.monitor.samples(**samples(ended, self._names()))
+
+    def _look_for_an_end(self, monitor: Monitor) -> None:
+        """Where no episode ends, nothing of returns and lengths is logged, and no rule can say so: say it once."""
+        envs: Any = self.training_env
+        steps = (self.num_timesteps - self._begun_at) // envs.num_envs
+        most = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
+        if steps >= ENDLESS * most:
+            self._ended = True
+            told = NO_END.format(steps=steps, most=most)
+            monitor.events.append((self.num_timesteps, told))
+            _log.warning("%s", told)
 
     def _on_training_end(self) -> None:
         self._observe()
         if self.monitor is not None:
             self._give_samples()
             # The last update comes after the last dump; it belongs to the same step.
-            self.monitor.log(self.logger.name_to_value, self.num_timesteps)
+            self.monitor.log(defined(self.logger.name_to_value), self.num_timesteps)
             with self.monitor.guard("integration_errors"):
                 setattr(self.model, STATE, self.monitor.state_dict())
         self._let_go()
@@ -173,7 +207,7 @@ class _Writer(KVWriter):
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
         self._coming()
-        self._monitor.log(key_values, step)
+        self._monitor.log(defined(key_values), step)
         self.decision = self._monitor.decide(self._can)
         if self._steps:
             self._steps.follow(self.decision)
@@ -192,6 +226,12 @@ class _State:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return json.loads, (json.dumps(self._monitor.state_dict()),)
+
+
+def defined(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row without an explained variance that is not defined, which is no fault of numerics."""
+    value = row.get(NO_SPREAD, 0.0)
+    return row if value == value else {name: one for name, one in row.items() if name != NO_SPREAD}  # noqa: PLR0124
 
 
 def samples(ended: Sequence[Mapping[str, Any]], names: Any) -> dict[str, Any]:

@@ -6,6 +6,11 @@
             tracker_diag_skyrl.attach(trainer)
             return trainer
 
+The ratios of the policy are made in the workers. For these to be seen, Ray has to start each process with `install`,
+which the environment of the script that calls `ray.init` says:
+
+    RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_skyrl.install"}}'
+
 The synchronous trainer has callbacks. The fully asynchronous one refuses them; there the batch is looked at where it
 is trained on, and the metrics where they are logged.
 """
@@ -17,26 +22,33 @@ from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import (
+    Hooks,
     add_active,
     clip_range,
     dotted,
+    monitor_knowing,
     observe_before_update,
     of_sequences,
     on_demand,
-    unless_changed,
 )
+from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag_skyrl.workers import look
 
 if TYPE_CHECKING:
     from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback
 
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach", "install"]
 
 TESTED = "0.3"
 """Versions of SkyRL that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: of several "
+    "updates a step all but the first, whose ratios are 1 by construction; with one update a step that is no signal. "
+    "With a loss on the rollout's log-probabilities it is the policy against the one that sampled, in all updates",
     "mismatch": "with generator.sampling_params.logprobs, where the trainer makes log-probabilities of its own",
     "reference": "with a reference model; it tells how far the batch's first policy is from it",
     "post_tool": "multi-turn rollouts: response tokens that loss_mask leaves out; with step_wise_trajectories, turns "
@@ -44,11 +56,12 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage",
     "samples": "reward, advantage, length and group of each sequence",
     "metrics": "all that the trainer logs, with its step",
-    "not": "the policy ratio by token, which is made in the workers: of it the rules see "
-    "policy/loss_metrics/clip_ratio; any ratio with a loss on the rollout's log-probabilities (rollout_is, dppo; "
-    "asynchronous runs take these) without off_policy_correction or use_kl_in_reward, where the trainer makes none of "
-    "its own; the policy lag of a token, of which the rules see async/staleness_*; groups that zero_variance_filter or "
-    "dynamic sampling took out; which of several tools answered",
+    "state": "beside the checkpoint of the step, found again when training resumes; not where these are in a cloud",
+    "not": "the policy pair without `install`, of which the rules see policy/loss_metrics/clip_ratio, and with "
+    "Megatron; its context with step_wise_trajectories; mismatch and reference with a loss on the rollout's "
+    "log-probabilities (rollout_is, dppo; asynchronous runs take these) without off_policy_correction or "
+    "use_kl_in_reward, where the trainer makes none of its own; the policy lag of a token, of which the rules see "
+    "async/staleness_*; groups that zero_variance_filter or dynamic sampling took out; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -57,6 +70,10 @@ NO_LOGPROBS = (
     "and KL by slice will not be seen, only what the trainer logs. It makes them with off_policy_correction "
     "(tis_ratio_type), with use_kl_in_reward, or with policy_loss_type=regular."
 )
+
+SAMPLED = ("rollout_is", "dppo")
+"""Losses on the rollout's log-probabilities."""
+LOST = "rewards, groups and turns of a batch are not seen"
 
 _log = logging.getLogger("tracker_diag")
 
@@ -75,7 +92,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             settings, its algorithm and its clip range.
     """
     require("skyrl", "skyrl")
-    monitor = monitor or monitor_of(trainer.cfg, trainer.tracker)
+    monitor = monitor or monitor_of(trainer)
     if hasattr(trainer, "async_train_dataloader"):  # fully asynchronous
         _watch(trainer, monitor)
     else:
@@ -85,6 +102,21 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         callback.look_at(trainer)
         trainer.add_callback(callback)
     return monitor
+
+
+def install() -> None:
+    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
+
+    SkyRL is not imported by this.
+    """
+    look()
+
+
+def workers_of(monitor: Monitor) -> Workers:
+    """What the policy workers of the run of `monitor` send."""
+    sampled = monitor.config.get("trainer.algorithm.policy_loss_type") in SAMPLED
+    turns = bool(monitor.config.get("generator.step_wise_trajectories"))
+    return Workers(monitor, fresh=not sampled, gaps=not turns, each=True).open()
 
 
 class Batches:
@@ -157,32 +189,59 @@ def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     return {name: [one for one, of in zip(values, lengths, strict=True) if of] for name, values in columns.items()}
 
 
-def monitor_of(cfg: Any, tracker: Any) -> Monitor:
-    """One that knows the settings of the run, and writes to the trackers that are underway and to `tracker`'s own."""
+def monitor_of(trainer: Any) -> Monitor:
+    """One that knows the settings of the run, and writes to the trackers that are underway and to the trainer's own."""
+    monitor = monitor_knowing(lambda: _monitor(trainer.cfg), "SkyRL", TESTED)
+    add_active(monitor, getattr(getattr(trainer, "tracker", None), "logger", None), sees=SEES)
+    return monitor
+
+
+def _monitor(cfg: Any) -> Monitor:
     config = dotted(require("skyrl.train.config", "skyrl").get_config_as_dict(cfg))
     prefix = "trainer.algorithm."
     clip = clip_range(config.get(f"{prefix}eps_clip_low"), config.get(f"{prefix}eps_clip_high"))
     gspo = config.get(f"{prefix}policy_loss_type") == "gspo"
-    monitor = Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
-    add_active(monitor, getattr(tracker, "logger", None), sees=SEES)
-    return monitor
+    return Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
+
+
+def save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: Hooks) -> None:
+    """Keep the state in the trainer's checkpoints, and learn how many steps are to come."""
+
+    def on_saved(*_: Any) -> None:
+        saved.put(f"{trainer.cfg.trainer.ckpt_path}/global_step_{trainer.global_step}", row=trainer.global_step)
+
+    def on_begin(loaded: Any, _: Mapping[str, Any]) -> None:
+        step, folder = loaded[:2]
+        monitor.expect((trainer.total_training_steps or step) - step)
+        if step:
+            saved.find(folder)
+
+    with hooks.part(UNSAVED) as on:
+        on.callback(after(trainer, "save_checkpoints", (), on_saved, monitor))
+        on.callback(after(trainer, "load_checkpoints", (), on_begin, monitor))
 
 
 def _watch(trainer: Any, monitor: Monitor) -> None:
     """See the batch where it is trained on, and what is logged."""
-    batches = Batches(monitor)
+    batches, workers, saved = Batches(monitor), workers_of(monitor), Saved(monitor, "skyrl")
 
     def on_train(given: Mapping[str, Any]) -> None:
         batches.observe(given["data"])
 
     def on_log(given: Mapping[str, Any]) -> None:
+        workers.take_in()
         monitor.log(given["data"], given["step"])
+        saved.logged()
 
     def on_finish(_: Mapping[str, Any]) -> None:
         monitor.close()
 
-    with unless_changed("SkyRL", TESTED) as hooks:
-        hooks.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
-        hooks.callback(before(trainer.tracker, "finish", (), on_finish, monitor))
-        hooks.callback(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
-        batches.look_at(trainer, hooks)
+    hooks = Hooks("SkyRL", TESTED)
+    with hooks.part("nothing that it logs is heard") as on:
+        on.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
+        on.callback(before(trainer.tracker, "finish", (), on_finish, monitor))
+    with hooks.part("ratios of tokens are not seen") as on:
+        on.callback(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
+    with hooks.part(LOST) as on:
+        batches.look_at(trainer, on)
+    save_beside(trainer, monitor, saved, hooks)

@@ -1,14 +1,15 @@
 """The callback for SkyRL's synchronous trainer."""
 
-from contextlib import ExitStack
 from typing import Any
 
 # Untyped where SkyRL is not installed.
 from skyrl.train.utils.callbacks import TrainingCallback  # pyright: ignore[reportMissingImports]
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import unless_changed
-from tracker_diag_skyrl import TESTED, Batches, monitor_of
+from tracker_diag.attach.kit import Hooks
+from tracker_diag.attach.saved import Saved
+from tracker_diag.attach.workers import Workers
+from tracker_diag_skyrl import LOST, TESTED, Batches, monitor_of, save_beside, workers_of
 
 
 class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBaseClass]
@@ -22,17 +23,20 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
     def __init__(self, *, monitor: Monitor | None = None) -> None:
         self.monitor = monitor
         self._batches: Batches | None = None
-        self._hooks = ExitStack()
+        self._workers: Workers | None = None
+        self._saved: Saved | None = None
+        self._hooks = Hooks("SkyRL", TESTED)
 
     def look_at(self, trainer: Any) -> None:
         """See what `trainer` takes out of its batches before the step ends; once, however often this is called."""
         if self.monitor is None:
-            self.monitor = monitor_of(trainer.cfg, trainer.tracker)
+            self.monitor = monitor_of(trainer)
         if self._batches is None:
-            self._batches = Batches(self.monitor)
-            with unless_changed("SkyRL", TESTED, "rewards, groups and turns of a batch are not seen") as hooks:
-                self._batches.look_at(trainer, hooks)
-                self._hooks = hooks
+            self._batches, self._saved = Batches(self.monitor), Saved(self.monitor, "skyrl")
+            self._workers = workers_of(self.monitor)
+            with self._hooks.part(LOST) as on:
+                self._batches.look_at(trainer, on)
+            save_beside(trainer, self.monitor, self._saved, self._hooks)
 
     def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
         self.look_at(trainer)
@@ -46,7 +50,11 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
         """Before the trainer's own row is written, which it commits."""
         if self.monitor:
             with self.monitor.guard("integration_errors"):
+                if self._workers:
+                    self._workers.take_in()
                 self.monitor.log(callback_input.logs, callback_input.global_step)
+                if self._saved:
+                    self._saved.logged()
 
     def on_train_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
         """Before the trainer ends the tracker's run."""

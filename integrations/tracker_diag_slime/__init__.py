@@ -14,11 +14,14 @@ of their own for the rules about environment and reward.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, plain, unless_changed
+from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, plain
+from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import in_force
@@ -35,6 +38,7 @@ SEES: dict[str, str] = {
     "post_tool": "gaps in loss_masks, before any rejection",
     "metrics": "train/* and rollout/* of the trainer with train/step; with log_rollout also rewards and their "
     "parts, groups, texts, lengths and statuses of the samples",
+    "state": "the trainer's, in Megatron's checkpoints: --save and --load",
     "not": "the policy and reference ratios, which no option of slime hands over: of these the rules see "
     "train/ppo_kl, train/pg_clipfrac and train/kl_loss; tokens of other data-parallel ranks; with context parallelism "
     "statistics of whole sequences are of this rank's part of each; which tool answered",
@@ -69,8 +73,9 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         args: slime's.
         monitor: one with settings, rules or backends of your own.
     """
-    monitor = monitor or _monitor(args, rollout=False)
-    _trainer[:] = [None]
+    require("slime", "slime")
+    monitor, _trainer[:] = monitor or _monitor(args, rollout=False), [None]
+    hooks, saved = Hooks("slime", TESTED), Saved(monitor, "slime")
     waiting: dict[str, Any] = {}
 
     def on_log(_: Any, given: Mapping[str, Any]) -> None:
@@ -81,13 +86,35 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         elif given["step_key"] == "rollout/step":  # counts rollouts, of several train steps each
             waiting.update(metrics)
 
-    with unless_changed("slime", TESTED):
+    with hooks.part("nothing that it logs is heard") as on:
         logging_utils = require("slime.observability.logging_utils", "slime", *FORMERLY)
-        after(logging_utils, "log", ("args", "metrics", "step_key"), on_log, monitor)
-        _trainer[:] = [monitor]
+        on.callback(after(logging_utils, "log", ("args", "metrics", "step_key"), on_log, monitor))
+        _trainer[:] = [monitor]  # else what is observed would wait for a row that nobody hears
+    with hooks.part(UNSAVED) as on:
+        _save_beside(args, monitor, saved, on)
     if not getattr(args, "custom_tis_function_path", None):
         _log.warning(NO_MISMATCH)
     return monitor
+
+
+def _save_beside(args: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
+    """In Megatron's checkpoints, and learn how many rows are to come; the trainer has loaded its own by now."""
+
+    def folder(root: str, iteration: int) -> Path:
+        return Path(root) / f"iter_{iteration:07d}"
+
+    def put(_: Any, given: Mapping[str, Any]) -> None:
+        saved.put(folder(args.save, int(given["iteration"])))
+
+    model = require("slime.backends.megatron_utils.model", "slime")
+    on.callback(after(model, "save_checkpoint", ("iteration",), put, monitor))
+    tracked = Path(args.load or "") / "latest_checkpointed_iteration.txt"
+    last = tracked.read_text().strip() if args.load and tracked.is_file() else ""
+    done = int(last) + 1 if last.isdigit() else 0  # a checkpoint of a base model says "release"
+    updates = max(args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size, 1)
+    monitor.expect((args.num_rollout - done) * updates)
+    if done:
+        saved.find(folder(args.load, done - 1))
 
 
 def observing(function: Callable[..., Corrected]) -> Callable[..., Corrected]:
@@ -203,12 +230,16 @@ def _is_number(value: object) -> bool:
 
 def _monitor(args: Any, *, rollout: bool) -> Monitor:
     """One that knows the run's settings, and writes to the tracker that is underway."""
-    config = plain(vars(args))
     # Two monitors of one run: each rule is looked at by one of them.
     divided = getattr(args, "custom_rollout_log_function_path", None) == "tracker_diag_slime.log_rollout"
     rules = [rule for rule in in_force() if not divided or (rule.link in ROLLOUT_LINKS) == rollout]
-    clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
-    monitor = Monitor(config=config, clip=clip, rules=rules, catalog=False)
+
+    def made() -> Monitor:
+        config = plain(vars(args))
+        clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
+        return Monitor(config=config, clip=clip, rules=rules, catalog=False)
+
+    monitor = monitor_knowing(made, "slime", TESTED)
     add_active(monitor, sees=SEES)
     return monitor
 

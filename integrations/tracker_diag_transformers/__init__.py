@@ -26,6 +26,7 @@ TESTED = "transformers 5.23, accelerate 1.15"
 SEES: dict[str, str] = {
     "metrics": "all that Trainer.log or Accelerator.log is given, under its step",
     "settings": "Trainer: its arguments and the model's; Accelerate: what init_trackers was given, through config=",
+    "state": "in the Trainer's checkpoints; in the folders of Accelerator.save_state, found again by load_state",
     "not": "no ratio pair: a plain Trainer has one log-probability. A loop, or a compute_loss, that has two calls "
     "monitor.observe itself",
 }

@@ -5,8 +5,9 @@ from typing import Any
 from accelerate.tracking import GeneralTracker
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active
-from tracker_diag_transformers import SEES
+from tracker_diag.attach.kit import Hooks, add_active
+from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag_transformers import SEES, TESTED
 from tracker_diag_transformers.guarded import Guards, one_of, ranks
 
 
@@ -19,6 +20,7 @@ class DiagTracker(GeneralTracker):
     def __init__(self, monitor: Monitor) -> None:
         super().__init__()
         self._monitor = monitor
+        self.hooks = Hooks("accelerate", TESTED)
 
     @property
     def tracker(self) -> Monitor:
@@ -29,6 +31,7 @@ class DiagTracker(GeneralTracker):
 
     def finish(self) -> None:
         self._monitor.close()
+        self.hooks.close()
 
 
 def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[str, Any], guards: Guards) -> Monitor:
@@ -38,5 +41,18 @@ def attach_accelerator(accelerator: Any, monitor: Monitor | None, config: dict[s
         monitor = Monitor(config=config, guards=guards, ranks=ranks() if guards else None)
         if accelerator.is_main_process:
             add_active(monitor, *accelerator.trackers, sees=SEES)
-    accelerator.trackers.insert(0, DiagTracker(monitor))
+    saved = Saved(monitor, "accelerate", getattr(accelerator, "process_index", 0))
+    tracker = DiagTracker(monitor)
+    accelerator.trackers.insert(0, tracker)
+
+    def on_save(_: Any, __: Any, folder: Any) -> None:
+        saved.put(folder)
+
+    def on_load(_: Any, folder: Any) -> None:
+        saved.find(folder)
+
+    # What is registered for checkpointing must be in each that is loaded; beside them a missing state is no error.
+    with tracker.hooks.part(UNSAVED) as on:
+        on.callback(accelerator.register_save_state_pre_hook(on_save).remove)
+        on.callback(accelerator.register_load_state_pre_hook(on_load).remove)
     return monitor

@@ -58,10 +58,10 @@ class DiagnosticsCallback(TrainerCallback):
         self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
-        checkpoint.load(self.monitor, args, state)
+        checkpoint.load(self.monitor, args, state, "trl")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        checkpoint.save(self.monitor, args, state)
+        checkpoint.save(self.monitor, args, state, "trl")
         if self._guarded:
             self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
 
@@ -127,6 +127,12 @@ class DiagnosticsCallback(TrainerCallback):
                 tell_changed("TRL", TESTED, error, "ratios of tokens are not seen")
             return
         self._tensors = tensors
+        try:
+            whole = "_generate_and_score_completions"
+            self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
+        except HookError as error:
+            if trainer.is_world_process_zero():
+                tell_changed("TRL", TESTED, error, "tool results in prompts are not seen")
         if not tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from tracker_diag import Monitor
+from tracker_diag_trl.rows import Rows
 
 
 class GrpoTensors:
@@ -20,6 +21,7 @@ class GrpoTensors:
     def __init__(self, trainer: Any, monitor: Monitor) -> None:
         args = trainer.args
         self._trainer, self._monitor = trainer, monitor
+        self.rows = Rows(trainer)
         self._steps = int(args.steps_per_generation)
         self._every = self._steps * int(args.num_iterations)
         self.stale = int(args.gradient_accumulation_steps) % self._every != 0
@@ -81,13 +83,13 @@ class GrpoTensors:
         ids = inputs["completion_ids"]
         if self._marks.device != ids.device:
             self._marks = self._marks.to(ids.device)
+        model = response & inputs["tool_mask"].bool() if "tool_mask" in inputs else response
         return {
             "response_mask": response,
-            "model_mask": response & inputs["tool_mask"].bool() if "tool_mask" in inputs else response,
             "advantages": inputs["advantages"],
             "control": torch.isin(ids, self._marks),
             "token_ids": ids,
-        } | ({"prompt": _prompts(inputs["prompt_ids"], inputs["prompt_mask"])} if "prompt_ids" in inputs else {})
+        } | self.rows.about(inputs, model)
 
     def _tell_mismatch(self, logprobs: Any, inputs: Mapping[str, Any], shown: Mapping[str, Any]) -> None:
         rollout = inputs.get("sampling_per_token_logps")
@@ -110,12 +112,6 @@ class GrpoTensors:
     def _count(self, kind: str, flags: Any) -> None:
         """Add how many of `flags` are set, where they are: nothing waits for a device before the next log."""
         self._left_out[kind] = self._left_out.get(kind, 0) + flags.sum()
-
-
-def _prompts(ids: Any, mask: Any) -> Any:
-    """(B,) a number for each prompt of (B, P) token ids and their mask, the same for all its samples."""
-    weights = torch.arange(ids.shape[1], 0, -1, device=ids.device)  # from the right: TRL pads on the left
-    return (ids * mask * weights * weights).sum(1)
 
 
 def several_processes() -> bool:

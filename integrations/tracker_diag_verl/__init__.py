@@ -6,7 +6,8 @@ Up to 0.8 verl looks for no plugins; there name it in the environment of the job
 
 The process that has a `Tracking`, the trainer's own, gets a monitor: `trainer.logger.diag`. Both trainers are known,
 v0 and v1, the asynchronous ones too. Log-probabilities are looked at on the driver, after the advantages are there,
-with the response mask as it was before rejection sampling.
+with the response mask as it was before rejection sampling; those of the policy that is updated in its workers, which
+send the driver what they come to.
 
 Guards stand in a file that the setting `+tracker_diag.guards=guards.yaml` names; docs/guards.md says what reaches verl.
 """
@@ -18,10 +19,22 @@ from contextlib import ExitStack
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, observe_before_update, of_sequences, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    dotted,
+    monitor_knowing,
+    observe_before_update,
+    of_sequences,
+    unless_changed,
+)
+from tracker_diag.attach.saved import UNSAVED
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 from tracker_diag.metrics.series import Pair
+from tracker_diag_verl.checkpoints import CHECKPOINTS
 from tracker_diag_verl.guarded import Guarded
 
 __all__ = ["SEES", "TESTED", "attach"]
@@ -30,6 +43,9 @@ TESTED = "0.7, 0.8 and 0.9"
 """Versions of verl that the tests run against."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where their losses are made: of several mini-batches a step all but the "
+    "first, whose ratios are 1 by construction; with one mini-batch a step that is no signal. In bypass_mode, and with "
+    "use_rollout_log_probs, it is the policy against the one that sampled, in all mini-batches",
     "mismatch": "with actor_rollout_ref.rollout.calculate_log_probs=True, and without bypass_mode",
     "reference": "with a reference policy (use_kl_loss or use_kl_in_reward); it tells how far the batch's first policy "
     "is from it",
@@ -43,8 +59,12 @@ SEES: dict[str, str] = {
     "samples": "score, advantage, length and group of each sequence; in v0 trainers also data source, turns, acc as "
     "whether it is right, and the numbers that the reward function tells besides, as parts of the reward",
     "metrics": "all that Tracking.log is given, with its step",
-    "not": "the policy ratio by token, which is made in the actor's workers: of it the rules see actor/ppo_kl and "
-    "actor/pg_clipfrac; tensors in main_ppo_sync of 0.8; which of several tools answered",
+    "state": "beside the checkpoint of the step, found again when training resumes; not in the fully "
+    "asynchronous trainer",
+    "not": "the policy ratio in Megatron's actor of 0.7 and with the trainer of tinker, of which the rules see "
+    "actor/ppo_kl and actor/pg_clipfrac; which tokens of the policy pair come after a tool where rejection sampling "
+    "(rollout_rs) has taken tokens out of their mask, and what is known of whole sequences; tensors of the driver in "
+    "main_ppo_sync of 0.8; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -91,23 +111,31 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         config: the run's settings, nested; for the default monitor.
     """
     require("verl", "verl")
-    settings = dotted(dict(config or {}))
+    settings: dict[str, object] = {}
+    with unless_changed("verl", TESTED, "the run's settings are not known"):
+        settings = dotted(dict(config or {}))
     if monitor is None:
-        monitor = _monitor(settings)
+        monitor = monitor_knowing(lambda: _monitor(settings), "verl", TESTED)
         theirs = getattr(tracking, "logger", {}).get("tensorboard")
         add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()
-    with unless_changed("verl", TESTED) as hooks:
-        _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
-        watch.metrics()
-        watch.tensors()
-        watch.trainer()
-        if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
-            _log.warning(NO_ROLLOUT)
-        elif settings.get("algorithm.rollout_correction.bypass_mode"):
-            _log.warning(BYPASS)
+    hooks = Hooks("verl", TESTED)
+    _Watch.current = watch = _Watch(id(tracking), monitor, hooks)
+    with hooks.part("nothing that it logs is heard") as on:
+        watch.metrics(on)
+    with hooks.part("ratios of tokens, scores and lengths are not seen") as on:
+        watch.tensors(on)
+    with hooks.part("guards do nothing in it") as on:
+        watch.trainer(on)
+    CHECKPOINTS.look(TESTED)
+    with hooks.part(UNSAVED):
+        CHECKPOINTS.follow(monitor)
+    if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
+        _log.warning(NO_ROLLOUT)
+    elif settings.get("algorithm.rollout_correction.bypass_mode"):
+        _log.warning(BYPASS)
     return monitor
 
 
@@ -121,14 +149,29 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
 
 def _blind(settings: Mapping[str, object]) -> dict[Pair, str]:
     """Which pairs will not come with these settings, and what to set."""
-    found: dict[Pair, str] = {"policy": "the workers have it, and rules see actor/ppo_kl and actor/pg_clipfrac"}
+    found: dict[Pair, str] = {}
     if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
         found["mismatch"] = "set actor_rollout_ref.rollout.calculate_log_probs=True"
     elif settings.get("algorithm.rollout_correction.bypass_mode"):
-        found["mismatch"] = "set algorithm.rollout_correction.bypass_mode=False"
+        found["mismatch"] = (
+            "bypass_mode trains on the rollout's log-probabilities, and the policy pair is against these; set "
+            "algorithm.rollout_correction.bypass_mode=False to see them apart"
+        )
     if not (settings.get(f"{_ACTOR}use_kl_loss") or settings.get("algorithm.use_kl_in_reward")):
         found["reference"] = f"set {_ACTOR}use_kl_loss=True"
     return found
+
+
+def _of_workers(settings: Mapping[str, object]) -> dict[str, bool]:
+    """What the workers' old log-probabilities and masks are, as `Workers` takes it.
+
+    Where the old ones are the rollout's, in bypass mode and in the fully asynchronous trainer, every update's ratios
+    are those of the policy against the one that sampled, and all count.
+    """
+    correction = "algorithm.rollout_correction."
+    sampled = settings.get(f"{correction}bypass_mode") or settings.get(f"{_ACTOR}use_rollout_log_probs")
+    rejects = settings.get(f"{correction}rollout_rs") and not settings.get(f"{correction}bypass_mode")
+    return {"fresh": not sampled, "gaps": not rejects}
 
 
 class _Watch:
@@ -149,31 +192,31 @@ class _Watch:
         self._before_rejection: Any = None
         """The batch's tensors, as they were when the old log-probabilities had come."""
         self._guarded = Guarded(monitor) if monitor.guards.guards else None
+        self._workers = Workers(monitor, **_of_workers(monitor.config)).open()
 
-    def metrics(self) -> None:
+    def metrics(self, on: ExitStack) -> None:
         """Hear what the trainer logs, and that it ends."""
         Tracking = require("verl.utils.tracking", "verl").Tracking  # noqa: N806
-        self._hooks.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
+        on.callback(before(Tracking, "log", ("data", "step"), self._on_log, self._monitor))
         end = "finish" if hasattr(Tracking, "finish") else "__del__"  # up to 0.8
-        self._hooks.callback(before(Tracking, end, (), self._on_finish, self._monitor))
+        on.callback(before(Tracking, end, (), self._on_finish, self._monitor))
 
-    def trainer(self) -> None:
+    def trainer(self, on: ExitStack) -> None:
         """Have the trainer do what guards decide, if there are any."""
         if self._guarded:
-            self._guarded.look(self._hooks)
+            self._guarded.look(on)
 
-    def tensors(self) -> None:
+    def tensors(self, on: ExitStack) -> None:
         """See the batch, in the trainers that this process has loaded."""
         metrics = require("verl.utils.debug.metrics", "verl")
         v1 = sys.modules.get("verl.trainer.ppo.v1.trainer_base")
         for module in filter(None, (metrics, v1)):  # v1 has the function under a name of its own
-            off = after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor)
-            self._hooks.callback(off)
+            on.callback(after(module, "calculate_debug_metrics", ("data",), self._on_old_logprobs, self._monitor))
         for name, function in _ADVANTAGES.items():
             if name in sys.modules:
-                self._hooks.callback(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
+                on.callback(after(sys.modules[name], function, ("data",), self._on_advantages, self._monitor))
         if v1 is not None:
-            self._hooks.callback(
+            on.callback(
                 before(v1.PPOTrainer, "_compute_advantage", ("self", "batch"), self._on_versions, self._monitor)
             )
 
@@ -214,14 +257,18 @@ class _Watch:
             earlier, self._before_rejection = self._before_rejection, None
             self._observe(earlier, earlier["response_mask"], {})
         self._step = int(given["step"])
+        self._workers.take_in()
         self._monitor.log(given["data"], self._step)
+        CHECKPOINTS.logged()
         if self._guarded:
             self._guarded.decide()
 
     def _on_finish(self, given: Mapping[str, Any]) -> None:
         if id(given["self"]) == self._tracking:
+            self._workers.take_in()
             self._monitor.close()
             self.end()
+            CHECKPOINTS.leave()
 
     def _lag(self, oldest: list[int | None] | None) -> dict[str, Any]:
         import numpy as np

@@ -1,16 +1,21 @@
 """What verl loads on its import, by the entry point group `verl.plugins`: each `Tracking` gets a monitor.
 
-Only the trainer's process makes one, and by then its trainer is imported; so nothing else is touched before.
+Only the trainer's process makes one, and by then its trainer is imported; so nothing else is touched before, but what
+loads a checkpoint, as soon as there is such a class.
 """
 
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import wrapt
+
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import unless_changed
 from tracker_diag.hooks import after
 from tracker_diag_verl import TESTED, attach
+from tracker_diag_verl.checkpoints import CHECKPOINTS, TRAINERS
+from tracker_diag_verl.workers import look
 
 
 def _begun(_: None, given: Mapping[str, Any]) -> None:
@@ -21,3 +26,6 @@ with unless_changed("verl", TESTED):
     tracking = import_module("verl.utils.tracking")
     # The monitor is only for failures of attach itself, which are told in the log.
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
+    for name in TRAINERS:
+        wrapt.register_post_import_hook(lambda _: CHECKPOINTS.look(TESTED), name)
+look()

@@ -11,7 +11,7 @@ from tracker_diag import Monitor, diagnose
 from tracker_diag.attach import kit
 from tracker_diag.backends.jsonl import unused_folder
 from tracker_diag.backends.notify import NOTIFY
-from tracker_diag.errors import MissingExtra
+from tracker_diag.errors import MissingExtra, require
 from tracker_diag.hooks import HookError, after, before
 
 FIRING = 2
@@ -216,14 +216,43 @@ def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monit
     )
 
 
-def test_an_attribute_that_is_gone_is_a_change_too(caplog):
+@pytest.mark.parametrize(
+    ("touch", "said"),
+    [
+        (lambda: Trainer().tracker_registry, "AttributeError: 'Trainer' object has no"),
+        (lambda: {}["loss_mask"], "KeyError: 'loss_mask'"),
+        (lambda: Trainer().loss(batch=1), "TypeError: Trainer.loss() got an unexpected"),
+        (lambda: require("json.no_such_part", "json"), "MissingExtra: no module json.no_such_part"),
+    ],
+)
+def test_whatever_is_gone_or_called_otherwise_is_a_change_too(touch, said, caplog):
     with kit.unless_changed("no-such-trainer", "a1b2c3d, read, not run", "no ratios are seen"):
-        _ = Trainer().tracker_registry
+        touch()
     (told,) = caplog.messages
-    assert told.startswith(
-        "this no-such-trainer is another than was tested, no ratios are seen: 'Trainer' object has no"
-    )
+    assert told.startswith(f"this no-such-trainer is another than was tested, no ratios are seen: {said}")
     assert "Installed: unknown. Tested: a1b2c3d, read, not run." in told
+
+
+def test_of_several_parts_the_one_that_has_changed_is_off_and_the_others_stay(monitor, caplog):
+    trainer, seen = Trainer(), []
+    hooks = kit.Hooks("pydantic", "1.10")
+    with hooks.part("metrics are not heard") as on:
+        on.callback(after(trainer, "log", ("data",), lambda *given: seen.append("log"), monitor))
+    with hooks.part("ratios are not seen") as on:
+        on.callback(after(trainer, "loss", ("inputs",), lambda *given: seen.append("loss"), monitor))
+        on.callback(after(trainer, "no_such_loss", (), lambda *given: None, monitor))
+    trainer.log(1, 2), trainer.loss(3)
+    assert seen == ["log"]
+    assert ["ratios are not seen" in one for one in caplog.messages] == [True]
+    hooks.close()
+    assert not vars(trainer)
+
+
+def test_a_monitor_is_made_without_the_settings_where_these_are_not_as_they_were(caplog):
+    made = kit.monitor_knowing(lambda: Monitor(config={"lr": {}["lr"]}), "pydantic", "1.10")
+    assert made.config == {}
+    assert "the run's settings are not known: KeyError: 'lr'" in caplog.text
+    assert kit.monitor_knowing(lambda: Monitor(clip=(0.1, 0.1)), "pydantic", "1.10").clip == (0.1, 0.1)
 
 
 def test_another_error_goes_through_with_the_hooks_off(monitor, caplog):
@@ -232,9 +261,9 @@ def test_another_error_goes_through_with_the_hooks_off(monitor, caplog):
     def attach():
         with kit.unless_changed("pydantic", "2") as hooks:
             hooks.callback(after(trainer, "loss", ("inputs",), lambda *seen: None, monitor))
-            raise MissingExtra("not installed")
+            raise RuntimeError("the user's own")
 
-    with pytest.raises(MissingExtra):
+    with pytest.raises(RuntimeError, match="own"):
         attach()
     assert not vars(trainer)
     assert not caplog.records

@@ -136,7 +136,8 @@ def test_a_server_that_is_ill_is_no_matter_of_the_training_thread(fault, rng, ma
     assert sorted(ours) == list(range(90))
 
 
-def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, tmp_path):
+def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, request):
+    tmp_path, read_wandb = (request.getfixturevalue(name) for name in ("tmp_path", "read_wandb"))
     run = wrap(start(mode="offline"))
     for step, batch in growing(rng, make_batch, 90):
         run.diag.observe(**batch)
@@ -145,6 +146,7 @@ def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, 
     assert stub.operations == []
 
     (folder,) = (tmp_path / "run").glob("wandb/offline-run-*")
+    read_wandb(*folder.glob("run-*.wandb"))  # waits until W&B has written all of it
     command = [sys.executable, "-m", "wandb", "sync", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=dict(os.environ))
     assert done.returncode == 0, done.stderr

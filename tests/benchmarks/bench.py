@@ -199,6 +199,35 @@ def observe() -> dict[str, float]:
     return {name: taken * 1e3 for name, taken in rounds(contenders, 9).items()}
 
 
+def padded() -> dict[str, float]:
+    """One `observe` of 1024 × 4096 tokens, as verl's driver has, most of which are padding: ms, and bytes a token.
+
+    The bytes are those that numpy holds at its peak beside what it was given; of the first call, which also looks for
+    mistakes, and of later ones.
+    """
+    rng, shape = np.random.default_rng(0), (1024, 4096)
+    lengths, position = rng.integers(200, 1400, (shape[0], 1)), np.arange(shape[1]) - 256
+    response = (position >= 0) & (position < lengths)
+    answer = (position >= lengths // 2) & (position < lengths // 2 + 20)
+    new = rng.uniform(-3, -0.5, shape).astype(np.float32)
+    given = {name: new - rng.normal(0, 0.05, shape).astype(np.float32) for name in ("old_logprobs", "rollout_logprobs")}
+    monitor = Monitor([CapturingBackend()])
+
+    def step() -> None:
+        monitor.observe(logprobs=new, response_mask=response, model_mask=response & ~answer, **given)
+
+    found: dict[str, float] = {"tokens": new.size, "model tokens": int((response & ~answer).sum())}
+    for name in ("bytes, first", "bytes"):
+        tracemalloc.start()
+        step()
+        found[name] = tracemalloc.get_traced_memory()[1] / new.size
+        tracemalloc.stop()
+        monitor.log({"reward": 0.5})
+    found["ms"] = rounds({"ms": step})["ms"] * 1e3
+    monitor.close()
+    return found
+
+
 def rules() -> dict[str, float]:
     """Milliseconds of all rules of the catalogue for one step: early in a run and late, and with every metric."""
     stats = ("p50", "p95", "p99", "ess", "ess_sequence", "max_weight_share", "pareto_k", "k3", "count")
@@ -328,7 +357,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine()}
     for name, file in (("evidence", "evidence.json"), ("trl", "trl_cost.json")):
         result[name] = json.loads((ROOT / "docs" / file).read_text())
-    for measure in (memory, sketch_against_others, merge, accuracy, observe, rules, samples, tracker):
+    for measure in (memory, sketch_against_others, merge, accuracy, observe, padded, rules, samples, tracker):
         result[measure.__name__] = measure()
     result["alerts"] = alerts.simulate()
     build = ROOT / "build"

@@ -44,6 +44,19 @@ def numbers(result: dict[str, Any]) -> Iterator[Row]:
         found["k̂ median"] <= 0.005,
     )
     yield "the same, largest", "≤ 0.05", f"{found['k̂ max']:.3f}", found["k̂ max"] <= 0.05
+    step = result["observe"]
+    yield (
+        "observe, 64 × 4096 tokens, three pairs",
+        "≤ 10 ms",
+        f"{step['observe, default']:.1f} ms",
+        step["observe, default"] <= 10,
+    )
+    yield "log after it", "≤ 4 ms", f"{step['log, default']:.1f} ms", step["log, default"] <= 4
+    if padded := result.get("padded"):  # of a page that was measured before there was any
+        of = f"{padded['tokens'] / 1e6:.1f}M tokens, {padded['model tokens'] / padded['tokens']:.0%} of them no padding"
+        yield f"observe, two pairs, {of}", "≤ 150 ms", f"{padded['ms']:.0f} ms", padded["ms"] <= 150
+        for name, when in (("bytes", ""), ("bytes, first", ", first call")):
+            yield f"the same: extra memory a token{when}", "≤ 12 bytes", f"{padded[name]:.1f} bytes", padded[name] <= 12
     yield "GPU: time against reading the inputs once", "≤ 2", "–", None
     rules = result["rules"]
     slowest, everything = max(rules["step 200"], rules["step 20000"]), rules["every metric"]

@@ -78,6 +78,7 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     assert evidence["mean_kl_grows"]["holds"] is None
 
 
+@pytest.mark.slow
 def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_has(table, tmp_path):
     file, page = table(), tmp_path / "page.html"
     rows = pq.read_table(file)

@@ -127,6 +127,7 @@ def walk(rng, phi, rows):
     return values[100:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "gspo"])
 def test_the_reward_of_a_healthy_simulated_run_is_hardly_ever_lost(algorithm):
     """Of seeds that nothing was tuned on."""

@@ -267,6 +267,43 @@ def test_false_alarms_and_delays_on_short_runs(heavy):
         assert delay <= most
 
 
+def test_a_baseline_is_of_twice_as_many_values_once_they_have_kept_to_it():
+    detector = BlockCusum(SHORT)
+    run(detector, [1.1, 1.2] * 25)
+    assert detector.baseline == pytest.approx((1.1 * 1.2) ** 0.5)
+    run(detector, [1.0, 1.1] * 22, 50)
+    assert detector.baseline == pytest.approx((1.1 * 1.2) ** 0.5)  # not before there are as many
+    run(detector, [1.0, 1.1] * 3, 94)
+    assert detector.baseline == pytest.approx((1.0 * 1.1 * 1.1 * 1.2) ** 0.25)
+    run(detector, [0.9, 1.0] * 100, 100)
+    assert detector.baseline == pytest.approx((1.0 * 1.1 * 1.1 * 1.2) ** 0.25)  # and never again
+
+
+def test_a_baseline_takes_in_no_growth():
+    detector = BlockCusum(SHORT)
+    run(detector, [1.0] * 50 + np.linspace(1, 1.5, 60).tolist())
+    assert detector.baseline == pytest.approx(1)
+    assert detector.holds
+    slow = BlockCusum(SHORT)
+    run(slow, [1.0] * 50 + np.linspace(1, 1.15, 60).tolist())  # no growth yet, but more than chance
+    assert slow.baseline == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_slices_that_wander_together_have_not_grown():
+    """Between ×0.8 and ×1.2, as when the whole run drifts: what goes down with it comes back, and is no growth."""
+    steps, found = np.arange(1000), 0
+    walk = 0.15 * np.sin(steps / 37) + 0.05 * np.sin(steps / 11)
+    for seed in range(300):
+        rng = np.random.default_rng([7, seed])
+        text = walk + ar(rng, 0.8, 0.11, 1000)
+        post = walk + ar(rng, 0.8, 0.11, 1000)
+        own, relative = BlockCusum(), BlockCusum()
+        both = zip(run(own, np.exp(post)), run(relative, np.exp(post - text)), strict=True)
+        found += any(grown and outgrown for grown, outgrown in both)
+    assert found <= 9  # with the baseline at the lowest mean of any 50 steps it was 33
+
+
 def test_a_doubling_after_a_fall_is_found():
     """A tail that falls from 2.5 to 1 while the run learns, and doubles at step 200: the usual shape of a run."""
     steps, alarms = np.arange(380), []

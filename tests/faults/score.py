@@ -7,6 +7,7 @@ rlwatch; without it their scores on the page stay as they are.
 """
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -145,6 +146,11 @@ def score(runs: Sequence[Run], verdicts: Iterable[Verdict]) -> Score:
     )
 
 
+def sealed(run: Run, found: Verdict) -> str:
+    """A fingerprint of a verdict, by which it can be compared without being read."""
+    return hashlib.sha256(json.dumps([run.name, *asdict(found).values()]).encode()).hexdigest()[:16]
+
+
 def rl_doctor(interpreter: str, run: Run) -> Verdict:
     """`rl-doctor diagnose` on the run's file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -205,6 +211,11 @@ def main() -> None:
     if args.page:
         told = {run.name: verdict for half in SEEN for run, verdict in zip(halves[half], verdicts[half], strict=True)}
         found["runs"] = {name: [verdict.alarmed, list(verdict.names)] for name, verdict in told.items()}
+        found["sealed"] = {
+            run.name: sealed(run, verdict)
+            for half, of in halves.items()
+            for run, verdict in zip(of, verdicts[half], strict=True)
+        }
         KEPT.write_text(json.dumps(found) + "\n", encoding="utf-8")
         PAGE.write_text(page(found, runs), encoding="utf-8")
 

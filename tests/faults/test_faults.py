@@ -104,8 +104,8 @@ def test_the_page_shows_what_the_rules_say_today(benchmark, runs):
 
 
 @pytest.mark.slow
-def test_make_faults_prints_the_scores_of_the_page(benchmark, runs):
-    for half in ("tuned", "development", "untouched"):
-        of = [run for run in runs if run.half == half]
-        found = benchmark.score.score(of, map(benchmark.score.ours, of))
-        assert vars(found) == KEPT[half]
+def test_the_rules_of_today_judge_a_sample_of_all_runs_as_the_page_counts_them(benchmark, runs):
+    """By fingerprints, so that nobody reads a verdict on the untouched half; `make faults` judges all of them."""
+    assert sorted(KEPT["sealed"]) == sorted(run.name for run in runs)
+    for run in sorted(runs, key=lambda run: run.name)[::8]:
+        assert benchmark.score.sealed(run, benchmark.score.ours(run)) == KEPT["sealed"][run.name], run.name

@@ -26,7 +26,7 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 FIRING = 2
 """As a rule's state stands in a tracker."""
 
-TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_lightning.py"}
+TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_live.py", "test_lightning.py"}
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -99,8 +99,13 @@ class Told:
         rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         return any((row.get("rule"), row.get("state")) == (rule, "firing") for row in rows)
 
+    @property
+    def told(self):
+        """What has come at the webhook."""
+        return self._receiver.got
+
     def webhook(self, rule):
-        return any(told["title"].split()[0] == rule for told in self._receiver.got)
+        return any(one["title"].split()[0] == rule for one in self.told)
 
 
 def _only(database, query, name):
@@ -145,6 +150,41 @@ def underway(alerted, mlflow_store, trackio_runs, tmp_path):
         wandb.finish()
 
     return start
+
+
+class Without:
+    """Attaches while a module, an attribute or a field of a framework is not there, which is to be told once.
+
+    It is there again before training begins: the framework itself does without it in some other way, as a later release
+    would. What is tried is the list of each integration's own test, all that it touches.
+    """
+
+    def __init__(self, monkeypatch):
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, owner, name, attach):
+        """What `attach()` gives without `owner.name`, or for no owner without the module `name`."""
+        with self._monkeypatch.context() as gone:
+            if owner is None:
+                gone.setitem(sys.modules, name, None)
+                parent, _, last = name.rpartition(".")
+                if parent:
+                    gone.delattr(sys.modules[parent], last, raising=False)
+            else:
+                gone.delattr(owner, name)
+            return attach()
+
+    @staticmethod
+    def told_once(messages):
+        """The one message that something is gone; AssertionError if there are none, or several."""
+        about = [one for one in messages if "than was tested" in one]
+        assert len(about) == 1, messages
+        return about[0]
+
+
+@pytest.fixture
+def without(monkeypatch):
+    return Without(monkeypatch)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ SOURCES = {
         "PrimeIntellect-ai+prime-rl",
         ("v0.6.0", "v0.7.0", "v0.8.0", "559b447"),
         ("src", "packages/prime-rl-configs/src"),
-        ("openai", "prime_cli", "verifiers", "wandb_gql", "wandb_graphql"),
+        ("openai", "prime_cli", "verifiers", "wandb_gql", "wandb_graphql", "zmq"),
     ),
     "slime": (
         "THUDM+slime",

@@ -89,9 +89,16 @@ def test_float_noise_is_no_signal(value, signal):
 
 def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
-    applied = np.array([5000.0, 5000, 5000, 0])
+    applied, gradient = np.array([5000.0, 5000, 5000, 0]), np.ones(12) * 400
     values = np.random.default_rng(0).normal(0, 0.1, 5000)
-    found = statistics(values, np.linspace(0, 1, 60), reference=reference, applied=applied)
+    found = statistics(
+        values,
+        np.linspace(0, 1, 60),
+        reference=reference,
+        applied=applied,
+        gradient=gradient,
+        whole_gradient=2 * gradient,
+    )
     assert found.keys() == set(OF_WINDOW)
     step = SliceWindow(counts(np.linspace(0.1, 0.2, 400))[None], reference=reference)
     assert slice_statistics(step, OF_STEP).keys() == set(OF_STEP)

@@ -16,11 +16,10 @@ pytestmark = pytest.mark.slow
 ODD = ("<script>alert(1)</script>", "x" * 300, "مكافأة/المتوسط", "🤖/loss", "a loss " * 40)
 
 
-@pytest.fixture(scope="module")
-def long_run():
-    """100,000 steps whose reward collapses, with metrics of odd names that are NaN at last."""
+def run_of(many):
+    """100,000 steps in `many` rows, whose reward collapses, with metrics of odd names that are NaN at last."""
     rows = {}
-    for step in range(100_000):
+    for step in range(0, 100_000, 100_000 // many):
         reward = step / 5e4 if step < 50_000 else max(1 - (step - 50_000) / 1e4, 0.0)
         rows[step] = {"reward": reward + 0.05 * math.sin(step), "kl": 0.01, "entropy": 1.0}
         if step > 99_000:
@@ -28,10 +27,16 @@ def long_run():
     return diagnose(FinishedRun("run", rows, {}, {}, ()))
 
 
+@pytest.fixture(scope="module")
+def long_run():
+    return run_of(20_000)
+
+
 def test_a_long_run_with_odd_names_fits_every_screen_and_loads_nothing(long_run, page, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(run_page(long_run), encoding="utf-8")
     assert file.stat().st_size < 2_000_000
+    assert file.stat().st_size < 1.05 * len(run_page(run_of(4_000)).encode())  # whatever the number of rows
     asked, dialogs = [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))

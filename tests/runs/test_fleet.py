@@ -339,6 +339,7 @@ def test_what_came_while_a_tracker_was_read_metric_by_metric_waits_for_the_next_
     assert ear.heard == [("a.jsonl", 15, "NUM004")]
 
 
+@pytest.mark.slow
 def test_a_long_history_takes_turns(runs, watch):
     for name in "ab":
         runs(f"{name}.jsonl", range(200), nan_at=150)
@@ -353,6 +354,7 @@ def test_a_long_history_takes_turns(runs, watch):
     assert len(shown.rows) == 2
 
 
+@pytest.mark.slow
 def test_two_hundred_runs(runs, watch):
     for number in range(200):
         runs(f"{number:03}.jsonl", range(12), nan_at=5 if number % 50 == 0 else None)

@@ -64,6 +64,7 @@ def test_the_runs_of_these_tests_tell_something():
     assert {"OUT001", "NUM004"} <= {notice.title.split()[0] for notice in LIVE}
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.lists(st.integers(1, len(LOGGED)), max_size=5).map(sorted),

@@ -132,6 +132,7 @@ def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offl
     live = monitor.close()
     wandb_run.finish()
     trackio_run.finish()
+    wandb_offline.records()  # waits until W&B has written all of it
 
     averages = td.diagnose(FinishedRun("averages", rows, {}, {}, ()))
     loud = {one.rule.id: one.onset for one in averages.summary.findings if one.fired and one.rule.severity != "info"}

@@ -74,6 +74,48 @@ def out_of_step(rank, world, port, folder):
     dist.destroy_process_group()
 
 
+def hung(rank, world, port, folder):
+    """After step 3 rank 1 is stopped, and goes on when the others have made six steps more."""
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
+    )
+    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=1)
+    for step in range(20):
+        if (step, rank) == (4, 1):
+            (folder / "1.waits").touch()
+            until((folder / "resumed").exists)  # stopped here
+        monitor.observe(**batch(step, rank))
+        monitor.log({"reward": 0.5}, step)
+        (folder / f"{rank}.{step}").touch()
+        if step == 3:
+            until(lambda: all((folder / f"{other}.3").exists() for other in range(world)))
+        if step == 9 and rank != 1:
+            until((folder / "1.9").exists)
+        if step > 9:  # in step again, as training keeps them
+            until(lambda: all((folder / f"{other}.{step}").exists() for other in range(world)))  # noqa: B023
+            until(lambda: not monitor._intake._ranks._parted._thread._calls)
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+
+
+def alone(rank, world, port, folder):
+    """Rank 0 alone makes one, and the trainer's own groups and collectives go on."""
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
+    )
+    monitor = Monitor([CapturingBackend()], ranks=AllReduce() if rank == 0 else None)
+    group = dist.new_group(backend="gloo")
+    for step in range(STEPS):
+        monitor.observe(**batch(step, rank))
+        monitor.log({"reward": 0.5}, step)
+        gradient = torch.ones(3)
+        dist.all_reduce(gradient, group=group)
+        assert gradient.tolist() == [2, 2, 2]
+    monitor.close()
+    (folder / f"{rank}.json").write_text(json.dumps(report(monitor)))
+    dist.destroy_process_group()
+
+
 def through_store(rank, world, port, folder):
     """In step with the others, as in training; once it has told of step 12, rank 1 waits to be killed."""
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)

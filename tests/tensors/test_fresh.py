@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
+from tracker_diag.stats.cells import sparse
 from tracker_diag.stats.histogram import BINS, sketch
 from tracker_diag.tensors.fresh import Fresh, FreshCells
-from tracker_diag.tensors.state import sparse
 
 GROUPS, NEEDED = 4, 50
 

@@ -129,6 +129,31 @@ def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collect
 
 
 @pytest.mark.slow
+def test_a_rank_that_hangs_is_waited_for_once_and_told_and_counts_again_when_it_is_back(tmp_path, free_port):
+    ranks = [start("hung", rank, 3, free_port, tmp_path) for rank in range(3)]
+    until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))
+    ranks[1].send_signal(signal.SIGSTOP)
+    until(lambda: all((tmp_path / f"{rank}.9").exists() for rank in (0, 2)))  # they went on without it
+    ranks[1].send_signal(signal.SIGCONT)
+    (tmp_path / "resumed").touch()
+    finish(ranks)
+    report = json.loads((tmp_path / "0.json").read_text())
+    assert report["health"]["rank_errors"] == 1
+    assert report["health"].get("internal_errors", 0) == 0
+    counts = [found.get("diag/policy/text_only/count") for found in report["counts"].values()]
+    assert max(counts[:4]) == min(counts[:4])  # all three
+    assert min(counts[4:10]) < counts[0]  # without rank 1
+    assert sum(counts) > 0.9 * 20 * counts[0]  # what it sent late came in late
+
+
+@pytest.mark.slow
+def test_one_made_on_the_first_rank_alone_hangs_nobody(tmp_path, free_port):
+    finish([start("alone", rank, 2, free_port, tmp_path) for rank in range(2)])
+    report = json.loads((tmp_path / "0.json").read_text())
+    assert report["health"]["rank_errors"] == 1
+
+
+@pytest.mark.slow
 def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, free_port):
     ranks = [start("through_store", rank, 3, free_port, tmp_path) for rank in range(3)]
     until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))

@@ -1,8 +1,9 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
 Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), the state of an
-earlier process (`resume`), hooks on a framework that may have changed (`unless_changed`, `tell_changed`), a batch as a
-driver has it (`observe_before_update`, `of_sequences`), and a class that needs the framework (`on_demand`).
+earlier process (`resume`; `saved.py` has it beside checkpoints), a framework that may have changed (`Hooks`,
+`unless_changed`, `monitor_knowing`, `tell_changed`), a batch as a driver has it (`observe_before_update`,
+`of_sequences`), and a class that needs the framework (`on_demand`).
 """
 
 import logging
@@ -133,15 +134,17 @@ def _add_once(monitor: Monitor, backend: Backend) -> None:
         monitor.add(backend)
 
 
-def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
+def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> bool:
     """Go on with the state that a framework's checkpoint holds, for a run that is resumed from there.
 
     A monitor that has seen steps already is left as it is; one whose state is missing or damaged begins anew, and says
-    so.
+    so, in the log and in the run. So it does of a state that another release of the framework has left, and goes on.
 
     Args:
-        saved: what `Monitor.state_dict` gave; None where the checkpoint holds none.
+        saved: what `Monitor.state_dict` gave, with the release under RELEASE where `of_release` has put it; None where
+            the checkpoint holds none.
         missing: what is said to be without a state then.
+        framework: the name of its package, if its release is to be compared.
 
     Returns:
         Whether it goes on.
@@ -149,29 +152,89 @@ def resume(monitor: Monitor, saved: Any, missing: str) -> bool:
     if monitor.step is not None:
         return False
     if saved is None:
-        _log.warning("%s: the diagnostics of the resumed run begin anew", missing)
+        _begins_anew(monitor, missing)
         return False
     with monitor.guard("integration_errors"):
         fresh = monitor.state_dict()
         try:
             monitor.load_state_dict(saved)
-        except Exception:
+        except Exception as error:
             monitor.load_state_dict(fresh)
+            _begins_anew(monitor, f"the state of the diagnostics cannot be used, {error}")
             raise
+        then, now = str(saved.get(RELEASE, "")), release_of(framework)
+        if framework and then and then != now:
+            _log.warning(
+                "the state of the diagnostics is of %s %s, and this is %s: they go on with its baselines; what is "
+                "measured otherwise since then may be taken for a change of the run", framework, then, now,
+            )  # fmt: skip
         return True
     return False
 
 
+def _begins_anew(monitor: Monitor, why: str) -> None:
+    told = f"{why}: the diagnostics of the resumed run begin anew"
+    _log.warning("%s", told)
+    monitor.rebaseline(told)  # nothing has been seen yet, so that this only stands in the run
+
+
+RELEASE = "framework_release"
+"""Beside a saved state: the release of the framework that it was saved under."""
+
+
+def of_release(state: dict[str, Any], framework: str) -> dict[str, Any]:
+    """`state`, with the installed release of `framework`, a package, for `resume`."""
+    return {**state, RELEASE: release_of(framework)}
+
+
+def release_of(framework: str) -> str:
+    """The release of an installed package; upper and lower case as you like."""
+    try:
+        return version(framework) if framework else ""
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Hooks(ExitStack):
+    """The hooks on one framework, part by part: where one of these is not as it was, the others stay.
+
+        hooks = Hooks("AReaL", TESTED)
+        with hooks.part("metrics are not heard") as on:
+            on.callback(before(...))
+
+    `close` takes all of them off.
+
+    Args:
+        name, tested: see `tell_changed`.
+    """
+
+    def __init__(self, name: str, tested: str) -> None:
+        super().__init__()
+        self._name, self._tested = name, tested
+
+    @contextmanager
+    def part(self, lost: str) -> Generator[ExitStack, None, None]:
+        """As `unless_changed`, for what is `lost` without this part."""
+        with unless_changed(self._name, self._tested, lost) as on:
+            yield on
+            self.callback(on.close)
+
+
+CHANGED = (HookError, AttributeError, ImportError, LookupError, TypeError)
+"""What is raised by a module, an attribute or an argument that is not as it was."""
+
+
 @contextmanager
 def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[ExitStack, None, None]:
-    """Put on the hooks of one framework, all of them or none.
+    """Put on the hooks of one framework, or of one part of it, all of them or none.
 
         with unless_changed("AReaL", TESTED) as hooks:
             hooks.callback(after(...))
             hooks.callback(before(...))
 
-    Where a function or an attribute is not as it was, the hooks that are on already are taken off, and the rest of
-    the block is left out; this is told in the log, and goes no further. `hooks.close()` takes them off at the end.
+    Where a module, a function or an attribute is not as it was, the hooks that are on already are taken off, and the
+    rest of the block is left out; this is told in the log, and goes no further. `hooks.close()` takes them off at the
+    end.
 
     Args:
         name, tested, lost: see `tell_changed`.
@@ -181,9 +244,20 @@ def unless_changed(name: str, tested: str, lost: str = NOTHING) -> Generator[Exi
         yield hooks
     except BaseException as error:
         hooks.close()
-        if not isinstance(error, HookError | AttributeError):
+        if not isinstance(error, CHANGED):
             raise
         tell_changed(name, tested, error, lost)
+
+
+def monitor_knowing(make: Callable[[], Monitor], name: str, tested: str) -> Monitor:
+    """The monitor that `make` gives, which knows the run's settings; else one that does not, and it is told.
+
+    Args:
+        name, tested: see `tell_changed`.
+    """
+    with unless_changed(name, tested, "the run's settings are not known"):
+        return make()
+    return Monitor()
 
 
 def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) -> None:
@@ -195,14 +269,15 @@ def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) 
         error: what is otherwise than it was.
         lost: what is not watched.
     """
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        installed = "unknown"
     _log.warning(
         "this %s is another than was tested, %s: %s. Installed: %s. Tested: %s. Training goes on; to have it watched, "
-        "install what was tested.", name, lost, error, installed, tested,
+        "install what was tested.", name, lost, _said(error), release_of(name), tested,
     )  # fmt: skip
+
+
+def _said(error: Exception) -> str:
+    """An error that is no message of ours, as a missing key, tells nothing without its kind."""
+    return str(error) if isinstance(error, HookError) else f"{type(error).__name__}: {error}"
 
 
 def observe_before_update(

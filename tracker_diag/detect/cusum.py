@@ -2,9 +2,8 @@
 
 Charts on single steps alarm on the autocorrelated noise of training curves; this one looks at means
 over blocks, and takes the noise of a block from the baseline, never below what its autocorrelation
-implies. Settings are those for short runs: in simulation (tests/benchmarks/alerts.py: noise of log p95 0.10,
-AR(.8)) an own-and-relative pair of them alarmed falsely in 0.1 % of 1,000-step runs, in 0.8 % under heavy
-tails, and found ×2 over 100 steps after 70 (median), ×2 at once after 10, ×4 after 5.
+implies. Settings are those for short runs: tests/benchmarks/alerts.py simulates an own-and-relative pair of them,
+and docs/performance.md has its false alarms and delays.
 """
 
 import math
@@ -22,6 +21,18 @@ CLEARLY = 2.5
 CALMER = 0.25
 """Part of the baseline's noise below which a series is calmer than chance alone would make it."""
 
+LOWER = 0.75
+"""Part of d by which a level is better than that to which a series that wanders comes."""
+
+LOWER_AGAIN = 0.5
+"""The same soon after a better level was followed, as the series may not have come to its end yet."""
+
+ABOVE = 2.0
+"""Standard errors by which a baseline lies above the mean of the stretch that was taken for being low."""
+
+CHANCE = 3.0
+"""Standard errors by which the second half of a baseline lies above the first without having grown."""
+
 FEWEST_BLOCKS = 5
 """Blocks that tell their noise."""
 
@@ -35,7 +46,7 @@ class CusumSettings(BlockSettings):
     block: int = 5
     slack: float = 1.0
     """k: standard deviations of a block mean that are not counted as growth."""
-    threshold: float = 5.0
+    threshold: float = 4.5
     """h: accumulated standard deviations at which growth holds."""
     floor: float = 0.4
     """d, in log units: growth of a block by less than half of it, ×1.22, is never counted."""
@@ -57,11 +68,15 @@ class BlockCusum(BlockDetector[CusumSettings]):
     A positive series that rises before its baseline is full has half of it: where the first half has a quarter of the
     noise of the whole, and the last two blocks lie above it, that half is the baseline.
 
+    The mean of 50 autocorrelated values is itself a guess. Once as many more have kept to that level, higher by no more
+    than chance makes it and no growth among them, the baseline is all of them.
+
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
-    takes, to a level better by more than d/2 and 2.5 times that level's own noise, or to one no worse with a quarter
+    takes, to a level better by more than 0.75 d and 2.5 times that level's own noise, or to one no worse with a quarter
     of the baseline's noise, that is its baseline. The noise of a baseline on which the series was still falling says
-    nothing of the level it falls to. Chance alone hardly does either: of heavy-tailed 1,000-step runs 0.7 % alarm
-    falsely, as without following; with half the noise, not a quarter, it was 1.7 %.
+    nothing of the level it falls to. That stretch is taken for lying low, out of many: the baseline is two standard
+    errors above its mean. What only wanders goes lower and comes back: with d/2, and to the mean itself, 13 of 400 runs
+    of 1,000 steps alarmed falsely in which both slices wander together between ×0.8 and ×1.2; as it is, 2.
     """
 
     settings: CusumSettings = field(default_factory=CusumSettings)
@@ -70,6 +85,10 @@ class BlockCusum(BlockDetector[CusumSettings]):
     """Known standard deviation of a block mean through sampling, of the first baseline."""
     _trail: list[float] = field(default_factory=list[float])
     """The last values, as many as a baseline has, since m last moved."""
+    _falling: int = 0
+    """Values for which a level is followed that is better by less: what was taken may reach back into the fall."""
+    _first: list[float] = field(default_factory=list[float])
+    """The values of the first baseline, until as many more have borne it out or there is a better one."""
 
     @property
     def _grown(self) -> bool:
@@ -89,6 +108,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
                 self._end_block(values[start : start + block].tolist())
         else:
             self._take(whole, noise)
+            self._first = values.tolist()
 
     def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
         """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""
@@ -115,20 +135,27 @@ class BlockCusum(BlockDetector[CusumSettings]):
         self._follow(values)
 
     def _follow(self, values: Sequence[float]) -> None:
-        """Take `values`, and what came before them, as the baseline, if that is better than the one there is."""
-        size = self.settings.baseline
+        """Take `values`, and what came before them, into the baseline, or for the baseline if that is a better one."""
+        size, block = self.settings.baseline, self.settings.block
         self._trail = [*self._trail[max(len(self._trail) + len(values) - size, 0) :], *values]
+        self._falling = max(self._falling - len(values), 0)
         if self.score > 0 or len(self._trail) < size:
             return
-        level = sum(self._trail) / size
+        level, trail = sum(self._trail) / size, np.array(self._trail)
+        first, self._first = self._first, []
+        share = math.sqrt(block / size)
+        by_chance = min(CHANCE * math.sqrt(2) * share * self._noise, self._reference)
+        if first and -self._reference < level - self._mean <= by_chance:
+            both = np.array([*first, *self._trail])
+            self._take((self._mean + level) / 2, self._noise_of(both, both.reshape(-1, block).mean(axis=1)))
+            return
         if level > self._mean:
             return
-        trail = np.array(self._trail)
-        noise = min(self._noise_of(trail, trail.reshape(-1, self.settings.block).mean(axis=1)), self._noise)
-        lower = level < self._mean - max(self._least_change(self.settings.floor / 2), CLEARLY * noise)
-        if lower or noise < self._noise * CALMER:
-            self._take(level, noise)
-            self._trail = []
+        noise = min(self._noise_of(trail, trail.reshape(-1, block).mean(axis=1)), self._noise)
+        by = self._least_change((LOWER_AGAIN if self._falling else LOWER) * self.settings.floor)
+        if level < self._mean - max(by, CLEARLY * noise) or noise < self._noise * CALMER:
+            self._take(min(level + ABOVE * share * noise, self._mean), noise)
+            self._trail, self._falling = [], 2 * size
 
     def _take(self, mean: float, noise: float) -> None:
         self._mean, self._noise, self.baseline = mean, noise, self._unscale(mean)

@@ -79,8 +79,8 @@ class GrowthSettings:
         """Settings for a run of so many rows.
 
         Where the usual baseline would take two thirds of the run it is a fifth of it, and needs more growth: what its
-        noise is, few blocks tell less surely, so the threshold is higher by 10 parts in the baseline's length: from 12
-        rows 9 standard deviations and not 5. With 200 rows and more all is as usual.
+        noise is, few blocks tell less surely, so the threshold is higher by 12 parts in the baseline's length: from 12
+        rows 9 standard deviations and not 4.5. With 200 rows and more all is as usual.
         """
         usual = CusumSettings()
         if rows < 1 or 2 * rows >= 3 * (usual.burn_in + usual.baseline):
@@ -91,7 +91,7 @@ class GrowthSettings:
             burn_in=min(usual.burn_in, max(3, rows // 12)),
             baseline=baseline,
             block=block,
-            threshold=usual.threshold * (1 + 10 / baseline),
+            threshold=usual.threshold * (1 + 12 / baseline),
         )
         return cls(short, expected_steps=rows)
 

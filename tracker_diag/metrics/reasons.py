@@ -25,6 +25,7 @@ class Why(Enum):
     FEW_TOKENS = "{have} tokens in the window, {needed} needed"
     FEW_SEQUENCES = "fewer than {needed} sequences in the window"
     FEW_APPLIED = "fewer than {needed} finite applied_weights observed"
+    FEW_ADVANTAGES = "fewer than {needed} tokens with an advantage other than 0 observed"
     NO_REFERENCE = "no reference period yet, or too few tokens in it or in the window"
     NO_ERROR = "its sampling error is known in the run itself alone"
     NO_SPREAD = "the weights do not spread enough for it to be told"

@@ -13,6 +13,7 @@ from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import PREFIX, Metric, training
 from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
+from tracker_diag.stats.gradient import ABOVE, BELOW, NEGATIVE, POSITIVE
 from tracker_diag.stats.pareto import hill, pareto_k_of
 from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
 from tracker_diag.stats.tails import Estimate, SliceWindow
@@ -46,6 +47,7 @@ def _since_reference(of: SliceWindow) -> int:
 TOKENS = Samples(lambda of: of.n, Why.FEW_TOKENS)
 SEQUENCES = Samples(_sequences, Why.FEW_SEQUENCES)
 APPLIED = Samples(lambda of: 0 if of.applied is None else int(of.applied[0]), Why.FEW_APPLIED)
+GRADIENT = Samples(lambda of: of.gradient_tokens, Why.FEW_ADVANTAGES)
 AGAINST_REFERENCE = Samples(_since_reference, Why.NO_REFERENCE)
 
 
@@ -122,6 +124,14 @@ def _against_reference(
     return Statistic(
         name=name, unit=unit, meaning=meaning, worse=worse, samples=AGAINST_REFERENCE, needs=2000,
         value=lambda of: change(of.magnitudes, of.then),
+    )  # fmt: skip
+
+
+def _clipped(name: str, side: int, sign: int, meaning: str) -> Statistic:
+    """A share of the tokens whose advantage is not 0: on one side of the clip range, with one sign."""
+    return Statistic(
+        name=name, unit="share", worse="higher", samples=GRADIENT, of_reference=False, meaning=meaning,
+        value=lambda of: of.clipped(side, sign),
     )  # fmt: skip
 
 
@@ -205,7 +215,7 @@ _TABLE = (
         meaning="k̂ less its limit for n tokens, min(1 − 1/log10 n, 0.7): above 0 no weighted mean is to be trusted",
     ),
     Statistic(
-        name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1]),
+        name="pareto_k_inverse", unit="shape", worse="higher", value=lambda of: pareto_k_of(of.counts[::-1], of.n),
         meaning="Pareto k̂ of 1/w: the tail of tokens that lost their probability",
     ),
     Statistic(
@@ -233,6 +243,25 @@ _TABLE = (
     Statistic(
         name="clip_fraction", unit="share", worse="higher", value=lambda of: clip_fraction(of.counts, *of.clip),
         meaning="ratios outside the clip range; a bin of the sketch counts whole", in_page=True,
+    ),
+    Statistic(
+        name="gradient_share", unit="share", worse="neither", samples=GRADIENT, of_reference=False, in_page=True,
+        meaning="part of Σ|advantage · weight| over all unclipped tokens, of PPO and GRPO what reaches the optimiser",
+        logged=("post_tool",), value=lambda of: of.gradient_share,
+    ),
+    Statistic(
+        name="gradient_clipped", unit="share", worse="higher", samples=GRADIENT, of_reference=False,
+        meaning="part of the slice's own Σ|advantage · weight| that clipping takes away",
+        value=lambda of: of.gradient_clipped,
+    ),
+    _clipped("clip_above_positive", ABOVE, POSITIVE, "ratios above the clip range, advantage above 0: no gradient"),
+    _clipped("clip_above_negative", ABOVE, NEGATIVE, "ratios above the clip range, advantage below 0: not clipped"),
+    _clipped("clip_below_positive", BELOW, POSITIVE, "ratios below the clip range, advantage above 0: not clipped"),
+    _clipped("clip_below_negative", BELOW, NEGATIVE, "ratios below the clip range, advantage below 0: no gradient"),
+    Statistic(
+        name="truncation_bias", unit="share", worse="neither", samples=APPLIED,
+        meaning="mean of the weights that the optimiser used over that of exp r, less 1: what truncation takes away",
+        value=lambda of: of.truncation_bias,
     ),
     _against_reference(
         "tail_stretch", "nat", "change of log(p99/p50) against the reference period", "higher", tail_stretch,

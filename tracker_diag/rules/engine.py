@@ -1,6 +1,6 @@
 """The engine: holds each rule against each of its pairs and slices, once a step, and keeps its state."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place, Reader, Series
+from tracker_diag.rules.readers.base import Known, Place, Reader
 from tracker_diag.rules.readers.outcome import CollapseReader
+from tracker_diag.rules.readers.sleep import Sleep
 from tracker_diag.rules.signals import reader
 from tracker_diag.rules.watch import RuleState, Watch
 
@@ -37,10 +38,14 @@ class Engine:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
         )
-        self._series: dict[str, Series] = {}
+        self._series = Known()
         self._readers: dict[str, Reader] = {}
         """What several rules ask of the same series is read once, and each series once for all readers."""
+        self._sleep = Sleep(self._series)
         self._watches: list[Watch] = []
+        self._resting: dict[Watch, int] = {}
+        """By watch that there is nothing to see for how many steps had come when it was stepped last."""
+        self._absent: set[Pair] = set()
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
@@ -63,6 +68,7 @@ class Engine:
                 key = _key(signal, pair, slice)
                 if key not in self._readers:
                     self._readers[key] = reader(signal, at)
+                    self._sleep.add(self._readers[key])
                 readers[name] = self._readers[key]
             self._watches.append(Watch(rule, pair, slice, readers, self._settings))
 
@@ -81,18 +87,36 @@ class Engine:
         Called again with the same step, and all that has come of it by then, it takes in what is new: no series
         counts twice, and no rule.
         """
-        again, self._step = observed.step == self._step, observed.step
+        last, again, self._step = self._step, observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
-        for series in self._series.values():
-            series.read(observed, again=again)
-        for one in self._readers.values():
-            if not again or not one.looks_at or any(series.new for series in one.looks_at):
-                one.read(observed)
-        changed = [watch.step(observed) for watch in self._watches]  # a list: each watch is to step
-        if any(changed):
-            changed = [a or b for a, b in zip(changed, self._inhibit(), strict=True)]
-        return [w.finding for w, new in zip(self._watches, changed, strict=True) if new and w.finding]
+        before = len(self._sleep.asleep)
+        woken = self._sleep.read(observed, again=again)
+        absent = set(observed.absent)
+        moved = absent != self._absent
+        if woken or moved:
+            self._absent = absent
+            self._wake(None if moved else woken, self._sleep.steps - (not again), last)
+        changed = {watch for watch in self._watches if watch not in self._resting and watch.step(observed)}
+        if moved or woken or len(self._sleep.asleep) > before:
+            for watch in self._watches:
+                if watch.sees_nothing_of(self._sleep.asleep):
+                    self._resting.setdefault(watch, self._sleep.steps)
+        if changed:
+            changed.update(w for w, new in zip(self._watches, self._inhibit(), strict=True) if new)
+        return [w.finding for w in self._watches if w in changed and w.finding]
+
+    def _wake(self, readers: Collection[Reader] | None, steps: int, last: int | None) -> None:
+        """Have the watches step that look at any of `readers`, or all of them, after `steps` steps up to `last`."""
+        for watch in [one for one in self._resting if readers is None or one.looks_at_any(readers)]:
+            watch.pass_over(steps - self._resting.pop(watch), last)
+
+    def _catch_up(self) -> None:
+        """Have all readers and watches know of all steps."""
+        self._sleep.catch_up()
+        for watch, last in self._resting.items():
+            watch.pass_over(self._sleep.steps - last, self._step)
+            self._resting[watch] = self._sleep.steps
 
     def needed(self, pairs: Iterable[Pair]) -> int:
         """Steps with a signal until growth can be judged in any of `pairs`."""
@@ -143,6 +167,7 @@ class Engine:
 
         A pair that was never observed blinds a rule only if the rule has no other.
         """
+        self._catch_up()
         watched = {watch.rule.id for watch in self._watches}
         reasons: dict[str, list[Reason]] = {
             rule.id: [reason(Why.NO_CELLS)] for rule in self.rules if rule.id not in watched
@@ -157,6 +182,8 @@ class Engine:
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
+        self._catch_up()
+        self._resting.clear()
         for one in self._readers.values():
             one.rebaseline()
         ended = [watch.rebaseline(step) for watch in self._watches]
@@ -165,6 +192,7 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
+        self._catch_up()
         return {
             "step": self._step,
             "readers": {key: one.state_dict() for key, one in self._readers.items()},
@@ -181,9 +209,10 @@ class Engine:
         """
         self._noted, self._step = set(state["noted"]), state["step"]
         self._meet(state["cells"])
+        self._sleep.wake()
+        self._resting.clear()
         if underway:
-            for series in self._series.values():
-                series.read(underway)
+            self._sleep.read_series(underway, again=False)
         for key, one in self._readers.items():
             if key in state["readers"]:
                 one.load_state_dict(state["readers"][key])
@@ -195,8 +224,8 @@ class Engine:
         """The step at which each rule last fired."""
         found: dict[str, int] = {}
         for watch in self._watches:
-            if watch.finding and watch.finding.fired is not None:
-                found[watch.rule.id] = max(found.get(watch.rule.id, watch.finding.fired), watch.finding.fired)
+            if (finding := watch.finding) is not None and (fired := finding.fired) is not None:
+                found[watch.rule.id] = max(found.get(watch.rule.id, fired), fired)
         return found
 
 

@@ -8,14 +8,15 @@ VLDB 2019, §2.2), but with a fixed range of 32 octaves, so that nothing ever co
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, FloatArray, IntArray, RowArray
+from tracker_diag.stats.cells import Cells, add_sparse, counted, merged, sparse
+from tracker_diag.stats.once import once
 
 MANTISSA_BITS = 7
 LOWEST, HIGHEST = -24, 8
@@ -26,6 +27,7 @@ BINS = ((HIGHEST - LOWEST) << MANTISSA_BITS) + 2
 """4,098: one for |x| < 2^-24, 4,096 inside the range, one for |x| ≥ 2^8."""
 
 _CHUNK = 1 << 18  # temporaries stay in the cache; smaller chunks lose to the cost of a call
+_FEW = 1 << 13  # values that are sorted in less time than it takes to look through the counts of a partition
 _DEVICE_CHUNK = 1 << 22  # bounds the temporaries; a device wants few large calls
 
 
@@ -43,24 +45,46 @@ QUANTILE_VALUES = np.concatenate([[0.0], 2 * EDGES[:-1] * EDGES[1:] / (EDGES[:-1
 relative error is at most (b − a)/(a + b) ≤ 1/257. The last bin means "at least 256"."""
 
 
-@dataclass(frozen=True)
 class Sketch:
     """Counts by row of a partition. `+` merges two, exactly and in any order.
 
-    Arrays of numpy, or of torch where the values were on a device.
+    Arrays of numpy, or of torch where the values were on a device. Of few values there are only the `cells`, until
+    somebody asks for all counts.
     """
 
-    counts: Any
-    """(rows, 2, 4098) int64: by row, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
     nonfinite: Any
     """(rows,) int64: NaN and inf, counted apart so that they never read as a large ratio."""
+
+    def __init__(self, counts: Any, nonfinite: Any) -> None:
+        vars(self)["counts"], self.nonfinite = counts, nonfinite
+
+    @classmethod
+    def of_cells(cls, cells: Cells, nonfinite: IntArray) -> "Sketch":
+        found = cls.__new__(cls)
+        vars(found)["cells"], found.nonfinite = cells, nonfinite
+        return found
 
     @classmethod
     def empty(cls, rows: int) -> "Sketch":
         return cls(np.zeros((rows, 2, BINS), np.int64), np.zeros(rows, np.int64))
 
+    @once
+    def counts(self) -> Any:
+        """(rows, 2, 4098) int64: by row, by sign (0: x ≥ 0, 1: x < 0), by bin of |x|; finite values only."""
+        counts = np.zeros((len(self.nonfinite), 2, BINS), np.int64)
+        add_sparse(counts, self.cells)
+        return counts
+
+    @once
+    def cells(self) -> Cells:
+        """Those of `counts` that are not 0; on the host alone."""
+        return sparse(self.counts)
+
     def __add__(self, other: "Sketch") -> "Sketch":
-        return Sketch(self.counts + other.counts, self.nonfinite + other.nonfinite)
+        nonfinite = self.nonfinite + other.nonfinite
+        if "counts" in vars(self) or "counts" in vars(other):
+            return Sketch(self.counts + other.counts, nonfinite)
+        return Sketch.of_cells(merged(self.cells, other.cells), nonfinite)
 
 
 def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
@@ -77,18 +101,92 @@ def sketch(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Ske
     """
     # One row more than asked for takes what is masked, so that no shape depends on the data.
     starts = [0, *accumulate(size + 1 for size in sizes)]
-    count = _count_host if isinstance(values, np.ndarray) else _count_device
-    counts, nonfinite = count(values, labels, starts)
+    if isinstance(values, np.ndarray) and values.size <= _FEW:
+        return _sort_host(values, labels, sizes)
+    if isinstance(values, np.ndarray):
+        tally = Tally(sizes)
+        tally.add(values, labels)
+        return tally.sketches()
+    return _parted(*_count_device(values, labels, starts), sizes)
+
+
+class Tally:
+    """The same of values that come in parts, on the host, fewer than 2^31 of them."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._sizes, self._starts = sizes, [0, *accumulate(size + 1 for size in sizes)]
+        self._counts = _zeros(self._starts[-1] * 2 * BINS)
+        self._nonfinite = np.zeros(self._starts[-1], np.int64)
+
+    def add(self, values: Any, labels: Sequence[Any]) -> None:
+        """Count `values` (n,) into the rows `labels`, as `sketch` does."""
+        _count_host(values, labels, self._starts, self._counts, self._nonfinite)
+
+    def sketches(self) -> list[Sketch]:
+        """What was counted; nothing more can be."""
+        found: list[Sketch] = []
+        for start, size in zip(self._starts, self._sizes, strict=False):
+            counts = self._counts[start * 2 * BINS : (start + size) * 2 * BINS]
+            cells = sparse(counts)
+            counts[cells[0]] = 0
+            self._counts[(start + size) * 2 * BINS : (start + size + 1) * 2 * BINS] = 0
+            found.append(Sketch.of_cells(cells, self._nonfinite[start : start + size]))
+        if len(_spare) < _SPARE:
+            _spare.append(self._counts)
+        return found
+
+
+def _zeros(n: int) -> RowArray:
+    try:  # another thread may take them meanwhile
+        spare = _spare.pop()
+    except IndexError:
+        return np.zeros(n, np.int32)
+    return spare if spare.size == n else np.zeros(n, np.int32)
+
+
+_SPARE = 3
+_spare: list[RowArray] = []
+"""Counts that are all 0, for the next tallies: fresh ones of some MB cost thousands of page faults a batch."""
+
+
+def _parted(counts: Any, nonfinite: Any, sizes: Sequence[int]) -> list[Sketch]:
+    """A sketch of each partition, from counts (rows · 2 · 4098,) that have a row for what is masked after each."""
     counts = counts.reshape(-1, 2, BINS)
+    starts = accumulate((size + 1 for size in sizes), initial=0)
     return [
         Sketch(counts[start : start + size], nonfinite[start : start + size])
         for start, size in zip(starts, sizes, strict=False)
     ]
 
 
-def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tuple[IntArray, IntArray]:
-    counts = np.zeros(starts[-1] * 2 * BINS, np.int64)
-    nonfinite = np.zeros(starts[-1], np.int64)
+def _sort_host(values: Any, labels: Sequence[Any], sizes: Sequence[int]) -> list[Sketch]:
+    """The same of few values, of which most cells hold none."""
+    with np.errstate(over="ignore"):  # beyond float32: inf, which is counted apart
+        chunk = values.astype(np.float32, copy=False)
+    bits, finite = np.ascontiguousarray(chunk).view(np.int32), np.isfinite(chunk)
+    key = (bits & 0x7FFFFFFF) >> (23 - MANTISSA_BITS)
+    np.maximum(key, _BASE, out=key)
+    np.minimum(key, _BASE + BINS - 1, out=key)
+    key -= _BASE
+    key += (bits < 0) * np.int32(BINS)
+    bad = None if finite.all() else ~finite
+    found: list[Sketch] = []
+    for rows, size in zip(labels, sizes, strict=True):
+        nonfinite = np.zeros(size, np.int64)
+        where = rows
+        if bad is not None:
+            nonfinite += np.bincount(where[bad], minlength=size + 1)[:size]
+            where = np.where(bad, size, where)
+        cell = np.multiply(where, 2 * BINS, dtype=np.int32, casting="unsafe")
+        cell += key
+        cell.sort()
+        found.append(Sketch.of_cells(counted(cell[: cell.searchsorted(np.int32(size * 2 * BINS))]), nonfinite))
+    return found
+
+
+def _count_host(
+    values: Any, labels: Sequence[Any], starts: Sequence[int], counts: RowArray, nonfinite: IntArray
+) -> None:
     # The same memory for every chunk: fresh arrays cost more in page faults than in arithmetic.
     keys, cells = np.empty((2, min(_CHUNK, values.size)), np.int32)
     for begin in range(0, values.size, _CHUNK):
@@ -98,7 +196,8 @@ def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tu
         bits, key, cell = chunk.view(np.int32), keys[: chunk.size], cells[: chunk.size]
         np.bitwise_and(bits, 0x7FFFFFFF, out=key)
         np.right_shift(key, 23 - MANTISSA_BITS, out=key)
-        np.clip(key, _BASE, _BASE + BINS - 1, out=key)
+        np.maximum(key, _BASE, out=key)
+        np.minimum(key, _BASE + BINS - 1, out=key)
         np.right_shift(bits, 31, out=cell)  # −1 for what is negative
         np.multiply(cell, -BINS, out=cell)
         np.add(key, cell, out=key)
@@ -113,19 +212,18 @@ def _count_host(values: Any, labels: Sequence[Any], starts: Sequence[int]) -> tu
             np.multiply(where, 2 * BINS, out=cell, casting="unsafe")
             np.add(key, cell, out=cell)
             _scatter(cell, counts[start * 2 * BINS : end * 2 * BINS])
-    return counts, nonfinite
 
 
 @cache
-def _ones() -> IntArray:
-    return np.ones(_CHUNK, np.int64)
+def _ones() -> RowArray:
+    return np.ones(_CHUNK, np.int32)
 
 
-def _scatter(cell: RowArray, counts: IntArray) -> None:
+def _scatter(cell: RowArray, counts: RowArray) -> None:
     """Add one to `counts` at each of `cell`, by torch where it is in use: it needs no wider copy of the cells."""
     torch = sys.modules.get("torch")
     if torch is None:
-        counts += np.bincount(cell, minlength=counts.size)
+        counts += np.bincount(cell, minlength=counts.size).astype(np.int32)
     else:
         torch.from_numpy(counts).index_add_(0, torch.from_numpy(cell), torch.from_numpy(_ones()[: cell.size]))
 
@@ -170,5 +268,10 @@ def rebin(counts: IntArray, edges: FloatArray) -> IntArray:
 
     `counts` (..., 4098). What lies beyond the last edge is counted in the last bin.
     """
-    first = np.append(0, np.searchsorted(EDGES, edges[1:-1]) + 1)  # the bin that begins at each edge
-    return np.add.reduceat(counts, first, axis=-1)
+    return np.add.reduceat(counts, _first_bins(tuple(edges[1:-1].tolist())), axis=-1)
+
+
+@lru_cache(16)
+def _first_bins(edges: tuple[float, ...]) -> IntArray:
+    """The bin that begins at each edge, after that at 0."""
+    return np.append(0, np.searchsorted(EDGES, edges) + 1)

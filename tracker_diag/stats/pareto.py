@@ -18,6 +18,7 @@ POINTS_PER_BIN = 8
 MIN_HILL = 20
 MIN_BINS = 8
 """Bins over which the largest log-ratios must spread, for the fit to be one of them and not of the bins."""
+_LEAST_WEIGHT = 10 * float(np.finfo(float).eps)
 
 # The cells of a sketch (2, 4098) from large log-ratios to small: the positive bins downwards, zero, the negative
 # bins by growing magnitude. Where each of them begins, and ends.
@@ -42,28 +43,33 @@ def pareto_k(log_weights: Float64Array, multiplicity: Float64Array | None = None
     `multiplicity`, of the same shape, says how many samples each stands for; one by default. NaN where
     fewer than five lie above the smallest, so also where all are equal: that is no signal, not health.
     """
-    if log_weights.size == 0:
-        return math.nan
     order = np.argsort(log_weights)
     t = log_weights[order]
-    c = np.ones(t.size) if multiplicity is None else multiplicity[order]
+    return _fitted(t, np.ones(t.size) if multiplicity is None else multiplicity[order])
+
+
+def _fitted(t: Float64Array, c: Float64Array) -> float:
+    """k̂ of log-weights `t` in ascending order, of which each stands for `c`."""
+    if t.size == 0:
+        return math.nan
     u = np.exp(t - t[-1])
     above = u > u[0]
     x, c = u[above] - u[0], c[above]
-    n = round(float(c.sum()))
+    total = c.sum()
+    n = round(float(total))
     if n < MIN_EXCEEDANCES:
         return math.nan
     # Zhang and Stephens: a profile over b, weighted by its likelihood; no optimiser, no starting point.
-    share = c / c.sum()
+    share = c / total
     grid = 30 + math.floor(math.sqrt(n))
-    quartile = x[np.searchsorted(np.cumsum(c), math.floor(n / 4 + 0.5) - 1e-6)]
+    quartile = x[c.cumsum().searchsorted(math.floor(n / 4 + 0.5) - 1e-6)]
     b = (1 - np.sqrt(grid / (np.arange(1, grid + 1) - 0.5))) / (3 * quartile) + 1 / x[-1]
     terms = -b[:, None] * x
     k = np.log1p(terms, out=terms) @ share
     likelihood = n * (np.log(-b / k) - k - 1)
     weight = np.exp(likelihood - likelihood.max())  # one that is far behind has none
     weight /= weight.sum()
-    kept = weight >= 10 * np.finfo(float).eps
+    kept = weight >= _LEAST_WEIGHT
     b_mean = float(b[kept] @ weight[kept] / weight[kept].sum())
     k_mean = float(np.log1p(-b_mean * x) @ share)
     return k_mean * n / (n + 10) + 5 / (n + 10)  # shrunk towards 0.5, as PSIS does for short tails
@@ -75,11 +81,19 @@ def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float
     A full bin is stood for by a few points, each for several values, so that the fit costs the same
     however many tokens there are. Returns the values and how many each stands for.
     """
-    return _largest(*_filled(counts), size)
+    return _largest(*_filled(counts, size), size)
 
 
-def _filled(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """The cells of `counts` that are not empty, from large log-ratios to small, and how many each holds."""
+def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """The cells of `counts` that hold the `size` largest values, from large log-ratios to small, and how many each has.
+
+    None is empty; those of smaller values may stand behind them.
+    """
+    positive = counts[0, :0:-1]
+    used = (positive != 0).nonzero()[0]
+    held = positive[used]
+    if held.sum() > size:
+        return used, held
     number = np.concatenate([counts[0, :0:-1], [counts[0, 0] + counts[1, 0]], counts[1, 1:]])
     used = np.flatnonzero(number != 0)
     return used, number[used]
@@ -100,21 +114,22 @@ def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, F
     return values, each.repeat(points)
 
 
-def pareto_k_of(counts: IntArray) -> float:
-    """k̂ of the weights exp r, from the sketch `counts` (2, 4098) of the log-ratios r.
+def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
+    """k̂ of the weights exp r, from the sketch `counts` (2, 4098) of the log-ratios r, of which there are `n`.
 
     Within 0.05 of the exact value, which is far less than its sampling error; within 0.08 where the tail has few more
     than `MIN_BINS` bins. NaN where it cannot be
     told: too few values, no signal, one of 256 nats and more, whose size the sketch does not know, or a tail in fewer
     than `MIN_BINS` bins, whose shape would be that of the bins: log-ratios that are all nearly the same.
     """
-    used, held = _filled(counts)
-    size = tail_length(int(held.sum()))
-    # How many bins the largest `size` + 1 values are in.
-    coarse = int((held[:MIN_BINS].cumsum() - held[:MIN_BINS] <= size).sum()) < MIN_BINS
-    if coarse or counts[0, BINS - 1] or size < MIN_EXCEEDANCES:
+    size = tail_length(int(counts.sum()) if n is None else n)
+    if size < MIN_EXCEEDANCES or counts[0, BINS - 1]:
         return math.nan
-    return pareto_k(*_largest(used, held, size + 1))
+    used, held = _filled(counts, size + 1)
+    if len(used) < MIN_BINS or held[: MIN_BINS - 1].sum() > size:  # fewer bins than that have the largest `size` + 1
+        return math.nan
+    values, each = _largest(used, held, size + 1)
+    return _fitted(values[::-1].copy(), each[::-1].copy())  # they come from large to small
 
 
 def hill(counts: IntArray) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracker_diag.stats.arrays import Float64Array, IntArray
+from tracker_diag.stats.gradient import clipped_away, kept, outside
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
 from tracker_diag.stats.once import once
 from tracker_diag.stats.pareto import pareto_k_of, reliable_below
@@ -16,6 +17,9 @@ NO_SIGNAL = 1e-6
 
 _SIGNAL_BIN = int(np.searchsorted(EDGES, NO_SIGNAL)) + 1
 """The first bin that lies wholly above `NO_SIGNAL`."""
+
+MOST_LOG = 700.0
+"""Log-weights of which a float holds the inverse."""
 
 MIN_GROUPS = 4
 """Groups of sequences below which the jackknife tells nothing."""
@@ -45,6 +49,10 @@ class SliceWindow:
     """(2, 4098) sketch of the same sums."""
     applied: Float64Array | None = None
     """(5,) of `applied_sums`."""
+    gradient: Float64Array | None = None
+    """(12,) of `gradient_sums`, where advantages were given."""
+    whole_gradient: Float64Array | None = None
+    """The same of all tokens of the pair."""
     reference: IntArray | None = None
     """(…, 4098) counts of |r| in the reference period, in as many parts as there are."""
     from_numerator: bool = False
@@ -58,6 +66,8 @@ class SliceWindow:
     def counts(self) -> IntArray:
         if self.summed is not None:
             return self.summed
+        if self.groups.size == 2 * BINS:  # one group alone
+            return self.groups.reshape(2, BINS)
         counts: IntArray = self.groups.sum(axis=tuple(range(self.groups.ndim - 2)))
         return counts
 
@@ -72,7 +82,7 @@ class SliceWindow:
 
     @once
     def pareto_k(self) -> float:
-        return pareto_k_of(self.counts)
+        return pareto_k_of(self.counts, self.n)
 
     @property
     def pareto_k_excess(self) -> float:
@@ -85,8 +95,7 @@ class SliceWindow:
 
     @once
     def cumulated(self) -> IntArray:
-        cumulated: IntArray = np.cumsum(self.magnitudes)
-        return cumulated
+        return self.magnitudes.cumsum()
 
     @once
     def then(self) -> IntArray | None:
@@ -125,6 +134,37 @@ class SliceWindow:
         """Share of the tokens whose applied weight is not exp r; NaN where none were given."""
         return math.nan if self.applied is None else float(self.applied[3] / self.applied[0])
 
+    @property
+    def gradient_tokens(self) -> int:
+        """Tokens with an advantage other than 0."""
+        return 0 if self.gradient is None else int(self.gradient[:6].sum())
+
+    @property
+    def gradient_share(self) -> float:
+        """Part of Σ|w A| over all tokens that reach the optimiser; NaN where none do."""
+        if self.gradient is None or self.whole_gradient is None:
+            return math.nan
+        whole = kept(self.whole_gradient)
+        return kept(self.gradient) / whole if whole > 0 else math.nan
+
+    @property
+    def gradient_clipped(self) -> float:
+        """Part of the slice's own Σ|w A| that clipping takes away."""
+        return math.nan if self.gradient is None else clipped_away(self.gradient)
+
+    def clipped(self, side: int, sign: int) -> float:
+        """Share of its tokens with an advantage on `side` of the clip range, with one of `sign`."""
+        return math.nan if self.gradient is None else outside(self.gradient, side, sign)
+
+    @property
+    def truncation_bias(self) -> float:
+        """Mean of the applied weights over that of exp r, less 1; NaN where none were given."""
+        raw = self.tokens
+        if self.applied is None or raw is None or not self.applied[0] or not raw.n:
+            return math.nan
+        mean = float(np.log(raw.first / raw.n) + raw.largest)
+        return float(self.applied[1] / self.applied[0]) * math.exp(-mean) - 1 if mean > -MOST_LOG else math.nan
+
     @once
     def weights(self) -> WeightSums:
         """`tokens`, or where they are not kept the same sums from the sketch."""
@@ -135,7 +175,7 @@ class SliceWindow:
     def quantile(self, level: float) -> float:
         """That of |r| at `level`, as `histogram.quantiles` gives it; NaN without tokens."""
         rank = int(level * (self.n - 1)) + 1
-        return float(QUANTILE_VALUES[np.searchsorted(self.cumulated, rank)]) if self.n else math.nan
+        return float(QUANTILE_VALUES[self.cumulated.searchsorted(rank)]) if self.n else math.nan
 
     @property
     def largest(self) -> float:
@@ -148,10 +188,10 @@ class SliceWindow:
 
         And (b,) what a quantile in each of these bins is answered with.
         """
-        filled = np.flatnonzero(self.magnitudes != 0)
-        by_group = self.groups.take(filled, axis=-1).reshape(len(self.groups), -1, len(filled)).sum(axis=1)
-        held = by_group[by_group.any(axis=1)]
-        return np.cumsum(self.magnitudes[filled] - held, axis=1), QUANTILE_VALUES[filled]
+        filled = (self.magnitudes != 0).nonzero()[0]
+        by_group = np.add.reduce(self.groups.take(filled, axis=-1).reshape(len(self.groups), -1, len(filled)), axis=1)
+        held = by_group.cumsum(axis=1)
+        return self.cumulated[filled] - held[held[:, -1:].any(axis=1)], QUANTILE_VALUES[filled]
 
     def log_error(self, level: float) -> float | None:
         """Standard deviation of the log of the quantile at `level`, by the jackknife over groups of sequences.
@@ -165,12 +205,15 @@ class SliceWindow:
         g = len(cumulated)
         if g < MIN_GROUPS:
             return None
-        ranks = [int(level * (n - 1)) + 1 for n in cumulated[:, -1].tolist()]
-        values = answers[[int(one.searchsorted(rank)) for one, rank in zip(cumulated, ranks, strict=True)]]
-        if not values.all():
+        last = cumulated[:, -1].tolist()
+        values = answers[
+            [int(one.searchsorted(int(level * (n - 1)) + 1)) for one, n in zip(cumulated, last, strict=True)]
+        ]
+        if 0.0 in values.tolist():
             return None
         logs = np.log(values)
-        return float(math.sqrt((g - 1) / g * np.square(logs - logs.mean()).sum()))
+        centred = logs - np.add.reduce(logs) / g  # as `mean` does, in a fifth of its time
+        return math.sqrt((g - 1) / g * float(np.add.reduce(centred * centred)))
 
 
 def has_signal(counts: IntArray) -> bool:

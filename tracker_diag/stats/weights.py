@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tracker_diag.stats.arrays import Array, Float64Array, IntArray, namespace
+from tracker_diag.stats.arrays import Array, Float64Array, FloatArray, IntArray, namespace
 from tracker_diag.stats.histogram import EDGES
 
 _CHUNK = 1 << 16  # float64 temporaries of a host's pass stay in its cache
@@ -61,9 +61,11 @@ class WeightSums:
         """
         of: Array = namespace(log_weights).isfinite(log_weights) if member is None else member
         if isinstance(log_weights, np.ndarray) and of.ndim == 2:  # to select costs a host less than to add up zeros
-            each = zip(np.broadcast_to(log_weights, of.shape), of, strict=True)
-            found = [cls.of(one[counted], from_numerator=from_numerator).array() for one, counted in each]
-            return cls.of_array(np.stack(found, axis=-1))
+            side_by_side = np.empty((len(FIELDS), len(of)))
+            for i, (one, counted) in enumerate(zip(np.broadcast_to(log_weights, of.shape), of, strict=True)):
+                found = cls.of(one[counted], from_numerator=from_numerator)
+                side_by_side[:, i] = [getattr(found, name) for name in FIELDS]
+            return cls.of_array(side_by_side)
         n, sets = of.shape[-1], math.prod(of.shape[:-1])
         length = (_CHUNK if isinstance(log_weights, np.ndarray) else _DEVICE_CHUNK) // sets
         sums = cls._of_part(log_weights[..., :length], of[..., :length], from_numerator)
@@ -76,6 +78,8 @@ class WeightSums:
     def _of_part(cls, log_weights: Array, member: Array, from_numerator: bool) -> "WeightSums":
         xp = namespace(log_weights)
         counted = xp.isfinite(log_weights) & member
+        if xp is np and counted.ndim == 1 and counted.all():
+            return cls._of_all(log_weights, from_numerator)
         # What is not counted becomes 0 in every sum; it is never selected, which would depend on the data.
         r = xp.where(counted, log_weights, 0.0)
         r = r.astype(np.float64) if xp is np else r.double()
@@ -87,6 +91,18 @@ class WeightSums:
             k3 = (xp.expm1(toward) - toward).sum(-1)
         first, second, entropy = w.sum(-1), (w * w).sum(-1), (w * centred).sum(-1)
         return cls(counted.sum(-1) * 1.0, largest, first, second, entropy, r.sum(-1), (r * r).sum(-1), k3)
+
+    @classmethod
+    def _of_all(cls, log_weights: FloatArray, from_numerator: bool) -> "WeightSums":
+        """Sums over `log_weights` (n,), all of them finite: what `_of_part` gives, to the bit."""
+        r, total = log_weights.astype(np.float64, copy=False), np.add.reduce
+        largest = np.max(r, initial=-math.inf)
+        centred = r - largest
+        w = np.exp(centred)
+        toward = -r if from_numerator else r
+        with np.errstate(over="ignore"):
+            k3 = total(np.expm1(toward) - toward)
+        return cls(np.float64(r.size), largest, total(w), total(w * w), total(w * centred), total(r), total(r * r), k3)
 
     @classmethod
     def of_counts(cls, counts: IntArray, *, from_numerator: bool = False) -> "WeightSums":
@@ -108,13 +124,13 @@ class WeightSums:
     @classmethod
     def merged(cls, parts: Float64Array) -> "WeightSums":
         """All of `parts` (K, 8, ...) together, each of them an `array`: what adding them up gives, to rounding."""
-        n, largest, first, second, entropy, total, squares, k3 = np.moveaxis(parts, 1, 0)
+        n, largest, first, second, entropy, total, squares, k3 = parts.swapaxes(0, 1)
         top = largest.max(axis=0)
         with np.errstate(invalid="ignore"):  # −inf − −inf, of empty sets
             shift = np.where(n > 0, largest - top, 0.0)
         a = np.exp(shift)
         terms = (a * first, a * a * second, a * (entropy + shift * first), total, squares, k3)
-        return cls(n.sum(axis=0), top, *(term.sum(axis=0) for term in terms))
+        return cls(np.add.reduce(n), top, *map(np.add.reduce, terms))
 
     @classmethod
     def of_array(cls, values: Array) -> "WeightSums":
@@ -134,6 +150,8 @@ class WeightSums:
         largest = xp.maximum(self.largest, other.largest)
 
         def shift(sums: WeightSums) -> Array:
+            if isinstance(largest, float):  # one set
+                return sums.largest - largest if sums.n > 0 else 0.0
             with np.errstate(invalid="ignore"):  # −inf − −inf, of two empty sets
                 return xp.where(sums.n > 0, sums.largest - largest, 0.0)
 
@@ -191,6 +209,83 @@ class WeightSums:
         """The k3 estimate of KL(sampled policy ‖ the other) in nats (Schulman 2020); NaN without samples."""
         return _share(self.k3, self.n)
 
+
+@dataclass(frozen=True)
+class StretchSums:
+    """What `WeightSums` are made of, of many stretches of log-weights one after the other, each (q,); on the host.
+
+    Without a common factor of all weights, so of such alone as are of a size that needs none.
+    """
+
+    n: Float64Array
+    largest: Float64Array
+    total: Float64Array
+    """Sum of r."""
+    squares: Float64Array
+    """Sum of r²."""
+    excess: Float64Array
+    """Sum of w − 1."""
+    excess_squares: Float64Array
+    """Sum of (w − 1)²."""
+    product: Float64Array
+    """Sum of (w − 1) r."""
+    k3: Float64Array
+
+    @classmethod
+    def of(cls, log_weights: FloatArray, starts: IntArray, *, from_numerator: bool) -> "StretchSums | None":
+        """Sums over the stretches of `log_weights` (n,) that begin at `starts`; None where `WeightSums` are needed.
+
+        That is where any is not finite, or so large or small that powers of e would be.
+        """
+        r, over = log_weights.astype(np.float64, copy=False), np.add.reduceat
+        low, high = float(r.min()), float(r.max())
+        if not -SMALL < low <= high < SMALL:  # NaN is neither
+            return None
+        n = np.diff(starts, append=len(r)).astype(np.float64)
+        excess = np.expm1(r)
+        k3 = over(np.expm1(-r) + r if from_numerator else excess - r, starts)
+        squares, excess_squares, product = (
+            over(one * two, starts) for one, two in ((r, r), (excess, excess), (excess, r))
+        )
+        return cls(
+            n,
+            np.maximum.reduceat(r, starts),
+            over(r, starts),
+            squares,
+            over(excess, starts),
+            excess_squares,
+            product,
+            k3,
+        )
+
+    def by(self, rows: IntArray, size: int) -> WeightSums:
+        """The sums of those stretches together that have the same of `rows` (q,), which are below `size`."""
+        found = WeightSums.none((size,)).array()
+        for row in range(size):
+            of = rows == row
+            if of.any():
+                n, total, squares, excess, excess_squares, product, k3 = (
+                    float(np.add.reduce(one[of]))
+                    for one in (
+                        self.n,
+                        self.total,
+                        self.squares,
+                        self.excess,
+                        self.excess_squares,
+                        self.product,
+                        self.k3,
+                    )
+                )
+                largest = float(self.largest[of].max())
+                w, scale = n + excess, math.exp(-largest)
+                second = scale * scale * (n + 2 * excess + excess_squares)
+                entropy = scale * (product + total - largest * w)
+                found[:, row] = (n, largest, scale * w, second, entropy, total, squares, k3)
+        return WeightSums.of_array(found)
+
+
+SMALL = 4.0
+"""Nats: a weight is then known to 1e-14, whatever the others are."""
 
 FIELDS = tuple(field.name for field in fields(WeightSums))
 

@@ -74,7 +74,7 @@ class Tensors(TypedDict, total=False):
     policy_lag: Tensor
     """Integers: updates of the policy since the token was sampled."""
     advantages: Tensor
-    """Floats; only their sign is used."""
+    """Floats: their signs are slices, and with their size it is told what each slice gives to the gradient."""
     control: Tensor
     """Bool or 0/1: delimiters of the chat template and of tool calls."""
     applied_weights: Tensor
@@ -182,6 +182,11 @@ class TokenBatch:
             if names is not None:
                 batch.names[name] = names
         return batch
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether the arrays are torch's."""
+        return namespace(self.model_mask) is not np
 
     @property
     def pairs(self) -> tuple[Pair, ...]:

@@ -39,7 +39,7 @@ def observation_of(integers: IntArray, sums: Float64Array, dimensions: Sequence[
         middle, end = start + n * 2 * BINS, start + n * 2 * BINS + n
         sketches.append(Sketch(integers[start:middle].reshape(n, 2, BINS), integers[middle:end]))
         start = end
-    tokens, sequences, applied = WeightSums.none((3,)), WeightSums.none((3,)), np.zeros((3, 5))
+    tokens, sequences, applied = WeightSums.none((3,)), WeightSums.none((3,)), np.zeros(FLOAT_SHAPES[2])
     cuts = np.cumsum([a * b for a, b in FLOAT_SHAPES])[:-1]
     for one in sums[sums[:, 0] > 0]:
         parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), FLOAT_SHAPES, strict=True)]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
-from tracker_diag.stats.arrays import IntArray
+from tracker_diag.stats.cells import Cells, add_sparse, sparse
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.tails import SliceWindow
-from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+from tracker_diag.tensors.state import pack, unpack
 
 ROWS = len(CONTEXT)
 
@@ -34,7 +34,7 @@ class Fresh:
         """A new step begins."""
         self._told.clear()
 
-    def add(self, cells: tuple[IntArray, IntArray]) -> None:
+    def add(self, cells: Cells) -> None:
         """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them."""
         (index, count), size = cells, self._counts[0].size
         ends = np.searchsorted(index, size * np.arange(ROWS + 1))
@@ -72,6 +72,8 @@ class FreshCells:
 
     def __init__(self, needed: int) -> None:
         self._of_cell, self._beside = (np.zeros((NAMED_ROWS, BINS), np.int64) for _ in range(2))
+        self._tokens = np.zeros((2, NAMED_ROWS), np.int64)
+        """How many each row of both has."""
         self._needed = needed
         self._told: set[int] = set()
 
@@ -79,32 +81,37 @@ class FreshCells:
         """A new step begins."""
         self._told.clear()
 
-    def add(self, cells: tuple[IntArray, IntArray]) -> None:
+    def add(self, cells: Cells) -> None:
         """Count the `sparse` cells (NAMED_ROWS, 2, 4098) of the dimension."""
-        row, column = cells[0] // (2 * BINS), cells[0] % BINS
-        came = np.zeros((NAMED_ROWS, BINS), np.int64)
-        np.add.at(came, (row, column), cells[1])
-        self._of_cell += came
-        self._beside += came.sum(axis=0) - came
+        (row, column), count = np.divmod(cells[0], 2 * BINS), cells[1]
+        column %= BINS
+        place, of_all = row * BINS + column, np.zeros(BINS, np.int64)
+        np.add.at(self._of_cell.reshape(-1), place, count)
+        np.add.at(of_all, column, count)
+        self._beside += of_all
+        np.subtract.at(self._beside.reshape(-1), place, count)
+        came = np.zeros(NAMED_ROWS, np.int64)
+        np.add.at(came, row, count)
+        self._tokens += (came, came.sum() - came)
 
     def take(self) -> dict[int, SliceWindow]:
         """By row the cells that have enough tokens, as have the others; all of them are forgotten for that cell.
 
         The reference of each is what came beside it.
         """
-        enough = (self._of_cell.sum(axis=1) >= self._needed) & (self._beside.sum(axis=1) >= self._needed)
+        enough = (self._tokens >= self._needed).all(axis=0)
         found: dict[int, SliceWindow] = {}
         for row in map(int, np.flatnonzero(enough)):
             if row not in self._told:
                 counts = np.stack([self._of_cell[row], np.zeros_like(self._of_cell[row])])
                 found[row] = SliceWindow(counts[None], reference=self._beside[row].copy())
-                self._of_cell[row], self._beside[row] = 0, 0
+                self._of_cell[row], self._beside[row], self._tokens[:, row] = 0, 0, 0
                 self._told.add(row)
         return found
 
     def clear(self) -> None:
         """Forget all of it."""
-        self._of_cell[:], self._beside[:] = 0, 0
+        self._of_cell[:], self._beside[:], self._tokens[:] = 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         counted = {"of_cell": self._of_cell, "beside": self._beside}
@@ -117,4 +124,5 @@ class FreshCells:
         for name, into in (("of_cell", self._of_cell), ("beside", self._beside)):
             index, count = (unpack(part) for part in state[name])
             add_sparse(into, (index, count))
+        self._tokens[:] = self._of_cell.sum(axis=1), self._beside.sum(axis=1)
         self._told = set(state["told"])

@@ -8,6 +8,7 @@ from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
 from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.step import add_observation, on_host, packed, unpacked
@@ -20,10 +21,11 @@ class Intake:
 
     Args:
         ranks: how the observations of several ranks come together; this process alone if None.
+        clip: how far below and above 1 the trainer clips the ratio.
     """
 
-    def __init__(self, health: Health, ranks: Ranks | None) -> None:
-        self._health, self._ranks = health, ranks
+    def __init__(self, health: Health, ranks: Ranks | None, clip: tuple[float, float] = (0.2, 0.2)) -> None:
+        self._health, self._ranks, self._clip = health, ranks, clip
         self._names = Names()
         self._incoming: dict[Pair, Observation] = {}
         """Of this rank, since the last `gather`."""
@@ -74,15 +76,31 @@ class Intake:
             if error.masked:
                 self._came(step, seconds)
             raise
-        labels = label(batch, self._names)
+        in_parts = not batch.is_on_device and len(batch.model_mask) > PART
+        # Of a large batch labels of all tokens are made for what needs them alone.
+        labels = {} if in_parts and not self.worst.looks else label(batch, self._names)
         if self._health.strict:
             batch.require_finite()
-            self._health.tell(suspicions(tensors, batch, labels))
+            rows = labels or {"context": contexts(batch, self._names)}
+            self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)
             self._came(step, seconds)
-        for pair in batch.pairs:
-            add_observation(self._incoming, pair, Observation.of(batch, pair, labels, self._batches))
+        found: dict[Pair, Observation]
+        if in_parts:
+            found = observations(batch, self._names, self._batches, clip=self._clip)
+        else:
+            found = {pair: Observation.of(batch, pair, labels, self._batches, self._clip) for pair in batch.pairs}
+        for pair, one in found.items():
+            add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)
+
+    def add(self, observed: Mapping[Pair, Observation], names: Names, missing: Mapping[Rank, int], lost: int) -> None:
+        """Add what other processes have observed, with rows of their `names`, to what is there."""
+        self._incoming = on_host(self._incoming)
+        for pair, one in observed.items():
+            add_observation(self._incoming, pair, one.renamed(names, self._names))
+        self.missing = missing
+        self._health.counts["lost_rank_steps"] += lost
 
     def _came(self, step: int | None, seconds: float | None) -> None:
         self._asked, self._seconds, self.step, self.says_step = True, seconds, step, step is not None

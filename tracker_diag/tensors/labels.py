@@ -105,10 +105,11 @@ def _numbers(name: str, array: Array, check: bool) -> Array:
 
 def _codes(texts: npt.NDArray[Any]) -> tuple[IntArray, tuple[str, ...]]:
     """Codes of `texts` in the order in which they appear; −1 for what is empty or None."""
-    codes: dict[Any, int] = {}
     flat = texts.reshape(-1).tolist()
-    found = np.fromiter((codes.setdefault(text, len(codes)) if text else -1 for text in flat), np.int64, len(flat))
-    return found.reshape(texts.shape), tuple(str(text) for text in codes)
+    names = [text for text in dict.fromkeys(flat) if text]
+    codes = dict.fromkeys(flat, -1) | {text: code for code, text in enumerate(names)}
+    found = np.fromiter(map(codes.__getitem__, flat), np.int64, len(flat))
+    return found.reshape(texts.shape), tuple(map(str, names))
 
 
 def _checksums(texts: npt.NDArray[Any]) -> IntArray:

@@ -8,12 +8,13 @@ import numpy as np
 
 from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
-from tracker_diag.stats.histogram import Sketch, sketch
-from tracker_diag.stats.tails import has_signal
+from tracker_diag.stats.gradient import gradient_sums
+from tracker_diag.stats.histogram import BINS, Sketch, sketch
+from tracker_diag.stats.tails import cells_have_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, size
-from tracker_diag.tensors.state import add_sparse, pack, sparse, unpack
+from tracker_diag.tensors.state import pack, unpack
 
 GROUPS = 8
 """Groups of sequences that `context` is kept apart by, so that its sampling error can be told."""
@@ -24,7 +25,7 @@ ROWS = FIXED["context"]
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 3), (8, 3), (3, 5))
+FLOAT_SHAPES = ((8, 3), (8, 3), (3, 17))
 """Of `Observation.floats`."""
 
 
@@ -44,23 +45,33 @@ class Observation:
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
     applied: Array
-    """(3, 5) of `applied_sums`, as `tokens`; zeros where no applied weights were given."""
+    """(3, 5 + 12) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
+    no advantages or for another pair than policy."""
 
     @classmethod
     def of(
-        cls, batch: TokenBatch, pair: Pair, labels: Mapping[Dimension, Array], first_group: int = 0
+        cls,
+        batch: TokenBatch,
+        pair: Pair,
+        labels: Mapping[Dimension, Array],
+        first_group: int = 0,
+        clip: tuple[float, float] = (0.2, 0.2),
     ) -> "Observation":
         """Reduce the log-ratios of `pair`, with `labels` of `slices.label`.
 
         The jackknife's groups hold whole prompts, where they are told, else sequences that stand next to each other,
-        as the samples of one prompt mostly do; they begin with `first_group`.
+        as the samples of one prompt mostly do; they begin with `first_group`. `clip`: how far below and above 1 the
+        ratio of the policy is clipped.
         """
         r = batch.log_ratio(pair)
         xp, context = namespace(r), labels["context"]
         drift = pair == "reference"  # its tokens come from the newer of the two policies
         member = xp.stack([context == row for row in range(len(ROWS))])
 
-        group = _groups(batch, first_group)
+        if "prompt" in batch.labels:
+            group = group_of_prompt(batch.labels["prompt"])
+        else:
+            group = batch.per_token(groups_in_order(batch, first_group))
         rows: dict[Dimension, Array] = {**labels, "context": context * GROUPS + group * (context < len(ROWS))}
         sizes = [rows_of(dimension) for dimension in rows]
         sketches = dict(zip(rows, sketch(r, list(rows.values()), sizes), strict=True))
@@ -68,14 +79,33 @@ class Observation:
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
         present = [batch.by_sequence(m) > 0 for m in member]
+        applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
+        if pair == pair_of_applied(batch):
+            applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
+        update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:12, :].T)
+        if pair == "policy" and "advantages" in batch.labels:
+            update = gradient_sums(r, batch.labels["advantages"], context, clip, multiplied(batch), rows=len(ROWS))
+        return cls.built(sketches, tokens, sums, present, xp.concatenate([applied, update], 1))
+
+    @classmethod
+    def built(
+        cls,
+        sketches: Mapping[Dimension, Sketch],
+        tokens: WeightSums,
+        sums: list[Array],
+        present: list[Array],
+        applied: Array,
+    ) -> "Observation":
+        """The observation of these parts.
+
+        Args:
+            sums, present: by `ROWS`, of each sequence the sum of its log-ratios there, and whether it has any.
+        """
         sums[-1], present[-1] = sum(sums), present[0] | present[1] | present[2]  # all, in place of what is unknown
+        xp = namespace(sums[0])
         sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
-
-        applied = xp.zeros_like(tokens.array()[:5, :].T)
-        if batch.applied_weights is not None and pair == ("mismatch" if "mismatch" in batch.pairs else "policy"):
-            applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
         return cls(sketches, tokens, sequences, of_sequences, applied)
 
     def __add__(self, other: "Observation") -> "Observation":
@@ -103,6 +133,25 @@ class Observation:
                 sketches[dimension] = moved
         return replace(self, sketches=sketches)
 
+    def without_context(self) -> "Observation":
+        """The same where nobody knows which tokens come after a tool: all are of the last of `ROWS`, and of no turn."""
+        given, context = self.sketches["context"], Sketch.empty(len(ROWS) * GROUPS)
+        context.counts[-GROUPS:] = given.counts.reshape(len(ROWS), GROUPS, *given.counts.shape[1:]).sum(0)
+        context.nonfinite[-GROUPS:] = given.nonfinite.reshape(len(ROWS), GROUPS).sum(0)
+
+        empty = WeightSums.of(np.zeros(0), np.zeros((1, 0), bool)).array()
+        tokens, sequences = empty.repeat(len(ROWS), 1), self.sequences.array().copy()
+        tokens[:, -1] = WeightSums.merged(self.tokens.array().T).array()
+        sequences[:, :-1] = empty
+        of_sequences = Sketch.empty(len(SEQUENCE_ROWS))
+        of_sequences.counts[-1] = self.sequence_sketch.counts[-1]
+        of_sequences.nonfinite[-1] = self.sequence_sketch.nonfinite[-1]
+        applied = np.zeros_like(self.applied)
+        applied[-1] = self.applied.sum(0)
+        sketches: dict[Dimension, Sketch] = {name: one for name, one in self.sketches.items() if name != "turn"}
+        sketches["context"] = context
+        return Observation(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
+
     @property
     def nonfinite(self) -> IntArray:
         """(3,) NaN and infinite log-ratios and applied weights, by `ROWS`."""
@@ -113,7 +162,14 @@ class Observation:
     @property
     def signal(self) -> bool:
         """Whether any ratio differs from 1 by more than float noise."""
-        return has_signal(self.sketches["context"].counts)
+        return cells_have_signal(self.sketches["context"].cells[0])
+
+    @property
+    def after_tool(self) -> bool:
+        """Whether any token comes after a tool result."""
+        first, last = (row * GROUPS * 2 * BINS for row in (1, 2))  # of post_tool
+        index = self.sketches["context"].cells[0]
+        return bool(index.searchsorted(last) > index.searchsorted(first))
 
     def integers(self) -> list[Array]:
         """All counts, in a fixed order."""
@@ -137,7 +193,7 @@ class Observation:
         counted: dict[str, Sketch] = {str(name): one for name, one in self.sketches.items()}
         counted["of_sequences"] = self.sequence_sketch
         return {
-            "sketches": {name: [*map(pack, sparse(one.counts)), pack(one.nonfinite)] for name, one in counted.items()},
+            "sketches": {name: [*map(pack, one.cells), pack(one.nonfinite)] for name, one in counted.items()},
             "floats": [pack(part) for part in self.floats()],
         }
 
@@ -147,25 +203,38 @@ class Observation:
         sketches: dict[Any, Sketch] = {}
         for name, packed in state["sketches"].items():
             index, count, nonfinite = (unpack(part) for part in packed)
-            one = Sketch.empty(len(nonfinite))
-            add_sparse(one.counts, (index, count))
-            sketches[name] = Sketch(one.counts, nonfinite)
+            sketches[name] = Sketch.of_cells((index, count), nonfinite)
         of_sequences = sketches.pop("of_sequences")
         tokens, sequences, applied = (unpack(part) for part in state["floats"])
         return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
 
 
-def _groups(batch: TokenBatch, first: int) -> Array:
-    """(N,) the group of each token, 0 to `GROUPS` − 1."""
-    if "prompt" in batch.labels:
-        mixed = batch.labels["prompt"] * 2654435761  # Knuth's multiplier: ids that are all multiples of 8 part too
-        return (mixed >> 16) % GROUPS
+def pair_of_applied(batch: TokenBatch) -> Pair | None:
+    """The pair whose weights the applied ones are; None where none were given."""
+    if batch.applied_weights is None:
+        return None
+    return "mismatch" if "mismatch" in batch.pairs else "policy"
+
+
+def group_of_prompt(prompts: Array) -> Array:
+    """The group of each of `prompts`, 0 to `GROUPS` − 1."""
+    mixed = prompts * 2654435761  # Knuth's multiplier: ids that are all multiples of 8 part too
+    return (mixed >> 16) % GROUPS
+
+
+def groups_in_order(batch: TokenBatch, first: int) -> Array:
+    """(sequences,) the group of each, where prompts are not told."""
     order = batch.arange(batch.sequences)
     if batch.ids is None:
         count: Any = max(batch.sequences, GROUPS)
     else:
         count = namespace(order).clip(batch.ids[-1] + 1, GROUPS, None)  # on a device it stays there
-    return batch.per_token((order * GROUPS // count + first) % GROUPS)
+    return (order * GROUPS // count + first) % GROUPS
+
+
+def multiplied(batch: TokenBatch) -> Array | None:
+    """(N,) by what the loss of each token is multiplied beside its ratio: the weights against a mismatch, if given."""
+    return batch.applied_weights if "mismatch" in batch.pairs else None
 
 
 def rows_of(dimension: Dimension) -> int:

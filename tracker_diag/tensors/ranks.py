@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from statistics import median_low
 from threading import Lock
 from typing import Any, Protocol
 
@@ -26,13 +25,14 @@ from tracker_diag.errors import require
 from tracker_diag.metrics.series import DIMENSIONS, NAMED_ROWS, PAIRS, Dimension, Pair, Rank
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.tensors.flat import counts_of, observation_of, sums_of
+from tracker_diag.tensors.meeting import Merged, all_there, default_store
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.worker import Writer
 
 INT32_MAX = 2**31 - 1
-WAIT = timedelta(seconds=60)
-"""How long a rank waits for the others; then it goes on alone, for good."""
+WAIT = timedelta(seconds=5)
+"""How long a rank waits for the others, at most; then it goes on by the store, for good."""
 LATE_STEPS = 64
 """Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
 UNSENT_STEPS = 16
@@ -41,27 +41,6 @@ UNSENT_STEPS = 16
 STEP, SECONDS, KNOWN, HAS = range(4)
 """Columns of what each rank gathers: its step, its seconds, whether it knows all names, whether it has a dimension;
 of the last one for each dimension, and after them the sums."""
-
-
-@dataclass(frozen=True)
-class Merged:
-    """One step of all ranks."""
-
-    observed: dict[Pair, Observation]
-    seconds: dict[Rank, float] = field(default_factory=dict[Rank, float])
-    """The time that each rank says it took for itself, by rank and host; of those that say."""
-    missing: dict[Rank, int] | None = None
-    """Steps since a rank was last heard of, by rank and host, without those that are up to date; None where
-    nobody can be missing."""
-    lost: int = 0
-    """Steps of other ranks that were overwritten before they could be read."""
-
-    @property
-    def time_ratio(self) -> float | None:
-        """Slowest rank's seconds over the median rank's, of two ranks the quicker's; None if fewer than two say."""
-        if len(self.seconds) < 2:
-            return None
-        return max(self.seconds.values()) / max(median_low(self.seconds.values()), 1e-9)
 
 
 class Ranks(Protocol):
@@ -99,13 +78,17 @@ class AllReduce:
 
     They run in a process group of their own, so that they never mix with the trainer's. A name of a tool or
     environment that is new to a rank costs one more exchange, once. If a rank falls out of step, or does not come
-    for a minute, the ranks part for good: that is told, and each goes on with its own data.
+    for 5 seconds, the ranks part for good: that is told, and they go on as with `ThroughStore`, in the store by which
+    they found each other. So they do from the start where not all of them make one within 5 seconds.
 
-    Made on every rank at the same time, as a collective itself.
+    Made on every rank at the same time.
 
     Args:
         backend: of the group; gloo works on the host, nccl on the device.
     """
+
+    _made = 0
+    """How many this process has made: they meet by their number."""
 
     def __init__(self, backend: str = "gloo") -> None:
         require("torch", "torch")
@@ -113,30 +96,38 @@ class AllReduce:
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
-        self._group: Any = dist.new_group(backend=backend, timeout=WAIT)
+        self._rank, self._world = dist.get_rank(), dist.get_world_size()
+        self.leads = self._rank == 0
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
-        self._world = dist.get_world_size(self._group)
-        self.leads = dist.get_rank(self._group) == 0
-        self._hosts: list[str] = [""] * self._world
-        dist.all_gather_object(self._hosts, socket.gethostname(), group=self._group)
         self.names = Names()
-        self._together, self._errors = True, list[Exception]()
+        self._errors: list[Exception] = []
+        self._parted: ThroughStore | None = None
+        """By which the ranks go on once they have parted."""
+        AllReduce._made += 1
+        self._name = f"all_reduce/{AllReduce._made}"
+        self._hosts: list[str] = [""] * self._world
+        if not all_there(default_store(self._name), self._rank, self._world, WAIT):
+            self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {WAIT}"))
+            return
+        self._group: Any = dist.new_group(backend=backend, timeout=WAIT)
+        dist.all_gather_object(self._hosts, socket.gethostname(), group=self._group)
 
     def merge(
         self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
     ) -> Merged:
         """The step of all ranks, the same on each of them, to the bit in its counts."""
-        if self._together:
+        if self._parted is None:
             try:
                 return self._merge(step, observed, names, seconds)
             except Exception as error:  # noqa: BLE001  # whatever it was, the next call would not fit the others'
-                self._part(step, error)
-        _adopt(self.names, names.rows)
-        return Merged({pair: one.renamed(names, self.names) for pair, one in observed.items()})
+                through = self._part(step, error)
+        else:
+            through = self._parted
+        return through.merge(step, observed, names, seconds)
 
     def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """The first rank's `message`, on all of them or, if one of them does not come, on none."""
-        if not self._together:
+        if self._parted is not None:
             return None
         everyones: list[Any] = [None] * self._world
         try:
@@ -151,18 +142,22 @@ class AllReduce:
         agreed: Mapping[str, Any] = everyones[0][1]
         return agreed
 
-    def _part(self, step: int, error: Exception) -> None:
-        self._together = False
-        what = f"the ranks part at step {step}, each goes on with its own data: {type(error).__name__}: {error}"
+    def _part(self, step: int, error: Exception) -> "ThroughStore":
+        self._parted = ThroughStore(default_store(f"{self._name}/parted"), self._rank, self._world)
+        self._parted.names = self.names  # what has come so far goes by their rows
+        what = f"the ranks part at step {step}, and go on through a store: {type(error).__name__}: {error}"
         self._errors.append(RuntimeError(what))
+        return self._parted
 
     def errors(self) -> Sequence[Exception]:
-        """That the ranks have parted, once."""
+        """That the ranks have parted, once, and what has failed since."""
         found, self._errors = self._errors, []
-        return found
+        return [*found, *(self._parted.errors() if self._parted else ())]
 
     def close(self) -> None:
-        """Nothing is ever underway."""
+        """Send what is still to be sent."""
+        if self._parted is not None:
+            self._parted.close()
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
         dimensions = {dimension for one in observed.values() for dimension in one.sketches}
@@ -275,7 +270,7 @@ class ThroughStore:
         return Merged(merged, taken, missing, lost)
 
     def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What rank 0 has left at `step`; the others wait for it, a minute at most. Rank 0 waits for nobody."""
+        """What rank 0 has left at `step`; the others wait for it, 5 seconds at most. Rank 0 waits for nobody."""
         key = f"agreed/{step}"
         try:
             if message is None:

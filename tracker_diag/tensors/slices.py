@@ -1,7 +1,8 @@
 """Slices: each model token gets one row of each slicing dimension that is known of it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from tracker_diag.metrics.series import CONTEXT, FIRST, FIXED, NAMED_ROWS, OTHER, Dimension
 from tracker_diag.stats.arrays import Array, RowArray, namespace
 from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.labels import GROUPINGS
 
 
 def size(dimension: Dimension) -> int:
@@ -81,21 +83,52 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
     """
     xp = namespace(batch.model_mask)
     tool = batch.tool_output
-    answered = batch.running_count(tool)
-    begins, unknown = _beginnings(batch)
-    resulted = answered > 0 if begins is None else (answered > 0) | begins
-    after = resulted if batch.after_tool is None else batch.after_tool
+    # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
+    told = Told(
+        batch.running_count(tool) > 0,
+        lambda: _is_late(batch, tool),
+        lambda: batch.running_count(tool & ~before(tool)),
+        *beginnings(batch),
+    )
+    return {
+        dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
+        if xp is np
+        else xp.where(batch.model_mask, row, size(dimension)).to(xp.int32)
+        for dimension, row in rows_told(batch, names, told, lambda values: values).items()
+    }
+
+
+@dataclass(frozen=True)
+class Told:
+    """What masks and trajectories tell of some tokens, each (n,)."""
+
+    answered: Array
+    """Whether a tool has answered in the sequence before."""
+    is_late: Callable[[], Array]
+    """Whether a token is none of the first `FIRST` since then, or since the sequence began."""
+    turns: Callable[[], Array]
+    """How many times tools have answered before."""
+    begins: Array | None
+    """Whether the sequence's prompt ends with a tool result; None where that is so for none."""
+    unknown: Array | None
+    """Whether nobody knows that; None where all is known."""
+
+
+def rows_told(batch: TokenBatch, names: Names, told: Told, of: Callable[[Array], Array]) -> dict[Dimension, Array]:
+    """By dimension the rows of the tokens that `told` is about, and that `of` takes from what a batch has (N,) of."""
+    xp, begins, unknown = namespace(told.answered), told.begins, told.unknown
+    resulted = told.answered if begins is None else told.answered | begins
+    after = resulted if batch.after_tool is None else of(batch.after_tool)
 
     rows: dict[Dimension, Array] = {"context": after * np.int32(1)}
     if batch.after_tool is None:
-        rows["after_tool_k"] = _since_result(batch, tool, resulted)
+        rows["after_tool_k"] = xp.where(resulted, told.is_late() * np.int32(1), 2)
         if unknown is not None:
             rows["context"] = xp.where(unknown & ~resulted, len(CONTEXT), rows["context"])
             rows["after_tool_k"] = xp.where(unknown & ~resulted, size("after_tool_k"), rows["after_tool_k"])
     if batch.after_tool is None and begins is None and unknown is None:
-        # A turn begins with a run of tool tokens; no such run begins a sequence, so none spans two.
-        rows["turn"] = _counted(batch.running_count(tool & ~_before(tool)), "turn")
-    given = batch.labels
+        rows["turn"] = _counted(told.turns(), "turn")
+    given = {name: of(values) for name, values in batch.labels.items() if name not in GROUPINGS}
     if "turn" in given:
         rows["turn"] = _counted(given["turn"], "turn")
     if "policy_lag" in given:
@@ -107,18 +140,13 @@ def label(batch: TokenBatch, names: Names) -> dict[Dimension, Array]:
         below = xp.where(advantage < 0, 1, xp.where(advantage == 0, 2, size("advantage")))
         rows["advantage"] = xp.where(advantage > 0, 0, below)
     if "tool" in given:
-        rows["tool"] = _named(batch, "tool", names)
+        rows["tool"] = _named(batch, "tool", given["tool"], names)
     if "env" in given:
-        rows["env"] = _named(batch, "env", names)
-    return {
-        dimension: xp.where(batch.model_mask, row, size(dimension)).astype(np.int32, copy=False)
-        if xp is np
-        else xp.where(batch.model_mask, row, size(dimension)).to(xp.int32)
-        for dimension, row in rows.items()
-    }
+        rows["env"] = _named(batch, "env", given["env"], names)
+    return rows
 
 
-def _beginnings(batch: TokenBatch) -> tuple[Array | None, Array | None]:
+def beginnings(batch: TokenBatch) -> tuple[Array | None, Array | None]:
     """(N,) which tokens are of sequences whose prompt ends with a tool result, and of which nobody knows.
 
     None where that is the same for all: that no prompt does, and that all is known.
@@ -152,22 +180,21 @@ def _counted(values: Array, dimension: Dimension) -> Array:
     return xp.where(values < 0, last + 1, xp.clip(values, 0, last))
 
 
-def _named(batch: TokenBatch, dimension: Literal["tool", "env"], names: Names) -> Array:
-    codes, known = batch.labels[dimension], batch.names[dimension]
+def _named(batch: TokenBatch, dimension: Literal["tool", "env"], codes: Array, names: Names) -> Array:
+    known = batch.names[dimension]
     table = batch.beside(names.table(dimension, known))
     xp = namespace(codes)
     return table[xp.where(codes < 0, len(known) + 1, xp.clip(codes, 0, len(known)))]
 
 
-def _since_result(batch: TokenBatch, tool: Array, resulted: Array) -> Array:
-    """(N,) 0 on the first `FIRST` model tokens after a tool result, 1 on later ones, 2 before any result."""
-    xp = namespace(tool)
-    at_result = batch.running_max(xp.where(tool, batch.model_count, 0))
-    later = batch.model_count - at_result > FIRST
-    return xp.where(resulted, later * np.int32(1), 2)
+def _is_late(batch: TokenBatch, tool: Array) -> Array:
+    """(N,) False on the first `FIRST` model tokens after a tool result, or of a sequence."""
+    at_result = batch.running_max(namespace(tool).where(tool, batch.model_count, 0))
+    late: Array = batch.model_count - at_result > FIRST
+    return late
 
 
-def _before(flags: Array) -> Array:
+def before(flags: Array) -> Array:
     """(N,) `flags` of the token before."""
     before = namespace(flags).zeros_like(flags)
     before[1:] = flags[:-1]

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_diag.errors import StateError
-from tracker_diag.stats.arrays import IntArray
 
 _KINDS = {"i": np.int64, "f": np.float64}
 
@@ -30,23 +29,3 @@ def unpack(text: object) -> npt.NDArray[Any]:
         return np.frombuffer(raw, _KINDS[kind]).reshape(sizes).copy()
     except (ValueError, KeyError, zlib.error) as error:
         raise StateError(f"array: {str(text)[:40]!r} given, expected what `pack` makes") from error
-
-
-def sparse(counts: IntArray) -> tuple[IntArray, IntArray]:
-    """Index and value of the cells of `counts`, flattened, that are not 0."""
-    flat = counts.reshape(-1)
-    index = np.flatnonzero(flat != 0)
-    return index, flat[index]
-
-
-def merged(one: tuple[IntArray, IntArray], two: tuple[IntArray, IntArray]) -> tuple[IntArray, IntArray]:
-    """The sum of two arrays of one shape, all three as `sparse` gives them."""
-    index, place = np.unique(np.concatenate((one[0], two[0])), return_inverse=True)
-    counts = np.zeros(len(index), np.int64)
-    np.add.at(counts, place, np.concatenate((one[1], two[1])))
-    return index, counts
-
-
-def add_sparse(into: IntArray, cells: tuple[IntArray, IntArray], sign: int = 1) -> None:
-    """Add `cells` of `sparse` to `into`, in place; each index occurs once."""
-    into.reshape(-1)[cells[0]] += sign * cells[1]

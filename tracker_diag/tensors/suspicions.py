@@ -9,7 +9,7 @@ from tracker_diag.metrics.reasons import SAY_TURN
 from tracker_diag.metrics.series import CONTEXT, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array
 from tracker_diag.tensors.batch import Tensors, TokenBatch
-from tracker_diag.tensors.observation import GROUPS, Observation
+from tracker_diag.tensors.observation import Observation
 
 GAPS = (
     "response_mask has gaps, and no model_mask was given: the gaps are taken for tool output, and what follows them "
@@ -28,7 +28,7 @@ def suspicions(given: Tensors, batch: TokenBatch, rows: Mapping[Dimension, Array
 
     Args:
         given: the tensors as they came.
-        rows: (N,) row of each token by dimension, as `label` gives it.
+        rows: by dimension the row of each token, or of each model token, as `label` gives it.
     """
     if "response_mask" in given and not {"model_mask", "after_tool"} & {*given} and (rows["context"] == 1).any():
         yield GAPS
@@ -223,7 +223,7 @@ class Silence:
             return None
         self._promised = {pair: how for pair, how in self._promised.items() if pair not in observed}
         self._signal |= any(one.signal for one in observed.values())
-        tools = any(one.sketches["context"].counts[GROUPS : 2 * GROUPS].any() for one in observed.values())
+        tools = any(one.after_tool for one in observed.values())
         self._with_tools |= tools
         self._without_tools = 0 if tools else self._without_tools + 1
         if not self._with_tools or self._without_tools < NO_TOOLS or "tools" not in self._unsaid:

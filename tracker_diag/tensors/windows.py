@@ -12,6 +12,7 @@ from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Float64Array, IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
+from tracker_diag.stats.cells import Cells, add_sparse, merged, sparse
 from tracker_diag.stats.histogram import BINS
 from tracker_diag.stats.once import once
 from tracker_diag.stats.tails import SliceWindow, cells_have_signal
@@ -19,7 +20,7 @@ from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors.fresh import Fresh, FreshCells
 from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.state import add_sparse, merged, pack, sparse, unpack
+from tracker_diag.tensors.state import pack, unpack
 
 _APART: dict[str, tuple[Dimension, ...]] = {
     "text_only": ("context", "tool", "after_tool_k", "turn"),
@@ -32,8 +33,8 @@ _APART: dict[str, tuple[Dimension, ...]] = {
 class _Step:
     """One step of the window; of its counts the cells that are not 0, since most are."""
 
-    cells: dict[Dimension, tuple[IntArray, IntArray]]
-    of_sequences: tuple[IntArray, IntArray]
+    cells: dict[Dimension, Cells]
+    of_sequences: Cells
     floats: list[Float64Array]
     """Those of `Observation.floats`."""
 
@@ -42,12 +43,17 @@ class _Step:
         """Whether any ratio differs from 1 by more than float noise."""
         return cells_have_signal(self.cells["context"][0])
 
+    @once
+    def by_slice(self) -> Cells:
+        """The cells of `context` without its groups; an index occurs once for each group that has it."""
+        index, count = self.cells["context"]
+        row, rest = np.divmod(index, 2 * BINS)
+        return row // GROUPS * (2 * BINS) + rest, count
+
     @classmethod
     def of(cls, observed: Observation) -> "_Step":
-        cells: dict[Dimension, tuple[IntArray, IntArray]] = {
-            dimension: sparse(counted.counts) for dimension, counted in observed.sketches.items()
-        }
-        return cls(cells, sparse(observed.sequence_sketch.counts), observed.floats())
+        cells: dict[Dimension, Cells] = {name: counted.cells for name, counted in observed.sketches.items()}
+        return cls(cells, observed.sequence_sketch.cells, observed.floats())
 
     def __add__(self, other: "_Step") -> "_Step":
         cells = dict(self.cells)
@@ -79,6 +85,8 @@ class PairWindow:
         """Merge of the reference period, which begins `burn_in` steps after the pair's first signal and lasts
         until it has `baseline` steps and the tokens that a p99 needs."""
         self._of_sequences = np.zeros((len(SEQUENCE_ROWS), 2, BINS), np.int64)
+        self._by_slice = np.zeros((len(ROWS), 2, BINS), np.int64)
+        """Of `context` in `total`, all groups together."""
         self._context: dict[str, SliceWindow] = {}
         """Of `context`, while no step comes."""
         self._then: list[IntArray] = []
@@ -93,6 +101,7 @@ class PairWindow:
             for dimension, cells in oldest.cells.items():
                 add_sparse(self.total[dimension], cells, -1)
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
+            np.subtract.at(self._by_slice.reshape(-1), *oldest.by_slice)
         step = _Step.of(observed)
         self._recent.append(step)
         for one in self._all_fresh:
@@ -121,6 +130,7 @@ class PairWindow:
         self._context = {}
         _add(self.total, step.cells)
         add_sparse(self._of_sequences, step.of_sequences)
+        np.add.at(self._by_slice.reshape(-1), *step.by_slice)
         self._fresh.add(step.cells["context"])
         for dimension in CELLS:
             if dimension in step.cells:
@@ -140,7 +150,7 @@ class PairWindow:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
         self._recent.clear()
         self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
-        self._of_sequences[:] = 0
+        self._of_sequences[:], self._by_slice[:] = 0, 0
         for one in self._all_fresh:
             one.clear()
         self.baseline, self._then, self._reference_steps, self._reference_tokens = {}, [], 0, 0
@@ -200,8 +210,9 @@ class PairWindow:
     @property
     def unknown(self) -> SliceWindow | None:
         """The window of the tokens whose context is unknown; None where there are none."""
-        if not self.total or not (counts := self.total["context"][-GROUPS:]).any():
+        if not self.total or not self._by_slice[-1].any():
             return None
+        counts = self.total["context"][-GROUPS:]
         then = self.baseline["context"][-GROUPS:].sum(axis=0) if self.baseline else None
         return SliceWindow(counts, reference=then, from_numerator=self._pair == "reference", clip=self._clip)
 
@@ -211,10 +222,11 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        applied = sum((step.floats[2] for step in self._recent), np.zeros(1))
+        reached = np.add.reduce([step.floats[2] for step in self._recent])
+        applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
-        counts = groups.sum(axis=1)
+        counts = self._by_slice.copy()
         if self.baseline and not self._then:
             then = self.baseline["context"].reshape(len(ROWS), -1, BINS).sum(axis=1)
             self._then = [*then[: len(CONTEXT)], then.sum(axis=0)]
@@ -224,7 +236,9 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
-                applied[i] if i < len(CONTEXT) else applied.sum(axis=0),
+                applied[i] if i < len(CONTEXT) else whole[:5],
+                update[i] if i < len(CONTEXT) else whole[5:],
+                whole[5:],
                 self._then[i] if self._then else None,
                 self._pair == "reference",
                 self._clip,
@@ -252,7 +266,7 @@ class PairWindow:
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
-        self._of_sequences[:] = 0
+        self._of_sequences[:], self._by_slice[:] = 0, 0
         for step in self._recent:
             self._count(step)
         _add(self.baseline, _by_dimension(state["baseline"]))
@@ -272,7 +286,7 @@ def _asks(only: Collection[str] | None, dimension: Dimension) -> bool:
     return only is None or any(name.startswith(f"{dimension}:") for name in only)
 
 
-def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, tuple[IntArray, IntArray]]) -> None:
+def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, Cells]) -> None:
     for dimension, part in cells.items():
         if dimension not in into:
             into[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
@@ -292,13 +306,13 @@ def _step_of(state: Mapping[str, Any]) -> _Step:
     return _Step(_by_dimension(state["cells"]), _cells(state["of_sequences"], len(SEQUENCE_ROWS)), floats)
 
 
-def _by_dimension(packed: Mapping[str, Sequence[object]]) -> dict[Dimension, tuple[IntArray, IntArray]]:
+def _by_dimension(packed: Mapping[str, Sequence[object]]) -> dict[Dimension, Cells]:
     if unknown := sorted(set(packed) - set(DIMENSIONS)):
         raise StateError(f"dimension: {unknown[0]!r} given, expected one of {', '.join(DIMENSIONS)}")
     return {name: _cells(packed[name], rows_of(name)) for name in DIMENSIONS if name in packed}
 
 
-def _cells(packed: Sequence[object], rows: int) -> tuple[IntArray, IntArray]:
+def _cells(packed: Sequence[object], rows: int) -> Cells:
     index, count = (unpack(part) for part in packed)
     if index.shape != count.shape or (len(index) and (index.min() < 0 or index.max() >= rows * 2 * BINS)):
         raise StateError(f"cells: {len(index)} of {rows} rows given, expected indices within them")

@@ -100,6 +100,11 @@ class WorstTokens:
         self.given_ids = False
         """Whether the last batch that was looked at had token ids."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether there is any place to look at."""
+        return bool(self._limits)
+
     def look_at(self, limits: Mapping[Place, float]) -> None:
         """From now on look at these places, each with the |log-ratio| beyond which its tail begins."""
         self._limits = limits

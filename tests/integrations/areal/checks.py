@@ -10,11 +10,12 @@ import pytest
 import torch
 import tracker_diag_areal
 import wandb
-from areal.api import FinetuneSpec
-from areal.api.cli_args import GRPOConfig, PPOActorConfig, StatsLoggerConfig, WandBConfig
+from areal.api import FinetuneSpec, StepInfo
+from areal.api.cli_args import GRPOConfig, PPOActorConfig, RecoverConfig, StatsLoggerConfig, WandBConfig
 from areal.trainer.ppo import actor as ppo
-from areal.utils import stats_tracker
+from areal.utils import environ, stats_tracker
 from areal.utils.data import pack_tensor_dict
+from areal.utils.recover import RecoverHandler
 from areal.utils.stats_logger import StatsLogger
 
 from tracker_diag import Monitor
@@ -87,7 +88,11 @@ def a_trainer(curves=None, **wandb):
     config = GRPOConfig(experiment_name="agent", trial_name="run", stats_logger=stats)
     config.actor.eps_clip, config.actor.eps_clip_higher = 0.1, 0.3
     spec = FinetuneSpec(total_train_epochs=1, dataset_size=100, train_batch_size=1)
-    return SimpleNamespace(config=config, stats_logger=StatsLogger(config, spec))
+    recover = RecoverConfig(experiment_name="agent", trial_name="run", fileroot=here, mode="on", freq_steps=2)
+    return SimpleNamespace(
+        config=config, stats_logger=StatsLogger(config, spec), recover_handler=RecoverHandler(recover, spec),
+        recover_info=None,
+    )  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -222,7 +227,67 @@ def test_an_areal_that_has_changed_is_told_and_training_goes_on(monkeypatch, tol
     trainer = a_trainer(mode="disabled")
     tracker_diag_areal.attach(trainer, monitor=Monitor()).close()
     assert ["takes no input_data" in message for message in told] == [True]
-    assert "commit" not in vars(trainer.stats_logger)
+    assert "commit" in vars(trainer.stats_logger)  # which is as it was
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        ("trainer", "stats_logger"), ("trainer", "recover_handler"), ("trainer", "recover_info"), ("logger", "commit"),
+        ("logger", "close"), ("ppo", "grpo_loss_fn"), ("environ", "is_single_controller"), ("handler", "dump"),
+        ("config", "actor"), (None, "areal.trainer.ppo.actor"),
+    ],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_once_and_training_goes_on(without, told, rng, owner, name):
+    trainer = a_trainer(mode="disabled")
+    owners = {"trainer": trainer, "logger": StatsLogger, "ppo": ppo, "environ": environ, "handler": RecoverHandler,
+              "config": trainer.config, None: None}  # fmt: skip
+    given = None if owner == "config" else Monitor()
+    monitor = without(owners[owner], name, lambda: tracker_diag_areal.attach(trainer, monitor=given))
+    stats = one_step(an_actor(), made(rng))
+    trainer.stats_logger.commit(0, 0, 0, stats)
+    trainer.stats_logger.close()
+    without.told_once(told)
+    assert monitor.step == (None if name in {"stats_logger", "commit", "close"} else 0)
+    assert given is None or monitor.failures == []
+    monitor.close()
+    if hasattr(ppo.grpo_loss_fn, "__wrapped__"):  # of a trainer whose end was not heard
+        ppo.grpo_loss_fn = ppo.grpo_loss_fn.__wrapped__
+
+
+def test_a_training_that_is_recovered_goes_on_with_the_state_beside_its_checkpoint(monkeypatch, told):
+    monkeypatch.setattr(RecoverHandler, "_save_checkpoint", lambda self, *given, **named: None)
+    monkeypatch.setattr(RecoverHandler, "_load_checkpoint", lambda self, *given, **named: None)
+    parts = {name: SimpleNamespace(state_dict=dict, load_state_dict=lambda state: None)
+             for name in ("saver", "evaluator", "dataloader")}  # fmt: skip
+
+    def begin(monitor):
+        trainer = a_trainer(mode="disabled")
+        handler = trainer.recover_handler
+        monkeypatch.setattr(handler, "_is_gateway_train_controller", lambda engine: False, raising=False)
+        trainer.recover_info = handler.load(None, stats_logger=trainer.stats_logger, **parts)
+        tracker_diag_areal.attach(trainer, monitor=monitor)
+        return trainer
+
+    first = Monitor()
+    trainer = begin(first)
+    assert first.state_dict()["rows"] == 100
+    for step in range(4):
+        info = StepInfo(epoch=0, epoch_step=step, global_step=step, steps_per_epoch=100)
+        trainer.recover_handler.dump(None, info, stats_logger=trainer.stats_logger, **parts)
+        trainer.stats_logger.commit(0, step, step, {"ppo_actor/task_reward/avg": 0.5})
+    trainer.stats_logger.close()
+    again = Monitor()
+    trainer = begin(again)
+    assert again.step == trainer.recover_info.last_step_info.global_step == 3
+    assert not [one for one in told if "begin anew" in one]
+    trainer.stats_logger.close()
+    (kept,) = Path.cwd().rglob("tracker_diag_0.json")
+    kept.unlink()
+    anew = Monitor()
+    begin(anew).stats_logger.close()
+    assert anew.step is None
+    assert len([one for one in told if "begin anew" in one]) == 1
 
 
 @pytest.mark.matrix("areal", "real modules, made tensors")

@@ -79,6 +79,24 @@ def compute_and_apply_seq_logprob_error_masking(train_data, rewards, seq_logprob
     return {"num_masked_seqs": 0}
 
 
+class CheckpointManager:
+    """nemo_rl/utils/checkpoint.py: a folder gets its name when all is in it."""
+
+    def __init__(self, folder):
+        self.checkpoint_dir = folder
+
+    def init_tmp_checkpoint(self, step, training_info, run_config=None):
+        made = self.checkpoint_dir / f"tmp_step_{step}"
+        made.mkdir(parents=True)
+        return made
+
+    def _rename_checkpoint(self, checkpoint_path):
+        checkpoint_path.rename(checkpoint_path.with_name(checkpoint_path.name.removeprefix("tmp_")))
+
+    def finalize_checkpoint(self, checkpoint_path):
+        self._rename_checkpoint(checkpoint_path)
+
+
 @pytest.fixture
 def nemo(monkeypatch):
     def module(name, **contents):
@@ -92,6 +110,7 @@ def nemo(monkeypatch):
     function = {integration.FUNCTION: compute_and_apply_seq_logprob_error_masking}
     return SimpleNamespace(
         logger=module("nemo_rl.utils.logger", LoggerInterface=LoggerInterface),
+        checkpoint=module("nemo_rl.utils.checkpoint", CheckpointManager=type("Manager", (CheckpointManager,), {})),
         grpo=module("nemo_rl.algorithms.grpo", **function),
         sync=module("nemo_rl.algorithms.grpo_sync", **function),
     )
@@ -198,7 +217,7 @@ def test_settings_reach_the_monitor_and_a_run_without_signal_is_told(nemo, caplo
     assert "Set force_on_policy_ratio=false" in caplog.text
 
 
-def test_a_changed_function_is_told_and_nothing_is_hooked(nemo, caplog):
+def test_a_changed_function_is_told_and_no_ratio_is_seen(nemo, caplog):
     def changed(batch, rewards, seq_logprob_error_threshold):
         return {}
 
@@ -208,7 +227,58 @@ def test_a_changed_function_is_told_and_nothing_is_hooked(nemo, caplog):
     assert "takes no train_data" in caplog.text
     assert getattr(nemo.sync, integration.FUNCTION) is changed
     assert getattr(nemo.grpo, integration.FUNCTION) is compute_and_apply_seq_logprob_error_masking
-    assert len(logger.loggers) == 1
+    assert len(logger.loggers) == 2  # and metrics are heard
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (None, "nemo_rl.algorithms.grpo"), (None, "nemo_rl.utils.logger"), (None, "nemo_rl.utils.checkpoint"),
+        ("grpo", integration.FUNCTION), ("logger", "LoggerInterface"), ("checkpoint", "CheckpointManager"),
+        ("manager", "init_tmp_checkpoint"), ("manager", "_rename_checkpoint"),
+    ],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_once_and_training_goes_on(nemo, caplog, place, name, without):
+    logger, monitor = Logger(), Monitor()
+    nemo.manager = CheckpointManager
+    nemo.checkpoint.CheckpointManager = CheckpointManager
+    own = None if place is None else getattr(nemo, place)
+    without(own, name, lambda: integration.attach(logger, Config(), monitor=monitor))
+    step(nemo.grpo, logger, 0)
+    logger.finish()
+    without.told_once(caplog.messages)
+    assert len(logger.loggers[-1].told) == 4
+    assert monitor.step == (None if "ogger" in name else 1)
+
+
+def test_settings_that_cannot_be_read_are_told_once(nemo, caplog, without):
+    integration.attach(Logger(), SimpleNamespace())
+    assert "the run's settings are not known" in without.told_once(caplog.messages)
+
+
+def resumable(folder, steps=200):
+    settings = Config().model_dump()
+    return settings | {"checkpointing": {"checkpoint_dir": str(folder)}, "grpo": {"max_num_steps": steps}}
+
+
+def test_a_run_goes_on_with_the_state_in_its_latest_checkpoint(nemo, tmp_path, caplog):
+    logger, first = Logger(), Monitor()
+    integration.attach(logger, resumable(tmp_path), monitor=first)
+    manager = nemo.checkpoint.CheckpointManager(tmp_path)
+    for number in range(12):
+        if number in (8, 10):
+            manager.finalize_checkpoint(manager.init_tmp_checkpoint(number + 1, {}))
+        step(nemo.grpo, logger, number)
+    second = Monitor()
+    integration.attach(Logger(), resumable(tmp_path), monitor=second)
+    assert second.step == 11  # with the row that was logged after the checkpoint
+    assert (first.state_dict()["rows"], second.state_dict()["rows"]) == (200, 200)
+    assert "begin anew" not in caplog.text
+    (tmp_path / "step_11" / "tracker_diag_0.json").unlink()
+    third = Monitor()
+    integration.attach(Logger(), resumable(tmp_path), monitor=third)
+    assert third.step is None
+    assert sum("begin anew" in one for one in caplog.messages) == 1
 
 
 def test_a_changed_interface_is_told(nemo, caplog):

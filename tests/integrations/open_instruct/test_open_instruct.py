@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -49,12 +50,27 @@ FUNCTIONS = [
 ]
 
 
+class Engine:
+    """deepspeed/runtime/engine.py: a folder by its tag."""
+
+    global_steps = 7
+
+    def save_checkpoint(self, save_dir, tag=None, client_state={}, save_latest=True):  # noqa: B006  # its signature
+        (Path(save_dir) / (tag or f"global_step{self.global_steps}")).mkdir(parents=True, exist_ok=True)
+
+    def load_checkpoint(self, load_dir, tag=None):
+        return str(Path(load_dir) / f"global_step{self.global_steps}" / "mp_rank_00_model_states.pt"), {}
+
+
 @pytest.fixture
 def utils(monkeypatch):
     module = ModuleType("open_instruct.grpo_utils")
     vars(module).update({function.__name__: function for function in FUNCTIONS})
     monkeypatch.setitem(sys.modules, "open_instruct", ModuleType("open_instruct"))
     monkeypatch.setitem(sys.modules, "open_instruct.grpo_utils", module)
+    deepspeed = ModuleType("deepspeed")
+    deepspeed.DeepSpeedEngine = type("DeepSpeedEngine", (Engine,), {})
+    monkeypatch.setitem(sys.modules, "deepspeed", deepspeed)
     return module
 
 
@@ -177,6 +193,35 @@ def test_a_changed_function_is_told_and_nothing_is_hooked(utils, caplog):
     assert "takes no new_logprobs, advantages, ref_logprobs, rho_weights" in caplog.text
     assert utils.forward_for_logprobs is forward_for_logprobs
     assert utils.compute_rho_correction is compute_rho_correction
+
+
+@pytest.mark.parametrize("name", [*(f.__name__ for f in FUNCTIONS), "deepspeed", "DeepSpeedEngine"])
+def test_whatever_is_gone_is_told_once_and_training_goes_on(utils, caplog, name, without):
+    monitor = Monitor()
+    owner = None if name == "deepspeed" else sys.modules["deepspeed"] if name == "DeepSpeedEngine" else utils
+    without(owner, name, lambda: integration.attach(monitor=monitor))
+    step(utils, config(), 0)
+    without.told_once(caplog.messages)
+    assert monitor.step == (0 if "eep" in name else None)
+
+
+def test_a_learner_goes_on_with_the_state_in_deepspeeds_checkpoint(utils, tmp_path, caplog):
+    monitor = Monitor()
+    integration.attach(monitor=monitor)
+    engine = sys.modules["deepspeed"].DeepSpeedEngine()
+    for number in range(8):
+        step(utils, config(num_training_steps=200), number)
+        if number == 6:
+            engine.save_checkpoint(str(tmp_path), client_state={})
+    assert monitor.state_dict()["rows"] == 200
+    for kept in (True, False):
+        again = Monitor()
+        integration.attach(monitor=again)
+        engine.load_checkpoint(str(tmp_path))
+        step(utils, config(), 8)
+        assert again.step == (7 if kept else 0)  # 0 to 6 are in the state
+        assert ("begin anew" in caplog.text) == (not kept)
+        (tmp_path / "global_step7" / "tracker_diag_0.json").unlink(missing_ok=True)
 
 
 def test_without_open_instruct_what_needs_it_asks_for_it():

@@ -32,7 +32,8 @@ FLAGS = {
     "actor.num_gpus_per_node": 1, "algo.advantage.estimator": "group_norm", "algo.advantage.gamma": 1.0,
     "algo.advantage.lambd": 1.0, "algo.advantage.is_correction_level": "token", "algo.advantage.no_std_norm": False,
     "algo.kl.target": None, "algo.kl.init_coef": 0.01, "algo.kl.use_loss": True, "algo.kl.estimator": "k1",
-    "ckpt.save_steps": float("inf"), "critic.freezing_steps": -1, "ds.enable_sleep": False, "ds.ring_attn_size": 1,
+    "ckpt.save_steps": float("inf"), "ckpt.path": "ckpt", "ckpt.load_enable": False,
+    "critic.freezing_steps": -1, "ds.enable_sleep": False, "ds.ring_attn_size": 1,
     "ds.tensor_parallel_size": 1, "logger.wandb.key": None, "logger.wandb.org": None, "logger.wandb.project": "agent",
     "logger.wandb.group": None, "logger.wandb.run_name": "run", "logger.tensorboard_dir": None,
     "logger.logging_steps": 1, "reward.clip_range": (-10, 10), "reward.overlong_buffer_len": None,
@@ -203,7 +204,72 @@ def test_an_openrlhf_that_has_changed_is_told_and_training_goes_on(a_trainer, wa
     trainer.save_logs_and_checkpoints = lambda step: None
     tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
     assert "takes no global_step, logs_dict" in caplog.text
-    assert "make_experience_batch" not in vars(trainer.experience_maker)
+    assert "save_logs_and_checkpoints" in vars(trainer)
+    assert "make_experience_batch" in vars(trainer.experience_maker)  # which is as it was
+
+
+def test_a_training_that_is_resumed_goes_on_with_the_state_beside_the_checkpoint(a_trainer, rng, tmp_path, caplog):
+    flags = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 2, "ckpt.load_enable": True}
+
+    def begin(done, monitor):
+        """`init_checkpoint_states`, as `fit` calls it; what the actors have saved is in `done`."""
+        trainer = a_trainer(**flags)
+        trainer.max_steps = 90
+        group, states = trainer.actor_model_group, {"global_step": done, "episode": 0}
+        run = group.async_run_method
+        group.async_run_method = lambda method_name, **given: (
+            [states] if method_name == "get_checkpoint_states" else run(method_name, **given)
+        )
+        tracker_diag_openrlhf.attach(trainer, monitor=monitor)
+        assert trainer.init_checkpoint_states()["global_step"] == done
+        return trainer
+
+    first = Monitor()
+    trainer = begin(0, first)
+    assert first.state_dict()["rows"] == 90
+    for step in range(1, 4):
+        (tmp_path / "_actor" / "global_step2").mkdir(parents=True, exist_ok=True)  # by the actors, of the same disk
+        one_step(trainer, step, samples(rng))
+    again = Monitor()
+    begin(2, again)
+    assert again.step == 2
+    assert "run begin anew" not in caplog.text
+    (tmp_path / "_actor" / "global_step2" / "tracker_diag_0.json").unlink()
+    anew = Monitor()
+    begin(2, anew)
+    assert (anew.step, anew.state_dict()["rows"]) == (None, 88)
+    assert caplog.text.count("begin anew") == 1
+
+
+def test_where_the_actors_have_a_disk_of_their_own_no_folder_is_made(a_trainer, watched, rng, tmp_path):
+    trainer = a_trainer(**{"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True})
+    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
+    one_step(trainer, 1, samples(rng))
+    assert list(tmp_path.iterdir()) == []  # else OpenRLHF would take it for a checkpoint of its own
+    assert watched.monitor.failures == []
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        ("trainer", "args"), ("trainer", "wandb_logger"), ("trainer", "tensorboard_logger"),
+        ("trainer", "experience_maker"), ("class", "save_logs_and_checkpoints"), ("class", "init_checkpoint_states"),
+        ("maker", "make_experience_batch"), ("args", "ckpt"), ("actor", "eps_clip_low_high"),
+    ],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_and_training_goes_on(a_trainer, rng, caplog, without, gone):
+    trainer, (owner, name) = a_trainer(), gone
+    owners = {"trainer": trainer, "class": BasePPOTrainer, "maker": RemoteExperienceMaker,
+              "args": trainer.args, "actor": trainer.args.actor}  # fmt: skip
+    monitor = without(owners[owner], name, lambda: tracker_diag_openrlhf.attach(trainer))
+    one_step(trainer, 1, samples(rng))
+    told = [one for one in caplog.messages if "than was tested" in one]
+    # Settings are for two parts, and so is the function that logs and saves.
+    assert len(told) == len({*told}) == (2 if name in {"args", "save_logs_and_checkpoints"} else 1)
+    heard = name not in {"wandb_logger", "tensorboard_logger", "save_logs_and_checkpoints"}
+    assert monitor.step == (1 if heard else None)
+    assert monitor.failures == []
+    monitor.close()
 
 
 def test_what_cannot_be_read_is_counted_and_training_goes_on(a_trainer, watched, rng):
@@ -292,3 +358,55 @@ def own(rows):
     """OpenRLHF's part of the rows, without times."""
     left_out = ("diag/", "_runtime", "_timestamp", "train/timing", "train/generated_samples")
     return [{key: value for key, value in row.items() if not key.startswith(left_out)} for row in rows]
+
+
+def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkeypatch):
+    """OpenRLHF's own loss in the loop of its actor's trainer, whose model and optimiser are stand-ins."""
+    import copy
+
+    from openrlhf.trainer.ray import ppo_actor
+    from tracker_diag_openrlhf import workers as of_workers
+
+    from tracker_diag.attach.workers import Recorder, Workers
+
+    kind = ppo_actor.ActorPPOTrainer
+    assert list(inspect.signature(kind.training_step).parameters)[:4] == ["self", "experience", "kl_ctl", "step"]
+    assert list(inspect.signature(kind.ppo_train).parameters)[:1] == ["self"]
+    watched = Monitor([CapturingBackend()])
+    workers = Workers(watched)
+    recorder = Recorder(0, 1, workers.receive)
+    monkeypatch.setattr(of_workers, "RECORDER", recorder)
+    loss = ppo_actor.PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2)
+    rng, mask = np.random.default_rng(0), torch.ones(ROWS, RESPONSE, dtype=torch.int64)
+    mask[: ROWS // 2, 8:12] = 0
+    old = torch.tensor(rng.uniform(-3, -0.1, mask.shape), dtype=torch.float32)
+
+    def step(self, experience, kl_ctl, step, loss_batch_info=None):
+        new = (old + 0.1 * step).requires_grad_()
+        found, *_ = loss(new, old, torch.ones_like(old), action_mask=mask)
+        found.backward()
+        return found.item(), new.grad
+
+    def train(self, kl_ctl):
+        return [self.training_step(None, kl_ctl, at) for at in range(4)]
+
+    forward = inspect.unwrap(ppo_actor.PolicyLoss.forward)  # another test may have had `install` put the hooks on
+    monkeypatch.setattr(ppo_actor.PolicyLoss, "forward", forward)
+    monkeypatch.setattr(kind, "training_step", step)
+    monkeypatch.setattr(kind, "ppo_train", train)
+    trainer = object.__new__(kind)
+    trainer.args = SimpleNamespace(train=SimpleNamespace(dynamic_batch_enable=False))
+    trainer.strategy = SimpleNamespace(accumulated_gradient=2, ring_attn_size=1, ds_tensor_parallel_size=1)
+    alone = copy.deepcopy(trainer.ppo_train(0.0))
+    of_workers.put(ppo_actor)
+    ours = trainer.ppo_train(0.0)
+    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(alone, ours, strict=True))
+    recorder.close(60)
+    workers.take_in()
+    watched.log({}, 1)
+    table = watched.slices_table()
+    at = table.columns.index
+    counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    assert counts["all"] == 2 * int(mask.sum())  # of two updates the second, of two micro-batches
+    assert counts["post_tool"] == 2 * ROWS // 2 * (RESPONSE - 12)
+    assert watched.health["rank_errors"] == 0

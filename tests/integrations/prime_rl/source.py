@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import released
 
@@ -32,7 +33,7 @@ def sequence(rng, step):
     return mask, new, new - rng.normal(0, spread)
 
 
-def train(config, log):
+def train(config, log, load=lambda made: None):
     """prime-rl's `compute_loss` with the loss that `config` names, as its trainer calls it; a digest of gradients."""
     from prime_rl.trainer.rl import loss
 
@@ -42,6 +43,7 @@ def train(config, log):
     rng = np.random.default_rng(3)
     for step in range(STEPS):
         made = [sequence(rng, step) for _ in range(SEQUENCES)]
+        load(made)
         leaves = [torch.from_numpy(new).float().requires_grad_() for _, new, _ in made]
         given = {
             "trainer_logprobs": leaves,
@@ -60,6 +62,35 @@ def train(config, log):
     return seen.hexdigest()
 
 
+class Received:
+    """A micro-batch as the orchestrator sends it: all sequences of a step in one."""
+
+    def __init__(self, made):
+        self.input_ids = [*range(6), *[40] * (WIDTH - 6)] * len(made)
+        self.position_ids = [*range(WIDTH)] * len(made)
+        self.loss_mask = [bool(one) for mask, *_ in made for one in mask]
+        self.inference_logprobs = [float(one) for *_, old in made for one in old]
+        self.advantages = self.temperatures = [1.0] * len(self.input_ids)
+        self.env_names, self.sequence_lengths = ["shop"] * len(self.input_ids), [WIDTH] * len(made)
+        self.seq_lens, self.lora_num_tokens = self.sequence_lengths, [len(self.input_ids)]
+
+    def __getattr__(self, name):
+        return None  # what such a batch need not have
+
+
+def loader():
+    """prime-rl's own, over what comes from an orchestrator: gives the function that has it make the step's batch."""
+    from prime_rl.trainer.rl.data import DataLoader
+
+    one = object.__new__(DataLoader)
+
+    def load(made):
+        one.receiver = SimpleNamespace(receive=lambda: [Received(made)])
+        one.get_batch()
+
+    return load
+
+
 def monitors():
     """prime-rl's own, set up by its own function: how to log to them, and how to end them."""
     if MONITORS:
@@ -72,6 +103,7 @@ def monitors():
 
 
 def main():
+    load = loader()  # prime-rl imports what it is made of before our loss
     import tracker_diag_prime_rl
     from prime_rl.configs.trainer import CustomLossConfig, DefaultLossConfig
 
@@ -81,16 +113,19 @@ def main():
 
         mlflow.start_run()
     log, end = monitors()
-    hooked = train(CustomLossConfig(import_path="tracker_diag_prime_rl.loss"), log)
+    hooked = train(CustomLossConfig(import_path="tracker_diag_prime_rl.loss"), log, load)
     (watch,) = tracker_diag_prime_rl._process
     monitor = watch._monitor
+    known = {row[1] for row in monitor.slices_table().rows}
+    assert {"text_only", "post_tool"} <= known, known
     end()
     log_module = "prime_rl.monitors" if MONITORS else "prime_rl.utils.monitor"
+    loss_modules = ["prime_rl.trainer.rl.loss", "prime_rl.trainer.rl.data", "prime_rl.configs.trainer"]
     found = {
         "steps": monitor.summary().steps,
         "same": plain == hooked,
         "failures": [str(one) for one in monitor.failures],
-        "ran": released.ran(sys.argv[1], ["prime_rl.trainer.rl.loss", "prime_rl.configs.trainer", log_module]),
+        "ran": released.ran(sys.argv[1], [*loss_modules, log_module]),
     }  # fmt: skip
     Path(sys.argv[2]).write_text(json.dumps(found))
 

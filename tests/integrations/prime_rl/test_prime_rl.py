@@ -236,6 +236,37 @@ def default_loss_fn(inputs, loss_config):
     return SimpleNamespace(loss=loss, metrics={})
 
 
+# src/prime_rl/trainer/rl/data.py (DataLoader.get_batch, TensorMicroBatch), src/prime_rl/trainer/ckpt.py.
+class DataLoader:
+    def get_batch(self):
+        return self.batches
+
+
+class CheckpointManager:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def get_ckpt_path(self, step):
+        return self.folder / f"step_{step}" / "trainer"
+
+    def save(self, step, model, optimizers, scheduler, progress, dataloader=None):  # noqa: PLR0917
+        self.get_ckpt_path(step).mkdir(parents=True)
+
+    def load(self, step, model, optimizers, scheduler, progress, dataloader=None, path=None): ...  # noqa: PLR0917
+
+
+TASK, TURN, RESULT = [5, 6, 7, 8, 9, 10], [20] * 12, [30] * 6
+"""A prompt, and what follows it in `rollout`: with both, the prompt of another sample of it."""
+
+
+def micro_batch(prompts):
+    """Sequences of WIDTH tokens, packed as prime-rl packs them; each is trained on after its prompt."""
+    ids = [[*prompt, *[40] * (WIDTH - len(prompt))] for prompt in prompts]
+    mask = [[False] * len(prompt) + [True] * (WIDTH - len(prompt)) for prompt in prompts]
+    packed = {"input_ids": torch.tensor(ids).reshape(1, -1), "loss_mask": torch.tensor(mask).reshape(1, -1)}
+    return packed | {"sequence_lengths": [WIDTH] * len(prompts)}
+
+
 @pytest.fixture
 def prime_rl(monkeypatch):
     def module(name, **contents):
@@ -249,7 +280,18 @@ def prime_rl(monkeypatch):
     module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
     module("prime_rl.trainer.rl.loss", default_loss_fn=default_loss_fn)
     monkeypatch.setattr(integration, "_process", [])
+    monkeypatch.setattr(integration, "_trainer", integration._Trainer())
+    module("prime_rl.trainer.rl.data", DataLoader=type("DataLoader", (DataLoader,), {}))
+    module("prime_rl.trainer.ckpt", CheckpointManager=type("CheckpointManager", (CheckpointManager,), {}))
+    integration._trainer.look()  # as when prime-rl imports our loss
     return module("prime_rl.monitors", Monitor=Base, MONITORS=[])
+
+
+def load(prompts=4 * [TASK]):
+    """The loader gives the next step's samples."""
+    loader = sys.modules["prime_rl.trainer.rl.data"].DataLoader()
+    loader.batches = [micro_batch(prompts[:2]), micro_batch(prompts[2:])]
+    assert loader.get_batch() is loader.batches
 
 
 # Signatures as in v0.6.0, v0.7.0 and v0.8.0: src/prime_rl/utils/monitor/__init__.py (get_monitor), .../base.py; the
@@ -287,6 +329,7 @@ def train_released(released, rng, steps):
     """As src/prime_rl/trainer/rl/train.py of v0.8.0."""
     losses = []
     for step in range(steps):
+        load()
         losses += [sequence(rng, number) for number in range(4)]
         for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
             if released.monitor is not None:
@@ -320,7 +363,7 @@ def sequence(rng, number):
     return out.loss.item()
 
 
-def train(prime_rl, rng, steps):
+def train(prime_rl, rng, steps, prompts=4 * [TASK]):
     """As src/prime_rl/trainer/rl/train.py: losses of a step's sequences, then several calls of one step."""
 
     async def each(call):
@@ -329,6 +372,7 @@ def train(prime_rl, rng, steps):
 
     losses = []
     for step in range(steps):
+        load(prompts)
         losses += [sequence(rng, number) for number in range(4)]
         for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
             asyncio.run(each(lambda one, step=step, metrics=metrics: one.log(metrics, step=step)))
@@ -346,9 +390,94 @@ def test_in_the_process_rank_0_sees_its_sequences_and_metrics(prime_rl, rng):
     assert told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
     assert told[-1] == "finalized"
     assert monitor.summary().steps == 12
-    assert dict(monitor.health) == {} or not +monitor.health
+    assert not +monitor.health
     assert counts(monitor)["text_only"] == 8 * 4 * 12  # the window's eight steps
     assert counts(monitor)["post_tool"] == 8 * 4 * 14
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_on_one_rank_alone(
+    prime_rl, rng, monkeypatch, ranks
+):
+    monkeypatch.setenv("WORLD_SIZE", ranks)
+    prime_rl.MONITORS.append(Wandb([]))
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    other = [5, 6, 8]
+    train(prime_rl, rng, 8, [TASK, [*TASK, *TURN, *RESULT], other, other])
+    found = counts(monitor)
+    assert found["all"] == 8 * 4 * 26
+    # Of the later sample all 26 tokens, of the others the 14 after a gap; what another rank has is unknown.
+    assert found["post_tool"] == 8 * (26 + 3 * 14)
+    assert found["text_only"] == (8 * 3 * 12 if ranks == "1" else 0)
+    assert not +monitor.health
+
+
+def test_where_no_rollout_is_in_several_samples_all_is_known_on_every_rank(prime_rl, rng, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    prime_rl.MONITORS.append(Wandb([]))
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    train(prime_rl, rng, 8)
+    assert counts(monitor)["text_only"] == 8 * 4 * 12
+
+
+def test_samples_that_do_not_fit_to_the_losses_are_of_unknown_context_and_it_is_said(prime_rl, rng, caplog):
+    prime_rl.MONITORS.append(Wandb([]))
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    train(prime_rl, rng, 8, 3 * [TASK])  # and four losses
+    found = counts(monitor)
+    assert (found["all"], found["text_only"], found["post_tool"]) == (8 * 4 * 26, 0, 8 * 4 * 14)
+    assert caplog.text.count("nobody has said whether a tool result comes before them") == 1
+
+
+GONE = ["prime_rl.trainer.rl.data", "prime_rl.trainer.ckpt", "DataLoader", "get_batch", "CheckpointManager", "save"]
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_whatever_is_gone_is_told_once_and_training_goes_on(prime_rl, rng, caplog, without, name):
+    data, ckpt = (sys.modules[f"prime_rl.trainer.{one}"] for one in ("rl.data", "ckpt"))
+    owner = {"DataLoader": data, "get_batch": DataLoader, "CheckpointManager": ckpt, "save": CheckpointManager}
+    data.DataLoader, ckpt.CheckpointManager = DataLoader, CheckpointManager
+    integration._trainer.__init__()
+    without(owner.get(name), name, integration._trainer.look)
+    prime_rl.MONITORS.append(Wandb([]))
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    train(prime_rl, rng, 3)
+    if "prime_rl" not in name:  # without one of the two modules it is no trainer's process
+        without.told_once(caplog.messages)
+    assert monitor.summary().steps == 3
+    assert counts(monitor)["post_tool"] == 3 * 4 * 14
+    assert not +monitor.health
+
+
+@pytest.mark.parametrize("when", ["before the step", "after the losses"])
+def test_a_trainer_that_resumes_goes_on_with_the_state_in_its_checkpoint(prime_rl, rng, tmp_path, caplog, when):
+    manager = sys.modules["prime_rl.trainer.ckpt"].CheckpointManager(tmp_path)
+
+    def step(number, save):
+        load()
+        if save and when == "before the step":
+            manager.save(number, None, [], None, None)
+        for at in range(4):
+            sequence(rng, at)
+        if save and when == "after the losses":
+            manager.save(number, None, [], None, None)
+        for one in prime_rl.MONITORS:
+            asyncio.run(one.log({"optim/lr": 1e-5}, step=number))
+
+    def begin():
+        integration._process.clear()
+        prime_rl.MONITORS[:] = [Wandb([])]
+        return integration.attach(monitor=Monitor())
+
+    begin()
+    for number in range(7):
+        step(number, number == 5)
+    manager.load(5, None, [], None, None)
+    assert begin().step == (5 if when == "after the losses" else 4)
+    assert "run begin anew" not in caplog.text
+    (tmp_path / "step_5" / "trainer" / "tracker_diag_0.json").unlink()
+    assert begin().step is None
+    assert caplog.text.count("run begin anew") == 1
 
 
 def test_the_loss_attaches_by_itself_and_is_prime_rls_own(prime_rl, rng):

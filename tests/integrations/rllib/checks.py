@@ -6,9 +6,12 @@ import logging
 
 import mlflow
 import pytest
-from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from torch.utils.tensorboard import SummaryWriter
 from tracker_diag_rllib import DiagnosticsCallback, attach
+
+from tracker_diag import Monitor
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -35,9 +38,9 @@ def config(environments=16, **training):
     )
 
 
-def train(built, iterations):
+def train(built, iterations, **given):
     algorithm = built.build_algo()
-    monitor = attach(algorithm)
+    monitor = attach(algorithm, **given)
     for _ in range(iterations):
         algorithm.train()
     algorithm.stop()
@@ -63,11 +66,11 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
 
 
 @pytest.mark.matrix("ray", "run for real")
-def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_underway(underway, alerted):
-    with underway():
-        monitor = train(config(lr=0.1, clip_param=1000.0), 6)
+def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_underway(tmp_path, underway, alerted):
+    with underway(), SummaryWriter(str(tmp_path / "curves")) as writer:
+        monitor = train(config(lr=0.1, clip_param=1000.0), 6, writer=writer)
     assert monitor.failures == []
-    assert alerted("POL010") == {"mlflow", "trackio", "wandb", "webhook"}
+    assert alerted("POL010") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
 
 
 @pytest.mark.matrix("ray", "run for real")
@@ -98,3 +101,59 @@ def test_as_a_callback_class_with_remote_learners_it_hears_the_metrics(caplog):
 def test_contract_what_is_looked_at_is_there():
     parameters = inspect.signature(PPOTorchLearner.compute_loss_for_module).parameters
     assert {"module_id", "batch", "fwd_out"} <= set(parameters)
+    for name in ("save_to_path", "restore_from_path"):
+        assert "path" in inspect.signature(getattr(PPO, name)).parameters
+
+
+def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, caplog):
+    first = config().callbacks(DiagnosticsCallback).build_algo()
+    for _ in range(2):
+        first.train()
+    first.save_to_path(tmp_path)
+    first.train()
+    first.stop()
+
+    def restored():
+        algorithm = PPO.from_checkpoint(str(tmp_path))
+        found = algorithm.callbacks if isinstance(algorithm.callbacks, list) else [algorithm.callbacks]
+        (callback,) = (one for one in found if isinstance(one, DiagnosticsCallback))
+        return algorithm, callback.monitor
+
+    algorithm, monitor = restored()
+    assert monitor.step == 2
+    algorithm.train()
+    assert monitor.summary().steps == 3
+    assert "run begin anew" not in caplog.text
+    algorithm.stop()
+    (tmp_path / "tracker_diag_0.json").unlink()
+    algorithm, monitor = restored()
+    assert monitor.step is None
+    late = attach(algorithm)  # and again, by itself: one that has trained already
+    assert caplog.text.count("run begin anew") == 2
+    algorithm.train()
+    assert (monitor.summary().first_step, late.summary().first_step) == (3, 3)
+    algorithm.stop()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(PPO, "cleanup"), (PPO, "save_to_path"), (PPO, "restore_from_path"), (PPOTorchLearner, "compute_loss_for_module"),
+     ("self", "config"), ("self", "iteration")],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_once_and_training_goes_on(caplog, monkeypatch, without, owner, name):
+    algorithm = config().build_algo()
+    at = algorithm if name in vars(algorithm) else next(
+        kind for kind in (PPO if owner == "self" else owner).__mro__ if name in vars(kind)
+    )  # fmt: skip
+    with monkeypatch.context() as below:
+        if name in {"cleanup", "save_to_path", "restore_from_path", "compute_loss_for_module"}:
+            for kind in at.__mro__[1:]:
+                if name in vars(kind):
+                    below.delattr(kind, name)
+        monitor = without(at, name, lambda: attach(algorithm, monitor=None if name == "config" else Monitor()))
+    algorithm.train()
+    algorithm.stop()
+    without.told_once(caplog.messages)
+    assert monitor.step == 1
+    assert monitor.failures == []
+    monitor.close()

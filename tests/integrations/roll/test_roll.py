@@ -1,5 +1,6 @@
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import mlflow
@@ -35,6 +36,19 @@ def apply_train_infer_correction_to_batch(pipeline_config, batch, stat_mask_key=
     batch.batch[stat_mask_key][:, 1:] *= kept
     return batch, metrics
 """
+
+
+class WorkerState:
+    """roll/utils/worker_state.py: of the pipeline and of each worker, told apart by a tag."""
+
+    step = 9
+
+    def save_to_json(self, save_dir, tag):
+        Path(save_dir).mkdir(parents=True, exist_ok=True)
+
+    @classmethod
+    def load_from_json(cls, load_dir, tag):
+        return cls()
 
 
 class Mlflow:
@@ -80,7 +94,11 @@ def roll(monkeypatch):
         apply_train_infer_correction_to_batch=corrections.apply_train_infer_correction_to_batch,
     )
     tracking = module("roll.utils.tracking", tracker_registry={"quiet": Quiet, "mlflow": Mlflow})
-    return SimpleNamespace(tracking=tracking, corrections=corrections, pipeline=pipeline)
+    state = type("State", (WorkerState,), {})
+    worker_state = module("roll.utils.worker_state", WorkerState=state)
+    return SimpleNamespace(
+        tracking=tracking, corrections=corrections, pipeline=pipeline, worker_state=worker_state, state=state
+    )
 
 
 class Config:
@@ -201,13 +219,57 @@ def test_settings_reach_the_monitor_and_what_gives_no_signal_is_told(roll, caplo
     assert "Set track_with" in caplog.text
 
 
-def test_a_changed_correction_is_told_and_nothing_is_hooked(roll, caplog):
+def test_a_changed_correction_is_told_and_no_ratio_is_seen(roll, caplog):
     before = roll.corrections.compute_train_infer_correction
     roll.pipeline.apply_train_infer_correction_to_batch = lambda data, masks: (data, {})
     integration.attach(Config(), monitor=Monitor())
     assert "takes no pipeline_config, batch" in caplog.text
     assert roll.corrections.compute_train_infer_correction is before
-    assert roll.tracking.tracker_registry["quiet"] is Quiet
+    assert roll.tracking.tracker_registry["quiet"] is not Quiet  # metrics are heard
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (None, integration.CORRECTIONS), (None, "roll.utils.tracking"), (None, "roll.utils.worker_state"),
+        ("corrections", "compute_train_infer_correction"), ("corrections", "apply_train_infer_correction_to_batch"),
+        ("pipeline", "apply_train_infer_correction_to_batch"), ("tracking", "tracker_registry"),
+        ("worker_state", "WorkerState"),
+    ],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_once_and_training_goes_on(roll, caplog, place, name, without):
+    owner, monitor = None if place is None else getattr(roll, place), Monitor()
+    without(owner, name, lambda: integration.attach(Config(), monitor=monitor))
+    tracker = train(roll, Config(), 3)
+    tracker.finish()
+    without.told_once(caplog.messages)
+    assert len(tracker.told) == 4
+    assert monitor.step == (None if "track" in name else 2)
+
+
+def test_settings_that_cannot_be_read_are_told_once(roll, caplog, without):
+    config = SimpleNamespace(enable_old_logprobs_recompute=True, track_with="quiet")
+    integration.attach(config)
+    assert "the run's settings are not known" in without.told_once(caplog.messages)
+
+
+def test_a_run_goes_on_with_the_state_in_the_pipelines_checkpoint(roll, tmp_path, caplog):
+    monitor = integration.attach(Config(max_steps=200), monitor=Monitor())
+    tracker = train(roll, Config(), 9)
+    roll.state().save_to_json(save_dir=str(tmp_path), tag="pipeline")
+    roll.state().save_to_json(save_dir=str(tmp_path / "worker"), tag="actor_train-0")
+    tracker.log(values={"critic/score/mean": 0.5}, step=9)
+    assert monitor.state_dict()["rows"] == 200
+    assert [one.name for one in tmp_path.rglob("tracker_diag_*")] == ["tracker_diag_0.json"]
+    again = integration.attach(Config(max_steps=200), monitor=Monitor())
+    roll.state.load_from_json(load_dir=str(tmp_path), tag="pipeline")
+    assert again.step == 9
+    assert "begin anew" not in caplog.text
+    (tmp_path / "tracker_diag_0.json").unlink()
+    anew = integration.attach(Config(), monitor=Monitor())
+    roll.state.load_from_json(load_dir=str(tmp_path), tag="pipeline")
+    assert anew.step is None
+    assert "begin anew" in caplog.text
 
 
 def test_without_roll_what_needs_it_asks_for_it():

@@ -10,12 +10,14 @@ import pytest
 import torch
 import tracker_diag_skyrl
 from skyrl.backends.skyrl_train.training_batch import TrainingInputBatch, pad_training_input_batch
+from skyrl.train import trainer as skyrl_trainer
 from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
 from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
 from skyrl.train.trainer import RayPPOTrainer
 from skyrl.train.utils.callbacks import CallbackHandler, CallbackInput, TrainingCallback, TrainingControl
 from skyrl.train.utils.tracking import Tracking
+from skyrl.train.utils.trainer_utils import ResumeMode
 
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingBackend
@@ -233,7 +235,93 @@ def test_a_skyrl_that_has_changed_is_told_and_training_goes_on(watched, rng, cap
     )
     tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
     assert "takes no data" in caplog.text
-    assert "log" not in vars(tracker)
+    assert "log" in vars(tracker)  # which is as it was
+
+
+KINDS = [RayPPOTrainer, FullyAsyncRayPPOTrainer]
+
+
+def at_checkpoints(kind, folder, monkeypatch, monitor):
+    """One whose own `save_checkpoints` and `load_checkpoints` are called; the models are in other processes."""
+    dispatch = SimpleNamespace(
+        save_checkpoint=lambda *given: None, load_checkpoint=lambda *given, **named: None, get_node_ids=list,
+        empty_cache=lambda: None,
+    )  # fmt: skip
+
+    class Loader(list):
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    loader = Loader([0])
+    trainer = a_trainer(kind, Tracking("agent", "run"), dispatch=dispatch, train_dataloader=loader, has_critic=False)
+    vars(trainer).update(tokenizer=None, _node_ids=[], resume_mode=ResumeMode.LATEST, total_training_steps=90)
+    trainer.cfg.trainer.ckpt_path = str(folder)
+    monkeypatch.setattr(skyrl_trainer, "run_on_each_node", lambda *given: None)
+    if kind is FullyAsyncRayPPOTrainer:
+        trainer.async_train_dataloader = SimpleNamespace(get_consumed_uids_list=list)
+        for name in ("save_checkpoints", "load_checkpoints"):  # what they add is a file with the prompts used
+            monkeypatch.setattr(trainer, name, getattr(super(kind, trainer), name))
+    tracker_diag_skyrl.attach(trainer, monitor=monitor)
+    return trainer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_that_is_resumed_goes_on_with_the_state_in_its_checkpoint(tmp_path, rng, monkeypatch, caplog, kind):
+    def step(trainer, number, monitor):
+        trainer.global_step = number
+        trainer.train_critic_and_policy(made(rng))
+        if number == 3:
+            trainer.save_checkpoints()
+        if kind is RayPPOTrainer:
+            trainer._fire("on_log", logs={"reward/avg_raw_reward": 0.5})
+        trainer.tracker.log({"reward/avg_raw_reward": 0.5}, step=number, commit=True)
+        assert monitor.failures == []
+
+    monitor = Monitor()
+    trainer = at_checkpoints(kind, tmp_path, monkeypatch, monitor)
+    trainer.load_checkpoints()  # none is there yet
+    assert monitor.state_dict()["rows"] == 90
+    for number in range(1, 5):
+        step(trainer, number, monitor)
+    again = Monitor()
+    at_checkpoints(kind, tmp_path, monkeypatch, again).load_checkpoints()
+    assert again.step == 3  # with the row that was logged after the checkpoint
+    assert "begin anew" not in caplog.text
+    (tmp_path / "global_step_3" / "tracker_diag_0.json").unlink()
+    anew = Monitor()
+    at_checkpoints(kind, tmp_path, monkeypatch, anew).load_checkpoints()
+    assert (anew.step, anew.state_dict()["rows"]) == (None, 87)
+    assert caplog.text.count("begin anew") == 1
+
+
+@pytest.mark.parametrize("name", ["tracker", "train_critic_and_policy", "compute_advantages_and_returns",
+                                  "save_checkpoints", "load_checkpoints", "cfg"])  # fmt: skip
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_gone_is_told_once_and_training_goes_on(caplog, without, monkeypatch, kind, name):
+    rng = np.random.default_rng(0)
+    trainer = a_trainer(kind, Tracking("agent", "run"), total_training_steps=90)
+    if kind is FullyAsyncRayPPOTrainer:
+        trainer.async_train_dataloader = None
+    sync = kind is RayPPOTrainer
+    owner = trainer if name in vars(trainer) else next(one for one in kind.__mro__ if name in vars(one))
+    if owner is kind and hasattr(RayPPOTrainer, name) and not sync:  # the one below it is gone as well
+        monkeypatch.delattr(RayPPOTrainer, name)
+    monitor = without(owner, name, lambda: tracker_diag_skyrl.attach(trainer))
+    monkeypatch.undo()
+    if sync:
+        sync_step(trainer, 1, made(rng))
+    else:
+        trainer.train_critic_and_policy(made(rng))
+        trainer.tracker.log({"reward/avg_raw_reward": 0.5}, step=1, commit=True)
+    # By callbacks the synchronous trainer gives its tensors and metrics without any hook.
+    silent = (name == "train_critic_and_policy" and sync) or (name == "tracker" and sync)
+    assert sum("than was tested" in one for one in caplog.messages) == (not silent)
+    assert monitor.step == (None if name == "tracker" and not sync else 1)
+    assert monitor.failures == []
+    monitor.close()
 
 
 @pytest.mark.matrix("skyrl", "real modules, made tensors")
@@ -273,3 +361,62 @@ def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, rng, monkeypa
     trainer._fire("on_train_end")
     trainer.tracker.finish()
     assert alerted("POL001") == {"jsonl" if backend == "console" else backend, "webhook"}
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_the_policy_workers_losses_are_sketched_and_sent_after_each_update(monkeypatch, updates):
+    """SkyRL's own loss, looked up as its worker does; the worker's model and optimiser are stand-ins."""
+    import inspect
+
+    from skyrl.backends.skyrl_train.utils import ppo_utils
+    from skyrl.backends.skyrl_train.workers import worker
+    from skyrl.train.config import AlgorithmConfig
+    from tracker_diag_skyrl import workers as of_workers
+
+    from tracker_diag.attach.workers import Recorder, Workers
+
+    kind = worker.PolicyWorkerBase
+    assert list(inspect.signature(kind.optim_step).parameters) == ["self"]
+    assert list(inspect.signature(ppo_utils.PolicyLossRegistry.get).parameters) == ["name"]
+    config = AlgorithmConfig(policy_loss_type="regular")
+    watched = Monitor([])
+    workers = Workers(watched, each=True)
+    recorder = Recorder(0, 1, workers.receive)
+    monkeypatch.setattr(of_workers, "RECORDER", recorder)
+    rows, width = 16, 24
+    mask = torch.ones(rows, width)
+    mask[: rows // 2, 8:12] = 0
+    old = torch.linspace(-3, -0.1, rows * width).reshape(rows, width)
+
+    def step(self):
+        return 1.0
+
+    def train():
+        loss, found = ppo_utils.PolicyLossRegistry.get("regular"), []
+        policy = object.__new__(kind)
+        policy.mesh_rank = SimpleNamespace(is_collection_dp_rank=lambda: True)
+        for update in range(updates):
+            new = (old + 0.1 * update).requires_grad_()
+            of, _ = loss(new, old, torch.ones_like(old), config=config, loss_mask=mask, rollout_logprobs=None)
+            of.backward()
+            found.append((of.item(), new.grad))
+            policy.optim_step()
+        return found
+
+    monkeypatch.setattr(kind, "optim_step", step)
+    alone = train()
+    monkeypatch.setattr(ppo_utils.PolicyLossRegistry, "get", ppo_utils.PolicyLossRegistry.get)
+    of_workers.losses(ppo_utils)
+    of_workers.updates(worker)
+    ours = train()
+    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(alone, ours, strict=True))
+    recorder.close(60)
+    workers.take_in()
+    watched.log({}, 1)
+    table = watched.slices_table()
+    at = table.columns.index
+    counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    assert counts["all"] == max(updates - 1, 1) * int(mask.sum())
+    assert watched.health["rank_errors"] == 0
+    for loss in ppo_utils.PolicyLossRegistry._functions.values():
+        assert set(of_workers.TAKES) <= set(inspect.signature(loss).parameters)

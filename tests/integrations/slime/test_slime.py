@@ -27,6 +27,12 @@ def vanilla_tis_function(args, *, pg_loss, train_log_probs, rollout_log_probs, l
     return pg_loss * tis.clamp(args.tis_clip_low, args.tis_clip), loss_masks, {"tis": tis.clone().detach()}
 
 
+def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, **others):
+    """Megatron's, as slime/backends/megatron_utils/model.py calls it; `model` is the folder here."""
+    (model / f"iter_{iteration:07d}").mkdir(parents=True)
+    (model / "latest_checkpointed_iteration.txt").write_text(str(iteration))
+
+
 @pytest.fixture
 def slime(monkeypatch):
     def module(name, **contents):
@@ -37,6 +43,7 @@ def slime(monkeypatch):
 
     for name in ("slime", "slime.observability", "slime.backends", "slime.backends.megatron_utils"):
         module(name)
+    module("slime.backends.megatron_utils.model", save_checkpoint=save_checkpoint)
     module("slime.backends.megatron_utils.loss", vanilla_tis_function=vanilla_tis_function)
     parallel = SimpleNamespace(main=True)
     module("slime.backends.megatron_utils.initialize", is_megatron_main_rank=lambda: parallel.main)
@@ -50,7 +57,13 @@ def slime(monkeypatch):
 
 def arguments(**others):
     known = {"use_tis": False, "tis_clip": 2.0, "tis_clip_low": 0.0, "eps_clip": 0.2, "eps_clip_high": 0.28}
-    known |= {"advantage_estimator": "grpo", "custom_tis_function_path": "tracker_diag_slime.tis", "told": []}
+    known |= {"save": None, "load": None, "num_rollout": 100, "rollout_batch_size": 8, "n_samples_per_prompt": 4}
+    known |= {
+        "global_batch_size": 16,
+        "advantage_estimator": "grpo",
+        "custom_tis_function_path": "tracker_diag_slime.tis",
+        "told": [],
+    }
     return SimpleNamespace(**known | others)
 
 
@@ -185,6 +198,48 @@ def test_a_slime_that_logs_nowhere_we_know_of_is_told_and_training_goes_on(slime
     train(slime, arguments(), integration.tis)
     assert integration._trainer == [None]
     assert "no module slime.observability.logging_utils or slime.utils.tracking_utils or" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["initialize", "logging_utils", "log", "model", "save_checkpoint"])
+def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name, without):
+    root = "slime.backends.megatron_utils"
+    owner, place = {
+        "initialize": (None, f"{root}.initialize"), "logging_utils": (None, "slime.observability.logging_utils"),
+        "log": (slime.logging_utils, "log"), "model": (None, f"{root}.model"),
+        "save_checkpoint": (sys.modules[f"{root}.model"], "save_checkpoint"),
+    }[name]  # fmt: skip
+    first = lambda: integration.tis(arguments(), **micro_batch(torch.Generator()))  # noqa: E731
+    assert len(without(owner, place, first)) == 3
+    assert len(train(slime, arguments(), integration.tis)) == 6
+    without.told_once(caplog.messages)
+    assert (integration._trainer == [None]) == ("log" in name or name == "initialize")
+
+
+@pytest.mark.parametrize("name", ["load", "num_rollout", "global_batch_size", "eps_clip"])
+def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for(slime, caplog, name):
+    args = arguments()
+    delattr(args, name)
+    monitor = integration.attach(args)
+    assert sum("another than was tested" in one for one in caplog.messages) == (name != "eps_clip")
+    assert monitor.config["eps_clip_high"] == 0.28
+
+
+def test_a_trainer_goes_on_with_the_state_in_megatrons_checkpoint(slime, tmp_path, caplog):
+    monitor = integration.attach(arguments(save=str(tmp_path)), monitor=Monitor())
+    args = arguments()
+    train(slime, args, integration.tis, steps=4, per_rollout=2)
+    sys.modules["slime.backends.megatron_utils.model"].save_checkpoint(1, tmp_path, None, None)
+    assert monitor.state_dict()["rows"] == 200
+    again = integration.attach(arguments(load=str(tmp_path)), monitor=Monitor())
+    assert again.step == 3
+    assert not caplog.records
+    (tmp_path / "iter_0000001" / "tracker_diag_0.json").unlink()
+    anew = integration.attach(arguments(load=str(tmp_path)), monitor=Monitor())
+    assert anew.state_dict()["rows"] == 196
+    assert "begin anew" in caplog.text
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")  # the base model, in Megatron's form
+    assert integration.attach(arguments(load=str(tmp_path)), monitor=Monitor()).step is None
+    assert caplog.text.count("begin anew") == 1
 
 
 def test_a_correction_that_slime_hides_is_told_at_the_first_loss(slime, monkeypatch):

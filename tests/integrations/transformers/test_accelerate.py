@@ -80,6 +80,39 @@ def test_without_a_tracker_a_loss_that_is_nan_is_found_in_files(alerted):
     assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
+def test_a_loop_that_loads_its_state_goes_on_with_that_of_the_diagnostics(tmp_path, caplog):
+    def begin(monitor):
+        accelerator = Accelerator(cpu=True)
+        accelerator.init_trackers("project")
+        attach(accelerator, monitor=monitor)
+        return accelerator
+
+    first = begin(td.Monitor())
+    for step in range(5):
+        first.log({"loss": 1.0}, step=step)
+    first.save_state(str(tmp_path))
+    first.end_training()
+    for kept in (True, False):
+        again = td.Monitor()
+        accelerator = begin(again)
+        accelerator.load_state(str(tmp_path))
+        assert again.step == (4 if kept else None)
+        assert caplog.text.count("run begin anew") == (not kept)
+        accelerator.end_training()
+        (tmp_path / "tracker_diag_0.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", ["register_save_state_pre_hook", "register_load_state_pre_hook"])
+def test_whatever_is_gone_of_accelerate_is_told_once_and_the_loop_goes_on(without, caplog, name):
+    accelerator, monitor = Accelerator(cpu=True), td.Monitor()
+    accelerator.init_trackers("project")
+    without(Accelerator, name, lambda: attach(accelerator, monitor=monitor))
+    accelerator.log({"loss": 1.0}, step=3)
+    without.told_once(caplog.messages)
+    assert monitor.step == 3
+    accelerator.end_training()
+
+
 def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):
     backend = CapturingBackend()
     accelerator = Accelerator(cpu=True)

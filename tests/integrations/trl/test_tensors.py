@@ -1,10 +1,16 @@
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tracker_diag_trl.tensors import GrpoTensors
+from transformers import PreTrainedTokenizerFast
+from trl.chat_template_utils import qwen2_5_chat_template
 
+from tracker_diag import Monitor
 from tracker_diag.errors import MissingExtra
+
+CHECKPOINT = Path(__file__).parent / "checkpoint"
 
 B, T = 4, 10
 MARK = 7
@@ -174,3 +180,82 @@ def test_without_trl_it_says_what_to_install(monkeypatch):
         tracker_diag_trl.attach(object())
     with pytest.raises(AttributeError, match="nothing"):
         _ = tracker_diag_trl.nothing
+
+
+class Unreadable:
+    """A tokenizer without a chat template."""
+
+
+def generation(prompts, completions):
+    """Of texts with their marks, what `_generate_and_score_completions` gives; padded as TRL pads."""
+    words = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
+    words.chat_template = qwen2_5_chat_template
+    given, said = (
+        words(texts, return_tensors="pt", padding=True, padding_side=side, add_special_tokens=False)
+        for texts, side in ((prompts, "left"), (completions, "right"))
+    )
+    return words, {
+        "prompt_ids": given["input_ids"], "prompt_mask": given["attention_mask"],
+        "completion_ids": said["input_ids"], "completion_mask": said["attention_mask"],
+        "advantages": torch.ones(len(prompts)), "ref_per_token_logps": torch.zeros(said["input_ids"].shape),
+    }  # fmt: skip
+
+
+ASK = "<|im_start|>user\nget 4<|im_end|>\n<|im_start|>assistant\n"
+CALL = '<tool_call>\n{"name": "lookup", "arguments": {"key": "4"}}\n</tool_call><|im_end|>'
+RESULT = "\n<|im_start|>user\n<tool_response>\nvalue 42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+ANSWER = "42<|im_end|>"
+
+
+def counted(words, batch, inputs, order, **more):
+    """Tokens by slice, of the rows in `order`, as TRL shuffles them."""
+    trainer = made(beta=0.1, num_generations=2, **more)
+    trainer.processing_class = words
+    monitor = Monitor()
+    tensors = GrpoTensors(trainer, monitor)
+    tensors.rows.generated(batch, {"inputs": inputs})
+    shuffled = {name: values[order] for name, values in batch.items()}
+    step(tensors, trainer, shuffled, torch.zeros(batch["completion_ids"].shape))
+    monitor.log({}, 0)
+    assert monitor.failures == []
+    table = monitor.slices_table()
+    found = {row[1]: row[table.columns.index("count")] for row in table.rows if row[0] == "reference"}
+    return [found.get(name, 0) for name in ("all", "text_only", "post_tool")]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1]])
+def test_a_row_whose_prompt_ends_with_a_tool_result_begins_after_it(order):
+    """A rollout function that gives one row a message: the wrong slice of every token of the second turns."""
+    words, batch = generation([ASK, ASK + CALL + RESULT, ASK, ASK + CALL + RESULT], [CALL, ANSWER, CALL, ANSWER])
+    calls, answers = 2 * len(words(CALL)["input_ids"]), 2 * len(words(ANSWER)["input_ids"])
+    roll = {"rollout_func": lambda prompts, trainer: None}
+    assert counted(words, batch, [{"prompt": []}] * 4, order, **roll) == [calls + answers, calls, answers]
+
+
+def test_of_a_dataset_the_messages_say_whether_a_tool_has_answered():
+    words, batch = generation([ASK, ASK + CALL + RESULT], [ANSWER, ANSWER])
+    plain, under_way = [{"role": "user", "content": "get 4"}], [{"role": "tool", "content": "value 42"}]
+    n = len(words(ANSWER)["input_ids"])
+    assert counted(words, batch, [{"prompt": plain}, {"prompt": under_way}], [1, 0]) == [2 * n, n, n]
+    assert counted(words, batch, [{"prompt": "text"}, {"prompt": "more text"}], [1, 0]) == [2 * n, 2 * n, 0]
+
+
+def test_results_in_completions_that_no_mask_marks_are_no_model_tokens_and_it_is_said(caplog):
+    words, batch = generation([ASK, ASK], [CALL + RESULT + ANSWER, ANSWER])
+    call, answer, result = (len(words(text)["input_ids"]) for text in (CALL, ANSWER, RESULT))
+    roll = {"rollout_func": lambda prompts, trainer: None}
+    assert counted(words, batch, [{}] * 2, [1, 0], **roll) == [call + 2 * answer, call + answer, answer]
+    (said,) = [one for one in caplog.messages if "env_mask" in one]
+    assert said.startswith(f"{result} of {call + result + 2 * answer} tokens of completions are no model's")
+    marked = batch | {"tool_mask": torch.ones_like(batch["completion_ids"])}  # what the user says counts
+    assert counted(words, marked, [{}] * 2, [1, 0], **roll)[0] == call + result + 2 * answer
+
+
+def test_where_no_template_can_be_read_rows_with_several_prompts_a_task_are_of_unknown_context(caplog):
+    _, batch = generation([ASK, ASK + CALL + RESULT, ASK, ASK + CALL + RESULT], [CALL, ANSWER, CALL, ANSWER])
+    n = int(batch["completion_mask"].sum())
+    roll = {"rollout_func": lambda prompts, trainer: None}
+    three = generation([ASK, ASK + CALL + RESULT, "other"], [CALL, ANSWER, CALL])[1]
+    assert counted(Unreadable(), three, [{}] * 3, [0, 1, 2], **roll) == [int(three["completion_mask"].sum()), 0, 0]
+    assert "nobody has said whether a tool result comes before them" in caplog.text
+    assert counted(Unreadable(), batch, [{}] * 4, [0, 1, 2, 3], **roll) == [n, n, 0]  # two prompts for two tasks

@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -335,8 +336,10 @@ def test_guards_raise_the_coefficient_save_and_say_what_is_out_of_reach(tmp_path
 
 
 @pytest.fixture
-def two_ranks(free_port):
-    """Variables of each of two processes that find each other."""
+def two_ranks():
+    """Variables of each of two processes that find each other, at a port that no other server of the test has."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free_port = server.getsockname()[1]
     world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
     return [world | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
 

@@ -530,6 +530,7 @@ def version(folder):
 
     more = {"reward_funcs": [judge(errs=0.35), overpays]}
     kept = {"report_to": ["mlflow", "tensorboard", "trackio", "wandb"], "project": os.environ["PROJECT"]}
+    kept |= {"ddp_backend": "gloo"} if "RANK" in os.environ else {}
     trainer = grpo(folder, tools=tools, more=more, **SMALL | kept)
     return watched(trainer) | {
         "version": release("trl"), "file": trl.__file__, "takes": takes, "tools": tools, "values": trainer.values

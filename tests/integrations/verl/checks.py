@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import tracker_diag_verl
 import verl  # noqa: F401  # loads the plugin, as it does in each process of a run
 from omegaconf import OmegaConf
 from tensordict import NonTensorStack, TensorDict
+from tracker_diag_verl.checkpoints import Checkpoints
 from verl.protocol import DataProto
 from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import ray_trainer, rollout_corr_helper
@@ -132,6 +134,10 @@ def test_the_entry_point_gives_each_tracking_a_monitor_that_knows_its_settings(t
         (trainer_base, "compute_advantage_for_multi_trajectories", ["data", "batch_keys"]),
         (trainer_base.PPOTrainer, "_compute_advantage", ["self", "batch", "metrics"]),
         (rollout_corr_helper, "compute_rollout_correction_and_add_to_batch", ["batch", "rollout_corr_config"]),
+        (ray_trainer.RayPPOTrainer, "_save_checkpoint", ["self"]),
+        (ray_trainer.RayPPOTrainer, "_load_checkpoint", ["self"]),
+        (trainer_base.PPOTrainer, "_save_checkpoint", ["self"]),
+        (trainer_base.PPOTrainer, "_load_checkpoint", ["self"]),
         (Tracking, "log", ["self", "data", "step"]),
         (Tracking, "finish", ["self"]),
     ],
@@ -390,6 +396,57 @@ def fit(request, tmp_path, monkeypatch):
 
 
 ALL = [*range(1, loops.STEPS + 1)]
+
+
+@pytest.mark.parametrize("loop", ["v0", "v1"])
+def test_a_training_that_is_resumed_goes_on_with_the_state_beside_the_checkpoint(tmp_path, monkeypatch, caplog, loop):
+    monkeypatch.setattr(trainer_base, "tq", SimpleNamespace(kv_clear=lambda **given: None))
+    monkeypatch.setattr(trainer_base.PPOTrainer, "_compute_advantage", lambda self, batch, metrics: batch)
+    monkeypatch.setattr(SkipManager, "init", lambda config: None)
+    train = getattr(loops, loop)
+
+    def run(**settings):
+        train(tmp_path, None, settings)
+        monitor = tracker_diag_verl._Watch.current._monitor
+        assert monitor.failures == []
+        return monitor
+
+    first = run(save_freq=4)
+    kept = tmp_path / "global_step_4" / "tracker_diag_0.json"
+    state = json.loads(kept.read_text())
+    assert (state["rows"], state["framework_release"]) == (loops.STEPS, version("verl"))
+    resume = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "global_step_4")}
+    second = run(**resume)
+    assert (first.summary().steps, second.summary().steps) == (8, 8)  # of which the first four are from the state
+    assert "run begin anew" not in caplog.text
+    kept.unlink()
+    third = run(**resume)
+    assert (third.summary().first_step, third.summary().steps) == (5, 4)
+    assert third.state_dict()["rows"] == loops.STEPS - 4
+    assert caplog.text.count("run begin anew") == 1
+    assert next(event for _, event in third.events).endswith("the diagnostics of the resumed run begin anew")
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        (None, "verl.utils.debug.metrics"), (debug_metrics, "calculate_debug_metrics"),
+        (trainer_base, "calculate_debug_metrics"), (ray_trainer, "compute_advantage"),
+        (trainer_base, "compute_advantage_for_multi_trajectories"), (trainer_base.PPOTrainer, "_compute_advantage"),
+        (ray_trainer, "RayPPOTrainer"), (ray_trainer.RayPPOTrainer, "_save_checkpoint"),
+        (trainer_base.PPOTrainer, "_load_checkpoint"), (Tracking, "log"), (None, "verl.utils.tracking"),
+    ],
+)  # fmt: skip
+def test_whatever_is_gone_is_told_once_and_training_goes_on(tracking, monkeypatch, caplog, without, gone):
+    owner, name = gone
+    tracking.finish()
+    monkeypatch.setattr(tracker_diag_verl, "CHECKPOINTS", Checkpoints())
+    monitor = Monitor()
+    without(owner, name, lambda: tracker_diag_verl.attach(tracking, monitor=monitor))
+    v0_step(tracking, 1, made(np.random.default_rng(0)))
+    without.told_once(caplog.messages)
+    assert monitor.step == (None if name in {"log", "verl.utils.tracking"} else 1)
+    assert monitor.failures == []
 
 
 def test_a_guard_stops_training_with_the_step_after_which_is_saved_and_evaluated_as_the_last(fit):

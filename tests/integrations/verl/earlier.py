@@ -57,10 +57,12 @@ def test_it_is_the_version_that_is_asked_for():
 
 
 @pytest.mark.matrix("verl", "real modules, made tensors")
-def test_findings_reach_every_tracker_that_verl_starts(rng, alerted, mlflow_store, monkeypatch):
+def test_findings_reach_every_tracker_that_verl_starts(rng, alerted, mlflow_store, monkeypatch, trackio_runs):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_store)
     trackers = ["mlflow", "tensorboard", "wandb"]
-    if os.environ["VERL"] != "0.7":  # which hands Trackio's `log` a name that it does not take
+    if os.environ["VERL"] == "0.7":  # which hands Trackio's `log` a name that it does not take: a run of one's own
+        trackio_runs.start()
+    else:
         trackers.append("trackio")
     tracking = Tracking(alerted.project, "run", default_backend=trackers, config=CONFIG)
     for step in range(1, 46):
@@ -68,7 +70,7 @@ def test_findings_reach_every_tracker_that_verl_starts(rng, alerted, mlflow_stor
     tracking.diag.close()  # these releases end no run of a tracker but their own W&B's
     del tracking
     gc.collect()
-    assert alerted("POL001") == {*trackers, "webhook"}
+    assert alerted("POL001") == {*trackers, "trackio", "webhook"}
 
 
 def test_a_run_is_watched_from_its_tracking_to_its_end():
@@ -91,3 +93,59 @@ def test_a_run_is_watched_from_its_tracking_to_its_end():
     assert not hasattr(ray_trainer.compute_advantage, "__wrapped__")  # the hooks are off
     assert step_of(alone) == metrics  # and what verl computed is as without them
     assert all(torch.equal(watched.batch[name], value) for name, value in alone.batch.items())
+
+
+def test_the_policys_losses_are_looked_up_through_the_workers_hook_and_updates_are_told_apart(monkeypatch):
+    """The policy pair as an actor of this release makes it, with its own loss; model and optimiser are stand-ins."""
+    import inspect
+
+    import tracker_diag_verl.workers as of_workers
+    from verl.trainer.ppo import core_algos
+    from verl.workers.config import FSDPActorConfig
+
+    from tracker_diag.attach.workers import Workers
+
+    watched = Monitor([])
+    workers = Workers(watched)
+    monkeypatch.setattr(of_workers.RECORDER, "_post", workers.receive)
+    config = FSDPActorConfig(
+        strategy="fsdp", rollout_n=1, ppo_mini_batch_size=8, ppo_micro_batch_size_per_gpu=8, clip_ratio=0.2
+    )
+    mask = torch.ones(ROWS, RESPONSE, dtype=torch.int64)
+    mask[: ROWS // 2, 4:6] = 0
+    old = torch.linspace(-3, -0.1, ROWS * RESPONSE).reshape(ROWS, RESPONSE)
+
+    def make_loss(looked_up):
+        new = (old + 0.1).requires_grad_()
+        found, _ = looked_up(
+            old_log_prob=old, log_prob=new, advantages=torch.ones_like(old), response_mask=mask,
+            loss_agg_mode="token-mean", config=config, rollout_is_weights=None,
+        )  # fmt: skip
+        found.backward()
+        return found.item(), new.grad
+
+    ours = make_loss(core_algos.get_policy_loss_fn("vanilla"))
+    alone = make_loss(core_algos.POLICY_LOSS_REGISTRY["vanilla"])
+    assert ours[0] == alone[0]
+    assert torch.equal(ours[1], alone[1])
+    of_workers.RECORDER.send()
+    of_workers.RECORDER.close(60)
+    workers.take_in()
+    watched.log({}, 1)
+    table = watched.slices_table()
+    at = table.columns.index
+    counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    assert counts["all"] == int(mask.sum())
+    assert counts["post_tool"] == ROWS // 2 * (RESPONSE - 6)
+    from verl.workers.engine.base import BaseEngine
+    from verl.workers.engine_workers import TrainingWorker
+
+    for owner, name in ((BaseEngine, "train_batch"), (TrainingWorker, "train_mini_batch")):
+        assert hasattr(getattr(owner, name), "__wrapped__")  # our hooks are on
+    if os.environ["VERL"] == "0.7":
+        from verl.workers.actor.dp_actor import DataParallelPPOActor
+
+        original = inspect.unwrap(DataParallelPPOActor.update_policy)  # verl's own decorator hides what it takes
+        assert list(inspect.signature(original).parameters) == ["args", "kwargs"]
+        for name in ("_optimizer_step", "update_policy"):
+            assert hasattr(getattr(DataParallelPPOActor, name), "__wrapped__")

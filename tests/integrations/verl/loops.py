@@ -19,6 +19,7 @@ def config(folder, **trainer):
         "project_name": "agent", "experiment_name": "run", "logger": ["console"], "val_before_train": False,
         "total_epochs": 1, "critic_warmup": 0, "save_freq": -1, "test_freq": -1, "esi_redundant_time": 0,
         "balance_batch": False, "default_local_dir": str(folder), "default_hdfs_dir": None, "resume_mode": "disable",
+        "del_local_ckpt_after_load": False,
     }  # fmt: skip
     return OmegaConf.create(
         {
@@ -74,7 +75,9 @@ def made(kind, folder, breaks, settings):
     trainer._dump_executor, trainer._dump_futures = ThreadPoolExecutor(1), []
     trainer.checkpoint_manager = SimpleNamespace(update_weights=lambda step: None, sleep_replicas=lambda: None)
     trainer.resource_pool_manager = SimpleNamespace(get_n_gpus=lambda: 1)
-    trainer.actor_rollout_wg = SimpleNamespace(save_checkpoint=did.save_checkpoint)
+    trainer.actor_rollout_wg = SimpleNamespace(
+        save_checkpoint=did.save_checkpoint, load_checkpoint=lambda *given, **named: None
+    )
     trainer._validate = did.evaluate
     return trainer, did
 
@@ -84,6 +87,9 @@ class Loader(list):
 
     def state_dict(self):
         return {}
+
+    def load_state_dict(self, state):
+        pass
 
 
 def v0(folder, breaks, settings):
@@ -138,5 +144,6 @@ def v1(folder, breaks, settings):
     trainer._update_actor = update
     trainer._reissue_inflight_prompts, trainer.prepare_step = lambda: None, dict
     trainer._compute_metrics = lambda batch, metrics, timing, **given: metrics.update({"training/epoch": 0})
+    trainer._load_checkpoint()  # when its workers are made, before `fit`
     trainer.fit(None)
     return did

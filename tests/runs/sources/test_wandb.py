@@ -63,7 +63,7 @@ def test_definitions_of_the_server():
 
 
 @pytest.fixture
-def offline(wandb_offline, tmp_path):
+def offline(wandb_offline, read_wandb, tmp_path):
     run = wandb_offline.start()
     run.config.update({"lr": 1e-4, "optimizer": {"name": "adam"}})
     kl = {2: math.nan, 3: math.inf, 4: -math.inf}
@@ -71,6 +71,7 @@ def offline(wandb_offline, tmp_path):
         run.log({"reward": step / 2, "kl": kl.get(step, 0.1), "note": "x", "loss": {"a": 1}}, step=step)
     run.finish()
     (file,) = (tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb")
+    read_wandb(file)  # waits until W&B has written all of it
     return file
 
 

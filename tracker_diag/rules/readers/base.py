@@ -34,6 +34,14 @@ class Reader(ABC):
     def read(self, observed: Observed) -> None:
         """Take in one step, of which the series have been read."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has come of its series yet, so that a step without a value changes no more than a count."""
+        return False
+
+    def pass_over(self, steps: int) -> None:  # noqa: B027  # most count nothing
+        """As so many calls of `read` at which nothing has come of its series; only while `idle`."""
+
     @abstractmethod
     def reading(self) -> Reading:
         """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
@@ -49,24 +57,32 @@ class Reader(ABC):
         """Go on where `state` was taken."""
 
 
+class Known(dict[str, "Series"]):
+    """The series that readers look at, by name."""
+
+    observed: Observed | None = None
+    """The last step that came, for those that have no value of it too."""
+
+
 class Series:
-    """One series, or the ratio of two, read once a step for all the signals that look at it."""
+    """One series, or the ratio of two, read for all the signals that look at it once a step, or if it has a value."""
 
     now: Scalar | None = None
     """The value at this step; None where there is none."""
     new: bool = False
     """Whether it has come with the last call."""
 
-    def __init__(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> None:
+    def __init__(
+        self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName, known: Known
+    ) -> None:
         self.definition = ref.definition
         self.keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
         self.name = " / ".join(self.keys)
-        self._observed: Observed | None = None
+        self._known = known
 
     def read(self, observed: Observed, *, again: bool = False) -> None:
         """Take in one step, or what came of it later."""
         had = self.now is not None and again
-        self._observed = observed
         self.now = observed.series.get(self.keys[0])
         if self.now is not None and len(self.keys) == 2:
             self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
@@ -92,10 +108,11 @@ class Series:
         return Scalar(self.name, over.value / under.value, min(over.n or 0, under.n or 0) or None, error)
 
     def _why(self) -> Reason:
-        if self._observed is None:
+        observed = self._known.observed
+        if observed is None:
             return reason(Why.NO_STEP)
-        missing = next((key for key in self.keys if key not in self._observed.series), None)
-        return reason(Why.ZERO, series=self.keys[-1]) if missing is None else self._observed.why(missing)
+        missing = next((key for key in self.keys if key not in observed.series), None)
+        return reason(Why.ZERO, series=self.keys[-1]) if missing is None else observed.why(missing)
 
 
 @dataclass(frozen=True)
@@ -108,12 +125,12 @@ class Place:
     algorithm: Algorithm | None = None
     earlier: Earlier = field(default_factory=Earlier)
     """Runs that went well."""
-    known: dict[str, Series] = field(default_factory=dict[str, Series])
-    """Series that other readers look at, by name."""
+    known: Known = field(default_factory=Known)
+    """Series that other readers look at."""
 
     def series(self, ref: SeriesRef, over: SeriesRef | None = None) -> Series:
         """The series `ref` here, or its ratio to `over`."""
-        series = Series(ref, over, self.pair, self.slice)
+        series = Series(ref, over, self.pair, self.slice, self.known)
         return self.known.setdefault(series.name, series)
 
 

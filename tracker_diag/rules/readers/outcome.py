@@ -50,6 +50,14 @@ class CourseReader(Reader):
             self._course.add(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
             self.holds = self._says()
 
+    @property
+    def idle(self) -> bool:
+        return self._course.rows == 0 and self.holds is None
+
+    def pass_over(self, steps: int) -> None:
+        self._rows += steps
+        self._missed += steps
+
     @abstractmethod
     def _says(self) -> bool | None:
         """Whether the signal holds of the course."""

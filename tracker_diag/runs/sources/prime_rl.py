@@ -5,7 +5,7 @@ A run writes them with `trainer.enable_token_export=true`. They are read step by
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,26 +108,26 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
     ratio, dropped = column("importance_ratio"), column("is_masked")
     if np.isfinite(dropped[sampled]).all():
         found["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
-    if any(later := _later(records)):
+    if any(later := go_on_from_others([_prompt(record) for record in records])):
         found["begins_after_tool"] = later
     if any(record.get("env_name") for record in records):
         found["env"] = [_text(record, "env_name") for record in records]
     return found
 
 
-def _later(records: list[dict[str, Any]]) -> list[bool]:
+def _prompt(record: Mapping[str, Any]) -> tuple[int, ...]:
+    ids, mask = record.get("token_ids"), record["loss_mask"]
+    if isinstance(ids, list) and len(ids) == len(mask) and True in mask:
+        return tuple(ids[: mask.index(True)])
+    return ()
+
+
+def go_on_from_others(prompts: Sequence[tuple[int, ...]]) -> list[bool]:
     """Which samples begin after a turn of their rollout: their prompt is another one's of the step and goes on.
 
     prime-rl makes a new sample of a rollout where its prefix breaks, and does not say of which. The prompt of a rollout
     ends where the model is to speak, so what goes on after it has a turn in it, and what was answered to that.
     """
-    prompts: list[tuple[int, ...]] = []
-    for record in records:
-        ids, mask = record.get("token_ids"), record["loss_mask"]
-        if isinstance(ids, list) and len(ids) == len(mask) and True in mask:
-            prompts.append(tuple(ids[: mask.index(True)]))
-        else:
-            prompts.append(())
     going_on: set[tuple[int, ...]] = set()
     shorter: list[tuple[int, ...]] = []
     for prompt in sorted({one for one in prompts if one}):

@@ -1,0 +1,79 @@
+"""What goes wrong in classic control is named while it trains, by the callback; each in a short run of PPO."""
+
+import gymnasium
+import pytest
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from tracker_diag_sb3 import DiagnosticsCallback
+from tracker_diag_sb3.callback import defined
+
+import tracker_diag as td
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"n_steps": 64, "batch_size": 64, "n_epochs": 4, "device": "cpu"}
+
+
+class Paid(gymnasium.Wrapper):
+    """CartPole that pays something else, or that never ends."""
+
+    def __init__(self, env, pays=1.0, ends=True):
+        super().__init__(env)
+        self.pays, self.ends = pays, ends
+
+    def step(self, action):
+        seen, reward, ended, cut, info = self.env.step(action)
+        if not self.ends and ended:
+            seen, _ = self.env.reset()
+        return seen, reward * self.pays, ended and self.ends, cut, info
+
+
+def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, **settings):
+    """The rules above info that a live run has told, and its monitor."""
+
+    def one():
+        made = gymnasium.make("CartPole-v1") if ends else gymnasium.make("CartPole-v1").unwrapped
+        if not ends:
+            made.spec = gymnasium.spec("CartPole-v1")
+        return Paid(made, pays, ends)
+
+    model = PPO("MlpPolicy", make_vec_env(one, n_envs=4, seed=0), seed=0, **SMALL | settings)
+    change(model)
+    callback = DiagnosticsCallback(monitor=td.Monitor())
+    model.learn(steps, callback=callback)
+    assert callback.monitor.failures == []
+    found = callback.monitor.summary().findings
+    return {one.rule.name for one in found if one.fired is not None and one.severity != "info"}, found, callback.monitor
+
+
+def test_a_learning_rate_too_high_from_the_start_is_named_live():
+    names, found, _ = fired(5_120, learning_rate=0.1)
+    assert "kl-spike" in names or {"ess-collapse", "entropy-collapse"} & names, names
+    assert all(one.onset <= one.fired for one in found if one.fired is not None)
+
+
+def test_a_policy_that_is_frozen_is_named_live():
+    def freeze(model):
+        model.policy.optimizer.step = lambda *given, **named: None
+
+    names, found, _ = fired(20_480, change=freeze)
+    assert "frozen-policy" in names, names
+    assert all(one.onset <= one.fired for one in found if one.fired is not None)
+
+
+def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog):
+    *_, monitor = fired(4 * 1_600, ends=False)
+    (told,) = [one for one in caplog.messages if "no episode has ended" in one]
+    assert "of which one should take 500 at most" in told
+    assert told in [event for _, event in monitor.events]
+    caplog.clear()
+    fired(4 * 1_600)
+    assert "no episode has ended" not in caplog.text
+
+
+def test_an_explained_variance_that_is_not_defined_is_absent_and_no_fault_of_numerics():
+    names, *_ = fired(1_024, pays=0.0, gamma=0.0)
+    assert "non-finite-metric" not in names, names
+    assert defined({"train/explained_variance": float("nan"), "train/loss": 1.0}) == {"train/loss": 1.0}
+    broken = {"train/explained_variance": 0.5, "train/loss": float("nan")}
+    assert defined(broken) is broken

@@ -1,0 +1,108 @@
+"""The state of the diagnostics beside a framework's checkpoints, for those that have no place for it in them.
+
+The framework has written the checkpoint of a step: `put`. A row is logged: `logged`. Training goes on from a
+checkpoint: `find`.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from tracker_diag.attach.kit import of_release, resume
+from tracker_diag.monitor import Monitor
+
+UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
+"""What is lost where a framework's checkpoints cannot be followed."""
+
+_log = logging.getLogger("tracker_diag")
+
+
+class Saved:
+    """One file in each checkpoint's folder, of each process that has a monitor its own, as with random states.
+
+    Args:
+        framework: the name of its package, whose release goes with the state.
+        rank: this process's number, where several have a monitor.
+    """
+
+    def __init__(self, monitor: Monitor, framework: str, rank: int = 0) -> None:
+        self._monitor, self._framework, self._rank = monitor, framework, rank
+        self._open: tuple[Path, int] | None = None
+        self._told = False
+
+    def put(self, folder: str | Path, row: int | None = None) -> None:
+        """A checkpoint lies in `folder`; write the state there.
+
+        Args:
+            row: the step of the checkpoint, where the framework logs its row later: `logged` writes the state once more
+                then. None where it was logged before.
+        """
+        if "://" in str(folder):
+            if not self._told:
+                self._told = True
+                _log.warning("%s is no folder here: the state of the diagnostics is not saved beside it", folder)
+            return
+        with self._monitor.guard("integration_errors"):
+            self._open = None if row is None else (Path(folder), row)
+            self._write(Path(folder))
+
+    def logged(self) -> None:
+        """A row has come; it may be that of the last checkpoint, or a part of it."""
+        now = self._monitor.step
+        if self._open is None or now is None or now < self._open[1]:
+            return
+        folder, row = self._open
+        if now > row:
+            self._open = None
+        elif folder.is_dir():  # it may have been moved or taken away since
+            with self._monitor.guard("integration_errors"):
+                self._write(folder)
+
+    def find(self, folder: str | Path) -> bool:
+        """Training goes on from the checkpoint in `folder`: go on with its state, or say that there is none.
+
+        Returns:
+            Whether there was one that could be used.
+        """
+        with self._monitor.guard("integration_errors"):
+            own = file_of(folder, self._rank)
+            saved = read(folder, self._rank)
+            return resume(self._monitor, saved, f"{own} is not there", self._framework)
+        return False
+
+    def _write(self, folder: Path) -> None:
+        write(folder, self._rank, of_release(self._monitor.state_dict(), self._framework))
+
+
+def file_of(folder: str | Path, rank: int) -> Path:
+    """The file with the state of one process."""
+    return Path(folder) / f"tracker_diag_{rank}.json"
+
+
+def write(folder: str | Path, rank: int, state: dict[str, Any]) -> None:
+    """Write the state of one process, whole or not at all."""
+    file = file_of(folder, rank)
+    file.parent.mkdir(parents=True, exist_ok=True)  # another node has its own disk, perhaps
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(state), encoding="utf-8")
+    part.replace(file)
+
+
+def read(folder: str | Path, rank: int) -> dict[str, Any] | None:
+    """The state of one process, or the first one's where there are more now than there were; None if there is none.
+
+    What it held of tensors that had not been logged yet was the first one's own, and stays there. A file that is
+    damaged holds a state that cannot be used.
+    """
+    own, first = (file_of(folder, one) for one in (rank, 0))
+    file = own if own.exists() else first
+    if not file.exists():
+        return None
+    try:
+        state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return {"version": f"damaged: {error}"}
+    if file != own:
+        state["intake"]["observed"] = [{}, {}]
+    return state

@@ -1,0 +1,358 @@
+"""The policy pair from workers: sketched in the processes that make the loss, and taken in where the trainer logs.
+
+Many trainers make their loss in other processes than the one that logs. A `Recorder` in each of those reduces the
+tensors of a loss to counts and sums where they are, and sends a few kB once an update; `Workers`, beside the `Monitor`,
+adds up what has come of all ranks. Between them lies a mailbox, a small actor of Ray on the node of the monitor, so
+that neither waits for the other: what comes late is of the next step, what never comes is told as a missing rank.
+
+A step's first update has ratios of 1 by construction where its old log-probabilities are those of the policy that is
+updated. It is sent apart from those after it, and left out where there are any; with old log-probabilities of another
+policy, as the one that sampled, all updates count.
+"""
+
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import uuid
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from tracker_diag.errors import BatchError, of_a_handler, require
+from tracker_diag.health import Health
+from tracker_diag.metrics.series import Pair, Rank
+from tracker_diag.stats.arrays import on_device
+from tracker_diag.tensors.arrival import Arrival
+from tracker_diag.tensors.batch import TokenBatch
+from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.step import add_observation, packed, unpacked
+from tracker_diag.tensors.worker import Writer
+
+if TYPE_CHECKING:
+    from tracker_diag.monitor import Monitor
+
+MAILBOX = "tracker_diag_policy"
+"""The name of the mailbox among the actors of a job."""
+
+KEPT = 4096
+"""Messages that a mailbox keeps while nobody takes them; older ones go, and are counted as lost."""
+
+UNSENT = 16
+"""Updates that a worker keeps while its mailbox is slow."""
+
+TRIES = 5
+"""Updates without a mailbox after which a worker says so."""
+
+_held: list[Any] = []
+"""Mailboxes that this process has made or taken over."""
+
+_log = logging.getLogger("tracker_diag")
+
+
+class Message(TypedDict):
+    """What a worker sends of one update of the policy, in JSON values."""
+
+    process: str
+    sent: int
+    """How many messages this process has sent before."""
+    rank: int
+    host: str
+    world: int
+    names: dict[str, Any]
+    first: dict[str, Any]
+    """Of the losses up to the first step of the optimiser."""
+    rest: dict[str, Any]
+    failures: dict[str, int]
+    """By what was raised, since the last message."""
+
+
+class Recorder:
+    """In a worker: takes in the tensors of each loss, and sends what they come to once an update.
+
+    Nothing is raised. Tensors on a device stay there, and no call waits for it.
+
+    Args:
+        rank, world: this process and how many there are; by default those of `torch.distributed`.
+        send: where messages go to; by default to the mailbox of this Ray job.
+    """
+
+    def __init__(
+        self, rank: int | None = None, world: int | None = None, send: Callable[[bytes], object] | None = None
+    ) -> None:
+        self._given, self._post = (rank, world), send or _Post()
+        self.placed = False
+        """Whether an integration has put its hooks on, which it does once in a process."""
+        self._health, self._names = Health(), Names()
+        self._parts: tuple[dict[Pair, Observation], dict[Pair, Observation]] = {}, {}
+        self._updates, self._underway, self._asked, self._batches, self._sent = 0, False, False, 0, 0
+        self._process = uuid.uuid4().hex[:8]
+        self._failures = Counter[str]()
+        self._writer: Writer | None = None
+
+    def observe(self, **tensors: Any) -> None:
+        """Take in one loss: names, shapes and dtypes are those of `Tensors`, log-probabilities may have a gradient."""
+        with self.guard("integration_errors"):
+            self._underway = self._asked = True
+            given: Any = {name: value for name, value in tensors.items() if value is not None}
+            rank, world = self._place()
+            try:
+                batch = TokenBatch.of(check=False, **given)
+            except BatchError as error:
+                if error.masked:  # no token of this rank's is trained on
+                    return
+                raise
+            labels = label(batch, self._names)
+            into = self._parts[min(self._updates, 1)]
+            for pair in batch.pairs:  # one process that observes all of them in turn has the same groups
+                group = 1 + rank + world * self._batches
+                add_observation(into, pair, Observation.of(batch, pair, labels, group))
+            self._batches += 1
+
+    @contextmanager
+    def guard(self, kind: str) -> Generator[None, None, None]:
+        """Count what is raised inside, tell it to the monitor with the next update, and go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # as in `observe`
+            self._failed(error)
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._place()[0]
+
+    def updated(self) -> None:
+        """The optimiser has made a step: what comes now is of the next one."""
+        self._updates += self._underway
+        self._underway = False
+
+    def send(self) -> None:
+        """The update is done: send what its losses came to, even if that is nothing. Waits for nothing.
+
+        Does nothing where there was no loss, as in an update of the critic.
+        """
+        if not self._asked:
+            return
+        first, rest = self._parts
+        self.drop()
+        with self.guard("integration_errors"):
+            coming = [_coming(part) for part in (first, rest)]
+            names, failures = self._names.state_dict(), dict(self._failures)
+            self._failures.clear()
+            rank, world = self._place()
+            sent, self._sent = self._sent, self._sent + 1
+            host, process = socket.gethostname(), self._process
+
+            def write() -> None:
+                parts = [packed(dict(arrived())) for arrived in coming]
+                message: Message = {
+                    "process": process, "sent": sent, "rank": rank, "host": host, "world": world, "names": names,
+                    "first": parts[0], "rest": parts[1], "failures": failures,
+                }  # fmt: skip
+                self._post(zlib.compress(json.dumps(message).encode(), 1))
+
+            if self._writer is None:  # in the process that sends: threads do not survive a fork
+                self._writer = Writer(f"{MAILBOX}-{os.getpid()}", UNSENT)
+            for error in self._writer.errors():
+                self._failed(error)
+            self._writer.put(write, droppable=True)
+
+    def drop(self) -> None:
+        """Forget what has come: another rank has the same tokens and sends them."""
+        self._parts, self._updates, self._underway, self._asked = ({}, {}), 0, False, False
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Wait until all is sent, at most `seconds`."""
+        if self._writer is not None:
+            self._writer.close(seconds)
+            self._writer = None
+
+    def _place(self) -> tuple[int, int]:
+        rank, world = self._given
+        if rank is None or world is None:
+            import torch.distributed as dist
+
+            there = dist.is_available() and dist.is_initialized()
+            rank, world = self._given = (dist.get_rank(), dist.get_world_size()) if there else (0, 1)
+        return rank, world
+
+    def _failed(self, error: Exception) -> None:
+        if of_a_handler(error):
+            raise error
+        self._failures[f"{type(error).__name__}: {error}"[:200]] += 1
+        self._health.record("integration_errors", error)
+
+
+def _coming(part: dict[Pair, Observation]) -> Callable[[], Mapping[Pair, Observation]]:
+    """What gives `part` in numpy arrays; of a device its copy begins now, and ends without anyone's waiting."""
+    return Arrival(part).wait if any(on_device(one.tokens.first) for one in part.values()) else lambda: part
+
+
+class Workers:
+    """Beside a monitor: what the recorders of all ranks have sent.
+
+    Args:
+        fresh: whether a step's old log-probabilities are those of the policy as the step begins: the first update's
+            ratios are then 1 by construction, and left out where there are others.
+        gaps: whether a gap in the mask is what a tool or the environment said. Where rejected tokens are gaps too, it
+            is not known which tokens come after a tool.
+        each: whether a message is of one update, where the worker is not told when a step ends. The earliest of each
+            process since the last step is then that of the first update.
+    """
+
+    def __init__(self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False) -> None:
+        self._monitor, self._fresh, self._gaps, self._each = monitor, fresh, gaps, each
+        self._lock = threading.Lock()
+        self._come: list[Message] = []
+        self._silent: dict[Rank, int] = {}
+        self._next: dict[tuple[str, int], int] = {}
+        """How many messages each process has sent, as far as we know."""
+
+    def receive(self, message: bytes) -> None:
+        """Keep what a worker sent for the next step; in any thread."""
+        found: Message = json.loads(zlib.decompress(message))
+        with self._lock:
+            self._come.append(found)
+
+    def take_in(self) -> None:
+        """Give the monitor all that has come, as a part of the step that is logged next. Waits for nobody."""
+        with self._lock:
+            come, self._come = self._come, []
+        if not come:
+            return
+        lost, several = 0, Counter(one["process"] for one in come)
+        earliest = {one["process"]: one["sent"] for one in sorted(come, key=lambda one: -one["sent"])}
+        observed, names = dict[Pair, Observation](), Names()
+        for one in sorted(come, key=lambda one: (one["rank"], one["process"], one["sent"])):
+            with self._monitor.guard("rank_errors"):
+                lost += self._lost(one)
+                for what, times in one["failures"].items():
+                    failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
+                    self._monitor.record("rank_errors", failed)
+                theirs, parts = Names.of_state(one["names"]), self._counted(one)
+                first = one["sent"] == earliest[one["process"]]
+                if self._each and self._fresh and first and several[one["process"]] > 1:
+                    continue
+                for pair, part in parts.items():
+                    add_observation(observed, pair, part.renamed(theirs, names))
+        self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
+
+    def _counted(self, message: Message) -> dict[Pair, Observation]:
+        first, rest = unpacked(message["first"]), unpacked(message["rest"])
+        counted = rest if self._fresh and rest else first
+        if counted is first:
+            for pair, one in rest.items():
+                add_observation(counted, pair, one)
+        return counted if self._gaps else {pair: one.without_context() for pair, one in counted.items()}
+
+    def _lost(self, message: Message) -> int:
+        key = message["process"], message["rank"]
+        known = {one for one in self._next if one[1] == message["rank"]}
+        lost = message["sent"] - self._next.get(key, 0 if known else message["sent"])
+        for old in known - {key}:  # it was started anew
+            del self._next[old]
+        self._next[key] = message["sent"] + 1
+        return max(lost, 0)
+
+    def _missing(self, come: list[Message]) -> dict[Rank, int]:
+        """Updates since each rank was last heard of, of those that were heard of once and are not now."""
+        heard = {Rank(one["rank"], one["host"]) for one in come}
+        numbers = {rank.number for rank in heard}
+        self._silent = {rank: n + 1 for rank, n in self._silent.items() if rank.number not in numbers}
+        self._silent |= dict.fromkeys(heard, 0)
+        return {rank: n for rank, n in self._silent.items() if n}
+
+    def open(self) -> "Workers":
+        """Make the mailbox of this Ray job, and take from it from now on, in a thread of its own.
+
+        A mailbox that is there already, of an earlier monitor of the job, is taken over. Nothing is done in a process
+        that is not part of a Ray job. What fails is counted.
+        """
+        ray = sys.modules.get("ray")
+        if ray is None or not ray.is_initialized():
+            return self
+        with self._monitor.guard("rank_errors"):
+            scheduling: Any = require("ray.util.scheduling_strategies", "rllib")
+            here = scheduling.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            kind = ray.remote(num_cpus=0)(Mailbox)
+            made = kind.options(name=MAILBOX, get_if_exists=True, scheduling_strategy=here).remote()
+            _held.append(made)  # an actor ends with the first of its handles
+            thread = threading.Thread(target=self._read, args=(made,), name=MAILBOX, daemon=True)
+            thread.start()
+        return self
+
+    def _read(self, mailbox: Any) -> None:
+        ray: Any = require("ray", "rllib")
+        reader = uuid.uuid4().hex
+        try:
+            while (messages := ray.get(mailbox.take.remote(reader))) is not None:
+                for message in messages:
+                    with self._monitor.guard("rank_errors"):
+                        self.receive(message)
+        except Exception as error:  # noqa: BLE001  # Ray has been shut down, or the mailbox has died
+            if ray.is_initialized():
+                self._monitor.record("rank_errors", error)
+
+
+class Mailbox:
+    """The actor of Ray: keeps what workers put, for the latest reader to take."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._kept = deque[bytes](maxlen=KEPT)
+        self._there = asyncio.Condition()
+        self._reader, self._was = "", set[str]()
+
+    async def put(self, message: bytes) -> None:
+        """Keep `message`."""
+        async with self._there:
+            self._kept.append(message)
+            self._there.notify_all()
+
+    async def take(self, reader: str) -> list[bytes] | None:
+        """All that is kept, as soon as there is any; None where a later reader has come."""
+        async with self._there:
+            if reader not in self._was:
+                self._was.add(reader)
+                self._reader = reader
+                self._there.notify_all()
+            await self._there.wait_for(lambda: self._kept or self._reader != reader)
+            if self._reader != reader:
+                return None
+            found = list(self._kept)
+            self._kept.clear()
+            return found
+
+
+class _Post:
+    """Puts messages into the mailbox, once there is one; runs in the writer's thread."""
+
+    def __init__(self) -> None:
+        self._mailbox: Any = None
+        self._tries = 0
+
+    def __call__(self, message: bytes) -> None:
+        ray: Any = require("ray", "rllib")
+        if self._mailbox is None:
+            try:
+                self._mailbox = ray.get_actor(MAILBOX)
+            except ValueError:  # the trainer has not begun yet, or has no monitor
+                self._tries += 1
+                if self._tries == TRIES:
+                    _log.warning(
+                        "no monitor in this Ray job: the policy pair of this worker is not seen. The process that "
+                        "logs needs tracker_diag too."
+                    )
+                return
+        try:
+            ray.get(self._mailbox.put.remote(message))
+        except ray.exceptions.RayActorError:
+            self._mailbox = None  # another may have been made
+            raise

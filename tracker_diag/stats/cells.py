@@ -1,0 +1,42 @@
+"""Cells: of an array of counts those that are not 0, as most are."""
+
+from typing import TypeAlias
+
+import numpy as np
+
+from tracker_diag.stats.arrays import IntArray, RowArray
+
+Cells: TypeAlias = tuple[IntArray, IntArray]
+"""Flat indices in ascending order, and the counts there."""
+
+
+def sparse(counts: IntArray | RowArray) -> Cells:
+    """Index and value of the cells of `counts`, flattened, that are not 0."""
+    flat = counts.reshape(-1)
+    index = np.flatnonzero(flat != 0)
+    return index, flat[index].astype(np.int64, copy=False)
+
+
+def counted(index: RowArray) -> Cells:
+    """The cells of counts to which each of `index`, which is sorted, has added one."""
+    new = np.empty(index.size, np.bool_)
+    new[:1] = True
+    np.not_equal(index[1:], index[:-1], out=new[1:])
+    first = new.nonzero()[0]
+    count = np.empty_like(first)
+    np.subtract(first[1:], first[:-1], out=count[:-1])
+    count[-1:] = index.size - first[-1:]
+    return index[first].astype(np.int64), count
+
+
+def merged(one: Cells, two: Cells) -> Cells:
+    """The sum of two arrays of one shape, all three as `sparse` gives them."""
+    index, place = np.unique(np.concatenate((one[0], two[0])), return_inverse=True)
+    counts = np.zeros(len(index), np.int64)
+    np.add.at(counts, place, np.concatenate((one[1], two[1])))
+    return index, counts
+
+
+def add_sparse(into: IntArray, cells: Cells, sign: int = 1) -> None:
+    """Add `cells` of `sparse` to `into`, in place; each index occurs once."""
+    into.reshape(-1)[cells[0]] += sign * cells[1]
