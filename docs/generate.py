@@ -4,6 +4,7 @@ A test holds them against what this would write.
 """
 
 import json
+import runpy
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from importlib import import_module
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from make_matrix import integration
 from pydantic import BaseModel
 
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
@@ -24,6 +24,8 @@ from tracker_diag.rules.new import SCHEMA, schema
 from tracker_diag.rules.nodes import words
 
 DOCS = Path(__file__).parent
+INTEGRATION = runpy.run_path(str(DOCS / "make_matrix.py"))["integration"]
+"""The integration that a package is watched by."""
 
 
 def metrics_page() -> str:
@@ -364,7 +366,7 @@ def _released(name: str) -> str:
     rows = json.loads((DOCS / "matrix.json").read_text())["tests"]
     found: dict[str, set[str]] = {}
     for row in rows:
-        if integration(row["package"]) == name:
+        if INTEGRATION(row["package"]) == name:
             found.setdefault(row["package"], set()).add(row["version"])
     said: list[str] = []
     for package, versions in sorted(found.items()):
