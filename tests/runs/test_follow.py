@@ -18,7 +18,7 @@ from tracker_diag.testing import CapturingBackend
 RULES = in_force()
 
 
-def logged(steps=170, seed=0, fall=100, nan_at=130):
+def logged(steps=170, seed=0, fall=100, nan_at=140):
     """Rows of a run whose reward falls, which recovers, and has a NaN; with gaps, and keys that come now and then."""
     rng = np.random.default_rng(seed)
     rows = {}
