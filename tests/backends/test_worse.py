@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 FIRST = "POL001 post_tool: Token probabilities diverge after tool calls"
 WORSE = "Worse: Reward has lost what it had gained (POL001 post_tool)"
 CHANGED = "Told at step 86 as a warning, this is an error now: OUT001 all: Reward has lost what it had gained"
-SO_FAR = "Go on? No. Last good step so far 99 (reward 0.908, its best)"
+SO_FAR = "Go on? No. Last good step so far 99 (reward 0.905, its best)"
 
 
 def reward(step):

@@ -55,8 +55,8 @@ def test_the_verdict_names_the_slice_before_the_averages_move(demo):
     first = fired["POL001"]
     assert found["first_break"]["rule"] == "POL001"
     assert found["leads"].keys() == SIGNALS.keys()
-    for average in ("kl", "clip_fraction", "policy/all/p95"):
-        assert found["leads"][average] > first + 50
+    for average, by in {"kl": 30, "clip_fraction": 50, "policy/all/p95": 50}.items():  # docs/evidence.md tells each
+        assert found["leads"][average] > first + by
     for calm in ("reward", "loss", "entropy", "grad_norm"):
         assert found["leads"][calm] is None
     assert not {finding["rule"] for finding in found["findings"]} & set(found["healthy"])
