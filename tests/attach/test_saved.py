@@ -83,7 +83,7 @@ def test_a_state_of_another_release_of_the_framework_is_told_and_gone_on_with(tm
     assert third.step == 8
 
 
-@pytest.mark.parametrize("content", ["{", "[1, 2]", '{"version": 1}', '{"version": 8}', '"text"', "null"])
+@pytest.mark.parametrize("content", ["{", "[1, 2]", '{"version": 1}', '{"version": 9}', '"text"', "null"])
 def test_a_damaged_state_or_one_of_another_version_is_told_and_training_goes_on(tmp_path, content, caplog):
     file_of(tmp_path, 0).write_text(content)
     monitor = Monitor()
