@@ -6,10 +6,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, plain
+from tracker_diag.attach.kit import add_active, plain, unless_changed
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag_transformers import SEES, checkpoint, guarded
+from tracker_diag_transformers import SEES, TESTED, checkpoint, guarded
 
 
 class DiagnosticsCallback(TrainerCallback):
@@ -41,16 +41,18 @@ class DiagnosticsCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._closed and not self._given:
             self.monitor, self._begun = self._made(), False
-        self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
-        self._closed = False
+        self._closed, self._guarded = False, None
+        with self.monitor.guard("integration_errors"):
+            self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
-        if self._guarded:
-            self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
+        with self.monitor.guard("integration_errors"):
+            if self._guarded:
+                self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._guarded:
@@ -60,15 +62,21 @@ class DiagnosticsCallback(TrainerCallback):
         if self._begun:
             return
         self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
-        if self._given or not state.is_world_process_zero:
+        first, found = True, list[Any]()
+        with self.monitor.guard("integration_errors"):
+            first = state.is_world_process_zero
+        if self._given or not first:
             return
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
-        add_active(self.monitor, *writers(self.trainer), sees=SEES)
+        with self.monitor.guard("integration_errors"):
+            found = writers(self.trainer)
+        add_active(self.monitor, *found, sees=SEES)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self._closed:  # as when something is evaluated after training
-            self.monitor.log(logs, state.global_step)
+            with self.monitor.guard("integration_errors"):
+                self.monitor.log(logs, state.global_step)
             if self._guarded:
                 self._guarded.decide(control)
 
@@ -85,9 +93,10 @@ def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards
     algorithm = algorithm_of({"trainer": type(trainer).__name__}) or "sft"
     callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm, guards=guards)
     callback.trainer = trainer
-    trainer.add_callback(callback)
-    callbacks = trainer.callback_handler.callbacks
-    callbacks.insert(0, callbacks.pop(callbacks.index(callback)))
+    with unless_changed("transformers", TESTED):
+        trainer.add_callback(callback)
+        callbacks = trainer.callback_handler.callbacks
+        callbacks.insert(0, callbacks.pop(callbacks.index(callback)))
     return callback.monitor
 
 

@@ -5,12 +5,14 @@ row of docs/matrix.json. The release is that of the package's own metadata, in t
 are those in which `alerted` has found the alert. `make matrix` keeps the rows; any other run holds them against those.
 """
 
+import inspect
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing, contextmanager
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,7 +28,7 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 FIRING = 2
 """As a rule's state stands in a tracker."""
 
-TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_live.py", "test_lightning.py"}
+TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_live.py", "test_lightning.py", "test_gone.py"}
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -173,6 +175,46 @@ class Without:
             else:
                 gone.delattr(owner, name)
             return attach()
+
+    def during(self, ours, kind, name, error):
+        """Reading or setting `name` of an object of `kind` raises `error` while a function of the classes `ours` runs.
+
+        For callbacks, which touch a framework while it trains: it has everything of its own whenever it is its turn.
+        """
+        depth, missing = 0, object()
+
+        def fails(*_):
+            raise error
+
+        def wrapped(function):
+            @wraps(function)
+            def call(*args, **kwargs):
+                nonlocal depth
+                before, depth = vars(kind).get(name, missing), depth + 1
+                if depth == 1:
+                    setattr(kind, name, property(fails, fails, fails))
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    depth -= 1
+                    if depth == 0 and before is missing:
+                        delattr(kind, name)
+                    elif depth == 0:
+                        setattr(kind, name, before)
+
+            return call
+
+        for one in ours:
+            for named, function in [*vars(one).items()]:
+                if inspect.isfunction(function):
+                    self._monkeypatch.setattr(one, named, wrapped(function))
+
+    @staticmethod
+    def told(messages):
+        """What is said of things that are gone; AssertionError if there is nothing, or something twice."""
+        about = [one for one in messages if "than was tested" in one or "integration_errors: " in one]
+        assert len(about) == len({*about}) > 0, messages
+        return about
 
     @staticmethod
     def told_once(messages):
