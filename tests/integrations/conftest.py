@@ -162,7 +162,7 @@ class Without:
     """
 
     def __init__(self, monkeypatch):
-        self._monkeypatch = monkeypatch
+        self._monkeypatch, self.on = monkeypatch, True
 
     def __call__(self, owner, name, attach):
         """What `attach()` gives without `owner.name`, or for no owner without the module `name`."""
@@ -180,6 +180,7 @@ class Without:
         """Reading or setting `name` of an object of `kind` raises `error` while a function of the classes `ours` runs.
 
         For callbacks, which touch a framework while it trains: it has everything of its own whenever it is its turn.
+        Call it before they are made; it raises while `on` is set.
         """
         depth, missing = 0, object()
 
@@ -190,16 +191,17 @@ class Without:
             @wraps(function)
             def call(*args, **kwargs):
                 nonlocal depth
-                before, depth = vars(kind).get(name, missing), depth + 1
-                if depth == 1:
-                    setattr(kind, name, property(fails, fails, fails))
+                if depth or not self.on:
+                    return function(*args, **kwargs)
+                before, depth = vars(kind).get(name, missing), 1
+                setattr(kind, name, property(fails, fails, fails))
                 try:
                     return function(*args, **kwargs)
                 finally:
-                    depth -= 1
-                    if depth == 0 and before is missing:
+                    depth = 0
+                    if before is missing:
                         delattr(kind, name)
-                    elif depth == 0:
+                    else:
                         setattr(kind, name, before)
 
             return call
