@@ -40,10 +40,15 @@ class DiagnosticsCallback(Callback):
                 trainer.should_stop |= decision.stop == "training"
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        monitor = self.ready()
+        with monitor.guard("integration_errors"):
+            trainer.diag = monitor
+
+    def ready(self) -> Monitor:
+        """The monitor of this training, or of the next one."""
         if self._closed and not self._given:
             self.monitor, self._closed = Monitor(), False
-        with self.monitor.guard("integration_errors"):
-            trainer.diag = self.monitor
+        return self.monitor
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self._fitting = True

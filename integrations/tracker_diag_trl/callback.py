@@ -5,7 +5,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from tracker_diag_transformers import checkpoint, guarded
-from tracker_diag_transformers.trainer import expected_rows, writers
+from tracker_diag_transformers.trainer import expected_rows, put_first, watched_by, writers
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
@@ -42,7 +42,9 @@ class DiagnosticsCallback(TrainerCallback):
         guarded.one_of(monitor, guards)
         self._guards = guards
         self._guarded: guarded.Guarded | None = None
-        self._trainer, self._given, self._closed = trainer, monitor is not None, False
+        self._trainer, self._given = trainer, monitor is not None
+        self.closed = False
+        """Whether the training that it watched is over."""
         self._correct = correct
         self._begin(monitor)
 
@@ -68,9 +70,9 @@ class DiagnosticsCallback(TrainerCallback):
         return Monitor(ranks=guarded.ranks(), guards=self._guards, **known)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._closed and not self._given:
+        if self.closed and not self._given:
             self._begin()
-        self._closed, self._guarded = False, None
+        self.closed, self._guarded = False, None
         with self.monitor.guard("integration_errors"):
             self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
@@ -88,7 +90,7 @@ class DiagnosticsCallback(TrainerCallback):
             self._guarded.stepped()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if self._closed:  # an evaluation after training
+        if self.closed:  # an evaluation after training
             return
         if self._tensors:
             with self.monitor.guard("integration_errors"):
@@ -104,7 +106,7 @@ class DiagnosticsCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
-        self._closed = True
+        self.closed = True
         if self._guarded:
             self._guarded.close()
             self._guarded = None
@@ -175,12 +177,16 @@ class DiagnosticsCallback(TrainerCallback):
 def attach_trainer(
     trainer: Any, monitor: Monitor | None, guards: guarded.Guards = (), correct: str | None = None
 ) -> Monitor:
-    """Put a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
-    callback = DiagnosticsCallback(trainer, monitor, guards, correct)
+    """Watch `trainer`, once however often it is attached to."""
     try:
-        trainer.callback_handler.callbacks.insert(0, callback)
+        if (watching := watched_by(trainer, DiagnosticsCallback, monitor)) is not None:
+            return watching
     except CHANGED as error:
+        guarded.one_of(monitor, guards)
         _changed(trainer, error)
+        return monitor or Monitor()
+    callback = DiagnosticsCallback(trainer, monitor, guards, correct)
+    put_first(trainer, callback)
     return callback.monitor
 
 

@@ -28,7 +28,15 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 FIRING = 2
 """As a rule's state stands in a tracker."""
 
-TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_live.py", "test_lightning.py", "test_gone.py"}
+TRAINING = {
+    "test_trainer.py",
+    "test_accelerate.py",
+    "test_sb3.py",
+    "test_live.py",
+    "test_lightning.py",
+    "test_gone.py",
+    "test_misuse.py",
+}
 
 
 def pytest_ignore_collect(collection_path, config):

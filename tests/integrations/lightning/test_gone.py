@@ -8,8 +8,10 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
-from tracker_diag_lightning import DiagnosticsCallback
+from tracker_diag_lightning import DiagnosticsCallback, attach
 from tracker_diag_lightning import callback as of_callback
+
+from tracker_diag import DiagError, Monitor
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,14 +49,21 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def fit(folder, *callbacks):
-    torch.manual_seed(0)
-    module = Module()
-    trainer = pl.Trainer(
+def made(folder, *callbacks):
+    return pl.Trainer(
         callbacks=[*callbacks], logger=CSVLogger(folder), max_steps=STEPS, log_every_n_steps=1, accelerator="cpu",
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder, enable_checkpointing=False,
     )  # fmt: skip
-    trainer.fit(module, torch.utils.data.DataLoader(torch.ones(STEPS, 4), batch_size=1))
+
+
+def batches():
+    return torch.utils.data.DataLoader(torch.ones(STEPS, 4), batch_size=1)
+
+
+def fit(folder, *callbacks):
+    torch.manual_seed(0)
+    module, trainer = Module(), made(folder, *callbacks)
+    trainer.fit(module, batches())
     assert trainer.global_step == STEPS
     return torch.cat([one.detach().flatten() for one in module.parameters()])
 
@@ -73,6 +82,38 @@ def test_whatever_is_gone_costs_its_own_part(tmp_path, without, caplog, touched,
     assert torch.equal(fit(tmp_path, ours), expected)
     without.told(caplog.messages)
     assert ours.monitor.summary().steps == (STEPS if TOUCHED[touched] else 0)
+
+
+def test_attached_twice_it_is_watched_once_and_another_monitor_is_one_too_many(tmp_path):
+    trainer = made(tmp_path)
+    monitor = attach(trainer)
+    assert attach(trainer) is attach(trainer, monitor=monitor) is monitor
+    assert sum(isinstance(one, DiagnosticsCallback) for one in trainer.callbacks) == 1
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        attach(trainer, monitor=Monitor())
+
+
+def test_attached_again_after_a_fit_the_monitor_is_that_of_the_next(tmp_path):
+    trainer = made(tmp_path)
+    first = attach(trainer)
+    trainer.fit(Module(), batches())
+    second = attach(trainer)
+    trainer.fit_loop.epoch_loop.max_steps = 2 * STEPS
+    trainer.fit(Module(), batches())
+    assert first is not second
+    assert (first.summary().steps, second.summary().steps) == (STEPS, STEPS)
+
+
+class Late(pl.Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == 1:
+            self.monitor = attach(trainer)
+
+
+def test_attached_after_training_has_begun_it_disturbs_nothing(tmp_path):
+    late = Late()
+    assert torch.equal(fit(tmp_path, late), plain())
+    assert late.monitor.failures == []
 
 
 def test_contract_a_logger_that_does_nothing_has_what_lightning_asks_of_any():

@@ -82,3 +82,14 @@ def test_whatever_is_gone_costs_its_own_part(without, caplog, touched, error):
     assert seen == (set() if blind else {"policy"})
     heard = ours.monitor.summary().steps
     assert heard == 1 if TOUCHED[touched] == METRICS else heard >= 4  # the last row is given at the end
+
+
+def test_given_twice_each_sees_what_it_would_alone_and_training_is_as_without(caplog):
+    def rows(callback):
+        return callback.monitor.slices_table()
+
+    one, other, alone = (DiagnosticsCallback() for _ in range(3))
+    assert same(learn([one, other]), plain())
+    learn(alone)
+    assert rows(one) == rows(other) == rows(alone)
+    assert one.monitor.failures == other.monitor.failures == []

@@ -81,11 +81,9 @@ def test_whatever_is_gone_in_training_costs_its_own_part(tmp_path, without, capl
     assert monitor.summary().steps == (STEPS if TOUCHED[touched] else 0)
 
 
-@pytest.mark.parametrize("name", ["add_callback", "callback_handler"])
-def test_whatever_is_gone_when_it_is_attached_is_told_once_and_nothing_is_watched(tmp_path, without, caplog, name):
+def test_without_a_place_for_callbacks_it_is_told_once_and_nothing_is_watched(tmp_path, without, caplog):
     trainer = make(tmp_path)
-    owner = Trainer if name == "add_callback" else trainer
-    monitor = without(owner, name, lambda: attach(trainer))
+    monitor = without(trainer, "callback_handler", lambda: attach(trainer))
     assert torch.equal(trained(trainer), plain())
     without.told_once(caplog.messages)
     assert monitor.summary().steps == 0

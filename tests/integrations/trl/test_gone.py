@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tracker_diag import DiagError, Monitor
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.testing import CapturingBackend
 
@@ -243,3 +244,53 @@ def test_of_a_trainer_whose_loss_somebody_has_replaced_it_is_said_after_five_ste
     (said,) = [one for one in caplog.messages if "no tensors have come of" in one]
     assert said.startswith("5 steps were logged, and no tensors have come of: policy")
     assert found == {RATIOS}
+
+
+def test_attached_twice_it_is_watched_once_and_after_a_training_by_another_monitor(tmp_path, caplog):
+    from tracker_diag_trl import attach
+
+    trainer = make(tmp_path)
+    monitor = attach(trainer)
+    assert attach(trainer) is attach(trainer, monitor=monitor) is monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        attach(trainer, monitor=Monitor())
+    assert trained(trainer) == plain()
+    assert monitor.failures == []
+    again = attach(trainer)
+    trainer.train()
+    assert again is not monitor
+    assert counts(again)["reference"] == counts(monitor)["reference"]
+    assert "_compute_loss" not in vars(trainer)  # no hook stays
+
+
+def test_attached_amid_training_it_sees_what_comes_then(tmp_path):
+    from tracker_diag_trl import attach
+    from transformers import TrainerCallback
+
+    monitors = []
+
+    class Late(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                monitors.append(attach(trainer))
+
+    trainer = make(tmp_path)
+    trainer.add_callback(Late())
+    assert trained(trainer) == plain()
+    (monitor,) = monitors
+    assert monitor.failures == []
+    assert monitor.summary().first_step == 2
+    assert "reference" in counts(monitor)
+
+
+def test_an_evaluation_alone_is_as_without_us(tmp_path):
+    from tracker_diag_trl import attach
+
+    def measured(trainer):
+        return {name: one for name, one in trainer.evaluate(trainer.train_dataset).items() if "loss" in name}
+
+    trainer = make(tmp_path, per_device_eval_batch_size=4)
+    monitor = attach(trainer)
+    assert measured(trainer) == measured(make(tmp_path, per_device_eval_batch_size=4))
+    assert monitor.failures == []
+    assert counts(monitor) == {}
