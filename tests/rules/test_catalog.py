@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from tracker_diag.rules.cases import RuleCase, check_rule
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.nodes import names
-from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
 
 HERE = Path(__file__).parent
 CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(file.read_text())]
@@ -60,18 +57,3 @@ def test_the_catalogue_is_complete():
 def test_a_wrong_expectation_is_told():
     case = RuleCase(name="x", rule="NUM004", series={"reward": "1x9"}, non_finite={3: "loss"}, firing=5)
     assert check_rule(RULES["NUM004"], case) == ["firing: 3, expected 5"]
-
-
-@pytest.mark.parametrize(("left", "severity"), [(0.6, "info"), (0.4, "warn")])
-def test_half_the_speed_is_told_however_well_the_run_does(left, severity):
-    """A machine that costs twice as much is somebody's business, also where the reward rises."""
-    rng = np.random.default_rng(0)
-    rows = {
-        step: {
-            "throughput": 1000 * (left if step >= 150 else 1) * rng.lognormal(0, 0.02),
-            "reward": step / 300 + 0.02 * rng.normal(),
-        }
-        for step in range(300)
-    }
-    found = diagnose(FinishedRun("run", rows, {}, {}, ())).summary.findings
-    assert [one.severity for one in found if one.rule.id == "RES001"] == [severity]
