@@ -23,7 +23,7 @@ import numpy as np
 
 import tracker_diag as td
 
-FIRST_SEED = 10_000
+FIRST_SEED = 20_000
 """None from here on was looked at while detectors and rules were made."""
 
 ONSET = 120
