@@ -137,8 +137,9 @@ class DiagnosticsCallback(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         if self._looks_on and self.monitor is not None:
+            model: Any = self.model
             with self.monitor.guard("integration_errors"):
-                buffer = self.model.rollout_buffer  # PPO reorders it next, and resets it after the update
+                buffer = model.rollout_buffer  # PPO reorders it next, and resets it after the update
                 self._rollout = {"old": buffer.log_probs, "advantages": buffer.advantages}
 
     def _on_rollout_start(self) -> None:
