@@ -198,12 +198,14 @@ def without(monkeypatch):
 
 @pytest.fixture
 def run_checks(tmp_path, migrated_mlflow, request):
-    """Runs `<framework>/<file>` with the framework's own modules; `stand_ins` are libraries it imports besides.
+    """Runs `<framework>/<file>` for each of `files` with the framework's own modules.
+
+    `stand_ins` are libraries that it imports besides.
 
     `release` is the folder of another release than that in the framework's own, which still has what all need.
     """
 
-    def run(framework, folders=(), stand_ins=(), plugins="", *, file="checks.py", release=None, **variables):
+    def run(framework, folders=(), stand_ins=(), plugins="", *, files=("checks.py",), release=None, **variables):
         path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent, Path(__file__).parent / framework]
         for folder in (*([release] if release else []), framework, *folders, "shared"):
             assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
@@ -227,7 +229,7 @@ def run_checks(tmp_path, migrated_mlflow, request):
             *(["-m", "matrix"] if request.config.option.markexpr == "matrix" else []),
         ]
         done = subprocess.run(
-            [*command, str(Path(__file__).parent / framework / file)],
+            [*command, *(str(Path(__file__).parent / framework / file) for file in files)],
             env=os.environ
             | OFFLINE
             | variables

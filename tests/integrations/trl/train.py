@@ -533,9 +533,9 @@ def guarded_ranks(folder):
 
 
 def version(folder):
-    """A short run of whatever TRL comes first on the path, into every tracker; in its second half a scorer overpays.
+    """Short runs of whatever TRL comes first on the path; in their second halves a scorer overpays.
 
-    And the same without a tracker.
+    The first has no tracker, the second has all of them: W&B's run is underway until the process ends.
     """
     import inspect
     from importlib.metadata import version as release
@@ -552,10 +552,9 @@ def version(folder):
 
     more = {"reward_funcs": [judge(errs=0.35), overpays]}
     kept = {"report_to": ["mlflow", "tensorboard", "trackio", "wandb"], "project": os.environ["PROJECT"]}
+    untracked = watched(grpo(folder, tools=False, more=more, **SMALL))["sources"]
     trainer = grpo(folder, tools=tools, more=more, **SMALL | kept)
-    told = watched(trainer)
-    untracked = watched(grpo(folder, tools=False, more=more, **SMALL))
-    return told | {"untracked": untracked["sources"]} | {
+    return watched(trainer) | {"untracked": untracked} | {
         "version": release("trl"), "file": trl.__file__, "takes": takes, "tools": tools, "values": trainer.values
     }  # fmt: skip
 

@@ -155,8 +155,8 @@ def test_a_tail_after_tools_in_the_workers_reaches_every_tracker_and_the_webhook
     started, rng = actors(), np.random.default_rng(0)
     trackers = ["mlflow", "tensorboard", "trackio", "wandb"]
     tracking = Tracking(alerted.project, "run", default_backend=trackers, config={"trainer": {"project_name": "a"}})
-    for at in range(1, 101):
-        step(started, [batch(rng, post=0.05 if at < 70 else 0.6) for _ in started], mini=ROWS)
+    for at in range(1, 46):
+        step(started, [batch(rng, post=0.02 if at < 30 else 0.6, text=0.02) for _ in started], mini=ROWS)
         tracking.log(data={"critic/score/mean": 0.5}, step=at)
     monitor = tracking.diag
     del tracking
