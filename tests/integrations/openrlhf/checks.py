@@ -83,10 +83,10 @@ def a_trainer(monkeypatch):
     monkeypatch.setattr(ppo_trainer, "ray", at_once)
     monkeypatch.setattr(experience_maker, "ray", at_once)
 
-    def made(**flags):
+    def made(actors=None, **flags):
         args = hierarchize(argparse.Namespace(**(FLAGS | flags)))
         tokenizer = SimpleNamespace(decode=lambda *given, **named: ["text"], pad_token_id=0)
-        return BasePPOTrainer(SimpleNamespace(args=args), Group(), None, None, Group(0.1), None, tokenizer)
+        return BasePPOTrainer(SimpleNamespace(args=args), actors or Group(), None, None, Group(0.1), None, tokenizer)
 
     return made
 

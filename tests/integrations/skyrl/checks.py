@@ -352,7 +352,8 @@ def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(
 
 @pytest.mark.matrix("skyrl", "real modules, made tensors")
 @pytest.mark.parametrize("backend", ["tensorboard", "wandb", "console"])
-def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, rng, monkeypatch, alerted, underway, backend):
+def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, monkeypatch, alerted, underway, backend):
+    rng = np.random.default_rng(0)
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "curves"))
     beside = ["trackio"] if backend == "wandb" else []  # SkyRL logs to one tracker, which is never Trackio
     with underway(*beside):

@@ -47,7 +47,9 @@ class Actor(PolicyWorkerBase):
             sequence_parallel_size=1,
         )  # fmt: skip
         torch.distributed.init_process_group("gloo")
-        self.device_mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (WORLD, 1), mesh_dim_names=("dp", "sp"))
+        self.device_mesh = torch.distributed.device_mesh.init_device_mesh(
+            "cpu", (WORLD, 1), mesh_dim_names=("dp", "sp")
+        )
         self.mesh_rank = MeshRank(dp=rank, sp=0, tp=0, pp=0, world_size=WORLD, dp_size=WORLD, pp_size=1)
         self.strategy, self.model = Strategy(), Model()
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
