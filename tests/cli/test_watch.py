@@ -119,3 +119,18 @@ def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
     assert "NUM004" in last
     assert "the watch has ended" in (tmp_path / "page.html").read_text()
     assert terminal or out.splitlines()[0].endswith("12 steps since"), out
+
+
+def test_the_dial_moves_when_alerts_are_told(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    rows = ({"step": step, "reward": 0.5 + (step % 3) / 100 - 0.4 * (step > 24)} for step in range(30))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(path, (time.time() - 60,) * 2)
+    told = {}
+    for runs in (100, 1e9):
+        caplog.clear()
+        state = tmp_path / str(runs)
+        assert run(path, "--once", "--expected-runs-between-false-alarms", runs, "--state", state).exit_code == 0
+        told[runs] = [record.getMessage().splitlines()[0] for record in caplog.records]
+    assert told == {100: ["metrics.jsonl: OUT001 all: Reward has lost what it had gained"], 1e9: []}
+    assert run(path, "--once", "--expected-runs-between-false-alarms", 0.5).exit_code == 2

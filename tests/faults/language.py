@@ -208,13 +208,14 @@ def dpo(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, 
 
 
 def sft(model: Any, common: Any, settings: Any, fault: Fault, watcher: Watcher, on: str, tools: bool, seed: int) -> Any:
-    """Another task than the checkpoint's: say the number plus one."""
+    """Another task than the checkpoint's: say the number plus one; on `doubled` twice the number."""
     rng = random.Random(seed)
+    asked, of = ("double", lambda number: 2 * number) if on == "doubled" else ("next", lambda number: number + 1)
 
     def text(ill: str | None) -> dict[str, str]:
         number = rng.randrange(100)
-        said = rng.randrange(100) if ill == "random" else (number + 1) % 100
-        return {"prompt": f"next {number:02d} ", "completion": f"{said:02d}"}
+        said = rng.randrange(100) if ill == "random" else of(number) % 100
+        return {"prompt": f"{asked} {number:02d} ", "completion": f"{said:02d}"}
 
     usual = common | {
         "per_device_train_batch_size": 32, "learning_rate": 2e-3, "eval_strategy": "steps", "eval_steps": 4,

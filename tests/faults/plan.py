@@ -24,6 +24,7 @@ HALVES: dict[tuple[str, str], Half] = {
     ("one-file PPO", "Acrobot"): "development",
     ("GRPO tool", "rounded"): "development",
     ("DPO", "next"): "development",
+    ("SFT", "doubled"): "development",
     ("PPO", "Reach"): "untouched",
     ("A2C", "Reach"): "untouched",
     ("DQN", "CartPole"): "untouched",
@@ -181,6 +182,18 @@ PLANTED = (
 )  # fmt: skip
 
 
+DEVELOPMENT = (
+    # Beside the twins: a trainer of the tuned half on another task, and a fault at another strength.
+    fault("learning rate times 300 midway", "DPO/next", "NUM001 SFT001 SFT002 SFT004 OUT002 OUT004 OUT006", HALF,
+          rate_from=(HALF, 300.0)),
+    fault("labels are random", "SFT/doubled", "SFT001 OUT003 EXP008 SFT003", labels="random"),
+    fault("ten samples again and again", "SFT/doubled", "SFT003 OUT005", few=10),
+    fault("learning rate times 100 midway", "SFT/doubled", "NUM001 SFT001 OUT002 OUT006 EXP003", HALF,
+          rate_from=(HALF, 100.0)),
+    fault("learning rate 1e-9", "SFT/doubled", "EXP007 OUT003 SFT001", learning_rate=1e-9),
+)  # fmt: skip
+
+
 def twins(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The same faults on the tasks of the development runs."""
     found = []
@@ -191,7 +204,7 @@ def twins(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     return tuple(found)
 
 
-FAULTS = (*PLANTED, *twins(PLANTED))
+FAULTS = (*PLANTED, *twins(PLANTED), *DEVELOPMENT)
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,8 @@ def run_checks(tmp_path, migrated_mlflow, request):
             env=os.environ
             | OFFLINE
             | variables
-            | {"PYTHONPATH": os.pathsep.join(map(str, path)), "STAND_INS": " ".join(stand_ins)},
+            | {"PYTHONPATH": os.pathsep.join(map(str, path)), "STAND_INS": " ".join(stand_ins)}
+            | {"RAY_worker_niceness": "0"},  # 15 by default: beside other tests its workers would hardly ever run
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -37,9 +37,9 @@ def as_run(rows, **more):
     return FinishedRun("run", dict(rows), {}, {}, (), **more)
 
 
-def told_live(rows):
+def told_live(rows, **settings):
     heard = CapturingBackend()
-    monitor = td.Monitor([heard], source="test")
+    monitor = td.Monitor([heard], source="test", **settings)
     for step, row in rows.items():
         monitor.log(row, step)
     return heard.notices
@@ -62,6 +62,16 @@ def follow(rows, cuts, *, killed=()):
 def test_the_runs_of_these_tests_tell_something():
     assert len(LIVE) >= 2
     assert {"OUT001", "NUM004"} <= {notice.title.split()[0] for notice in LIVE}
+
+
+def test_the_dial_is_that_of_a_monitor_and_outlives_a_restart():
+    dial = {"expected_runs_between_false_alarms": 1e6}
+    cut = as_run(islice(LOGGED.items(), 90))
+    first = Follower(RULES, **dial)
+    told = first.take(cut)
+    told += Follower(RULES, json.loads(json.dumps(first.state_dict())), **dial).take(as_run(LOGGED))
+    assert told == told_live(LOGGED, **dial)
+    assert told != LIVE
 
 
 @pytest.mark.slow

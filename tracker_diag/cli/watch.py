@@ -61,6 +61,9 @@ def watch(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="With --once: exit with 1 if a run has an incident of this severity or worse.")
     ] = None,
+    expected_runs_between_false_alarms: Annotated[
+        float, typer.Option(min=1, help="How many healthy runs go by until one is alarmed, about.")
+    ] = 100.0,
     rules: Which = None,
 ) -> None:
     """Follow runs from outside: the alerts of a live run, once each, and how each run stands.
@@ -87,7 +90,10 @@ def watch(
             source = str(Path(source).resolve())  # the same from wherever it is named
         name = without_password(source)
         logbook = Logbook(state or folder() / f"watch-{short_hash(name, project)}", name, project=project)
-        watched = FleetWatch(source, logbook, project=project, rules=looked_for, channels=channels)
+        watched = FleetWatch(
+            source, logbook, project=project, rules=looked_for, channels=channels,
+            expected_runs_between_false_alarms=expected_runs_between_false_alarms,
+        )  # fmt: skip
         fleet = None
         try:
             with _Screen(quiet=once) as screen:

@@ -15,7 +15,7 @@ import numpy as np
 from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
 from tracker_diag.stats.arrays import Float64Array
 
-CLEARLY = 2.5
+CLEARLY = 2.0
 """Standard deviations of its own block means by which a level is better than chance alone would make it."""
 
 CALMER = 0.25
@@ -68,11 +68,12 @@ class BlockCusum(BlockDetector[CusumSettings]):
     A positive series that rises before its baseline is full has half of it: where the first half has a quarter of the
     noise of the whole, and the last two blocks lie above it, that half is the baseline.
 
-    The mean of 50 autocorrelated values is itself a guess. Once as many more have kept to that level, higher by no more
-    than chance makes it and no growth among them, the baseline is all of them.
+    The mean of 50 autocorrelated values is itself a guess. Once as many more have kept to that level, off by no more
+    than chance makes it and no growth among them, the baseline is all of them. How far chance takes it down their own
+    noise tells: a baseline on which the series was still falling is noisier than what comes after it.
 
     What is normal gets better with learning, and never worse. Once a series has kept, for as long as a baseline
-    takes, to a level better by more than 0.75 d and 2.5 times that level's own noise, or to one no worse with a quarter
+    takes, to a level better by more than 0.75 d and 2 times that level's own noise, or to one no worse with a quarter
     of the baseline's noise, that is its baseline. The noise of a baseline on which the series was still falling says
     nothing of the level it falls to. That stretch is taken for lying low, out of many: the baseline is two standard
     errors above its mean. What only wanders goes lower and comes back: with d/2, and to the mean itself, 13 of 400 runs
@@ -144,14 +145,14 @@ class BlockCusum(BlockDetector[CusumSettings]):
         level, trail = sum(self._trail) / size, np.array(self._trail)
         first, self._first = self._first, []
         share = math.sqrt(block / size)
-        by_chance = min(CHANCE * math.sqrt(2) * share * self._noise, self._reference)
-        if first and -self._reference < level - self._mean <= by_chance:
+        noise = min(self._noise_of(trail, trail.reshape(-1, block).mean(axis=1)), self._noise)
+        higher, lower = (min(CHANCE * math.sqrt(2) * share * of, self._reference) for of in (self._noise, noise))
+        if first and -lower < level - self._mean <= higher:
             both = np.array([*first, *self._trail])
             self._take((self._mean + level) / 2, self._noise_of(both, both.reshape(-1, block).mean(axis=1)))
             return
         if level > self._mean:
             return
-        noise = min(self._noise_of(trail, trail.reshape(-1, block).mean(axis=1)), self._noise)
         by = self._least_change((LOWER_AGAIN if self._falling else LOWER) * self.settings.floor)
         if level < self._mean - max(by, CLEARLY * noise) or noise < self._noise * CALMER:
             self._take(min(level + ABOVE * share * noise, self._mean), noise)

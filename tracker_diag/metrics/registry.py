@@ -222,6 +222,8 @@ TRAINING = (
         matters=0.05,
     ),
     Metric("positive_logprob", "nat", "mean log-prob of tokens whose advantage is positive", "lower", matters=0.02),
+    # Given text.
+    Metric("token_accuracy", "share", "tokens of the labels that the model holds for likeliest", "lower", matters=0.02),
     # Preference pairs.
     Metric("chosen_reward", "reward", "mean (implicit) reward of the chosen answers", "lower", matters=0.02),
     Metric("rejected_reward", "reward", "mean (implicit) reward of the rejected answers", "neither", matters=0.02),

@@ -5,10 +5,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
+from tracker_diag.detect.growth import USUAL
 from tracker_diag.errors import SourceError, without_password
 from tracker_diag.report.fleet import Fleet
 from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.runs.follow import Follower
 from tracker_diag.runs.logbook import Logbook
 from tracker_diag.runs.sources.listing import list_runs
 from tracker_diag.runs.sources.run import Gone, Listed
@@ -25,15 +28,23 @@ class FleetWatch:
         project: whether `source` names several runs.
         rules: what the runs are held against.
         channels: where alerts go.
+        expected_runs_between_false_alarms: the dial, as in `Monitor`.
     """
 
     def __init__(
-        self, source: str, logbook: Logbook, *, project: bool, rules: Sequence[Rule], channels: Sequence[Channel]
+        self,
+        source: str,
+        logbook: Logbook,
+        *,
+        project: bool,
+        rules: Sequence[Rule],
+        channels: Sequence[Channel],
+        expected_runs_between_false_alarms: float = USUAL,
     ) -> None:
         self._source = source
         self._project = project
         self._logbook = logbook
-        self._rules = rules
+        self._follower = partial(Follower, rules, expected_runs_between_false_alarms=expected_runs_between_false_alarms)
         self._teller = Teller(logbook, channels)
         self._runs: dict[str, Watched] = {}
         self._seen = False
@@ -79,7 +90,7 @@ class FleetWatch:
         """Look at `run`; whether to go on with the others."""
         could = not run.problem
         try:
-            run.look(self._rules, self._logbook, self._teller, stop)
+            run.look(self._follower, self._logbook, self._teller, stop)
         except OSError as error:
             # Nothing was told that was not kept before, so all of it comes again.
             if not self._trouble:

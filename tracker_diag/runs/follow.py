@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
-from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.metrics.reasons import not_observed
 from tracker_diag.metrics.series import Pair
@@ -36,10 +36,17 @@ class Follower:
     Args:
         rules: what it is held against.
         state: what `state_dict` gave, to go on from there.
+        expected_runs_between_false_alarms: the dial, as in `Monitor`; with a `state`, from its last row on.
     """
 
-    def __init__(self, rules: Sequence[Rule], state: Mapping[str, Any] | None = None) -> None:
-        self._rules = rules
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        state: Mapping[str, Any] | None = None,
+        *,
+        expected_runs_between_false_alarms: float = USUAL,
+    ) -> None:
+        self._rules, self._dial = rules, expected_runs_between_false_alarms
         self._judge: Judge | None = None
         self._state = state
         self._begin()
@@ -120,6 +127,7 @@ class Follower:
 
     def _new(self, run: FinishedRun) -> Judge:
         settings = GrowthSettings.for_run(self._rows) if self._rows else GrowthSettings()
+        settings = settings.dialled(self._dial)
         return Judge(Engine(self._rules, settings, algorithm_of(run.config)), run.config, run.quantum)
 
     def _resumed(self, run: FinishedRun, state: Mapping[str, Any]) -> Judge:

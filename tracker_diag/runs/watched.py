@@ -3,18 +3,18 @@
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError, without_password
 from tracker_diag.report.fleet import FleetRow
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.incidents import SEVERITIES
-from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.model import Severity
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
 from tracker_diag.runs.logbook import Logbook
@@ -22,6 +22,8 @@ from tracker_diag.runs.page import cost_text
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun, Listed, one_line
 from tracker_diag.runs.telling import Message, Teller
+
+MakesFollower: TypeAlias = Callable[[Mapping[str, Any] | None], Follower]
 
 OFTEN = 60.0
 """Seconds between two times that what was judged is kept on disk, where nothing is to be told."""
@@ -73,8 +75,11 @@ class Watched:
         """Whether somebody has not got all of its alerts yet."""
         return bool(self._waiting)
 
-    def look(self, rules: Sequence[Rule], logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> bool:
+    def look(self, follower: MakesFollower, logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> bool:
         """Judge what is new, and tell it; whether the run was read for it.
+
+        Args:
+            follower: makes one that goes on from a state, or from the start without one.
 
         Raises:
             OSError: what was judged or told cannot be kept.
@@ -84,7 +89,7 @@ class Watched:
         waits = self._follower is not None and self._follower.waits and self._whole
         read = (changed or waits) and time.monotonic() >= self._again_at
         if read:
-            self._judge(rules, logbook, teller, stop)
+            self._judge(follower, logbook, teller, stop)
         if self._unkept and (self._waiting or listed.over or time.monotonic() - self._kept_at > OFTEN):
             self.keep(logbook)
         if self._waiting:
@@ -101,13 +106,13 @@ class Watched:
         stale = updated is not None and time.time() - updated > STALE
         return stale or (not self.listed.cut and is_whole(updated))
 
-    def _judge(self, rules: Sequence[Rule], logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> None:
+    def _judge(self, made: MakesFollower, logbook: Logbook, teller: Teller, stop: Callable[[], bool]) -> None:
         begun, self._looked = time.monotonic(), True
         try:
             run, last = read_run(self.listed.source), self.listed.last
             if last is not None:  # what came while it was read may be there of one metric and not of another
                 run = replace(run, rows={step: row for step, row in run.rows.items() if step <= last})
-            follower = self._follower or Follower(rules, (logbook.run(self.key) or {}).get("follow"))
+            follower = self._follower or made((logbook.run(self.key) or {}).get("follow"))
             # Until a row is judged as a whole, nothing of it is to be kept: whoever breaks off in between begins again
             # from what was kept before.
             self._follower, self._unkept = None, False
