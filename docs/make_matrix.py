@@ -31,10 +31,12 @@ HEAD = """\
 Made by `make matrix` from what the tests show; nothing here is typed by hand. A test plants a fault in a run of the
 framework, and then reads in the tracker's own file or database, or at a webhook on its machine, that the alert has
 come. The version is that of the installed package's metadata in the process of the test. The alert is of a rule of the
-catalogue; in the trackers of TRL, of a rule that the test brings.
+catalogue; in the trackers of TRL with one process, of a rule that the test brings.
 
 - **real**: the framework trains, on a CPU.
-- *made*: it needs GPUs to train, so its own modules are given tensors in its documented layout.
+- *made*: it needs GPUs to train, so its own modules are given tensors in its documented layout. In a Ray job these are
+  its own workers, in processes that Ray has started, with stand-ins for the model and the optimiser; the fault is in
+  the workers' tensors alone.
 - ¹: the framework starts no run of that tracker, so the test starts it in the framework's process, as a person would.
 - ²: files are written where there is no tracker, by the process that the trackers are written by, which the row of that
   release with one process shows.
