@@ -333,8 +333,8 @@ def integrations_page() -> str:
         "you. *Run for real*: the tests train with it. *Real modules, made tensors*: it needs GPUs to train, so the",
         "tests give its own code tensors in its documented layout. *Signatures only*: it cannot be installed here; the",
         "tests hold our hooks against its public source's signatures, at the commit named. *By a command*: besides,",
-        "not in the tests, its own loss has run with our hooks. [matrix.md](matrix.md) has, by version, the trackers",
-        "in which a test has found the alert.",
+        "not in the tests, its own loss has run with our hooks. [matrix.md](matrix.md) has, by version and by",
+        "processes, the trackers in which a test has found the alert.",
         "",
         "Every private function that is looked at is checked when you attach; if it has changed, you are told once,",
         "that part is off, and training goes on.",
@@ -352,7 +352,8 @@ def integrations_page() -> str:
     about: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "integrations_about.yaml").read_text())
     for name, package in packages.items():
         lines += [f"## {name}", "", *_dedented(package.__doc__ or ""), ""]
-        told = {**about[name], "versions": _released(name) or package.TESTED, "tested": HOW[name]}
+        tested = "; also: ".join([HOW[name], *_setups(name)])
+        told = {**about[name], "versions": _released(name) or package.TESTED, "tested": tested}
         lines += ["| | |", "|---|---|", *(f"| {what} | {_cell(told[what])} |" for what in ABOUT), ""]
         lines += ["| what | how it is seen |", "|---|---|"]
         lines += [f"| {what} | {_cell(how)} |" for what, how in package.SEES.items()]
@@ -364,13 +365,22 @@ ABOUT = ("install", "edit", "switch off", "processes", "versions", "tested")
 """What is said of each integration, in this order."""
 
 
+def _shown(name: str) -> list[dict[str, str]]:
+    """What tests have shown of an integration."""
+    rows: list[dict[str, str]] = json.loads((DOCS / "matrix.json").read_text())["tests"]
+    return [row for row in rows if INTEGRATION(row["package"]) == name]
+
+
+def _setups(name: str) -> list[str]:
+    """The several processes that a test has found the alert with."""
+    return sorted({row["setup"] for row in _shown(name) if "setup" in row})
+
+
 def _released(name: str) -> str:
     """Oldest and newest release that a test has found the alert with, by package; nothing where none has."""
-    rows = json.loads((DOCS / "matrix.json").read_text())["tests"]
     found: dict[str, set[str]] = {}
-    for row in rows:
-        if INTEGRATION(row["package"]) == name:
-            found.setdefault(row["package"], set()).add(row["version"])
+    for row in _shown(name):
+        found.setdefault(row["package"], set()).add(row["version"])
     said: list[str] = []
     for package, versions in sorted(found.items()):
         first, *others = sorted(versions, key=lambda one: [int(part) for part in one.split(".")])

@@ -8,7 +8,6 @@ the page is made anew from what is kept there and in docs/released.json, which t
 
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +22,26 @@ TRACKERS = {
 INTEGRATIONS = {"accelerate": "transformers", "ray": "rllib", "stable-baselines3": "sb3"}
 """Of a package whose integration has another name."""
 
+ELSEWHERE = {(True, "jsonl"): "²"}
+"""Why a cell of a row with several processes, or with one, has no test of its own. Any other has one."""
+
 HEAD = """\
 # Framework, version, tracker
 
 Made by `make matrix` from what the tests show; nothing here is typed by hand. A test plants a fault in a run of the
 framework, and then reads in the tracker's own file or database, or at a webhook on its machine, that the alert has
 come. The version is that of the installed package's metadata in the process of the test. The alert is of a rule of the
-catalogue; in the trackers of TRL, of a rule that the test brings.
+catalogue; in the trackers of TRL with one process, of a rule that the test brings.
 
 - **real**: the framework trains, on a CPU.
-- *made*: it needs GPUs to train, so its own modules are given tensors in its documented layout.
-- –: no test shows it. That is no sign that it does not work.
+- *made*: it needs GPUs to train, so its own modules are given tensors in its documented layout. In a Ray job these are
+  its own workers, in processes that Ray has started, with stand-ins for the model and the optimiser; the fault is in
+  the workers' tensors alone.
+- ¹: the framework starts no run of that tracker, so the test starts it in the framework's process, as a person would.
+- ²: files are written where there is no tracker, by the process that the trackers are written by, which the row of that
+  release with one process shows.
 
-*files* are the JSON Lines that are written where there is no tracker. W&B runs are offline.
+*files* are JSON Lines. W&B runs are offline.
 """
 
 SOURCES = """\
@@ -56,14 +62,16 @@ def integration(package: str) -> str:
 
 def page(tests: list[dict[str, Any]], released: dict[str, Any]) -> str:
     """docs/matrix.md."""
-    rows = sorted({(one["package"], one["version"]) for one in tests}, key=lambda row: (row[0], _numbers(row[1])))
-    lines = [HEAD, _row(["framework", "version", *TRACKERS.values()]), _row(["---"] * (2 + len(TRACKERS)))]
-    for package, version in rows:
-        own = [one for one in tests if (one["package"], one["version"]) == (package, version)]
-        cells = [_cell(one["how"] for one in own if tracker in one["alerts"]) for tracker in TRACKERS]
-        lines.append(_row([f"[{package}](integrations.md#{integration(package)})", version, *cells]))
+    rows = sorted({_place(one) for one in tests}, key=lambda row: (row[0], _numbers(row[1]), row[2]))
+    lines = [HEAD, _row(["framework", "version", "processes", *TRACKERS.values()])]
+    lines.append(_row(["---"] * (3 + len(TRACKERS))))
+    for row in rows:
+        own = [one for one in tests if _place(one) == row]
+        package, version, setup = row
+        cells = [_cell(tracker, own) or ELSEWHERE[bool(setup), tracker] for tracker in TRACKERS]
+        lines.append(_row([f"[{package}](integrations.md#{integration(package)})", version, setup or "1", *cells]))
     lines += ["", "The tests of each:", ""]
-    for package in dict(rows):
+    for package in dict.fromkeys(row[0] for row in rows):
         names = sorted({one["test"].partition("[")[0] for one in tests if one["package"] == package})
         lines += [f"- {package}: {'; '.join(f'`{name}`' for name in names)}"]
     return "\n".join([*lines, "", *_sources(released), ""])
@@ -94,9 +102,18 @@ def _told(run: dict[str, Any]) -> str:
     return f"{'same' if run['same'] else 'not the same'}, {run['steps']} steps; alert: {alerts}{failures}"
 
 
-def _cell(hows: Iterable[str]) -> str:
-    found = set(hows)
-    return "**real**" if "run for real" in found else "*made*" if found else "–"
+def _place(test: dict[str, Any]) -> tuple[str, str, str]:
+    """The row that `test` belongs to: package, version, and the processes where there are several."""
+    return test["package"], test["version"], test.get("setup", "")
+
+
+def _cell(tracker: str, tests: list[dict[str, Any]]) -> str:
+    """What `tests` have shown of `tracker`; nothing if no alert was found in it."""
+    found = [one for one in tests if tracker in one["alerts"]]
+    if not found:
+        return ""
+    how = "**real**" if any(one["how"] == "run for real" for one in found) else "*made*"
+    return how + ("¹" if all(tracker in one.get("ours", ()) for one in found) else "")
 
 
 def _row(cells: list[str]) -> str:

@@ -128,6 +128,8 @@ def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store
         assert sorted(backend.name for backend in active_backends()) == ["mlflow", "wandb"]
     trackio.context_vars.current_run.set(None)
     assert active_backends() == []
+    with wandb.init(mode="disabled"):
+        assert active_backends() == []  # which keeps nothing of what it is given
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Frameworks that cannot be installed beside each other, whose checks run in a process of their own; and the matrix.
 
-A test with the mark `matrix(package, how)` shows that an integration works with the release that is installed: its
-row of docs/matrix.json. The release is that of the package's own metadata, in the process of the test; the trackers
-are those in which `alerted` has found the alert. `make matrix` keeps the rows; any other run holds them against those.
+A test with the mark `matrix(package, how, setup)` shows that an integration works with the release that is installed:
+its row of docs/matrix.json. The release is that of the package's own metadata, in the process of the test; the trackers
+are those in which `alerted` has found the alert; `setup` names the processes, where there are several. `make matrix`
+keeps the rows; any other run holds them against those.
 """
 
 import inspect
@@ -11,7 +12,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -49,10 +50,11 @@ def pytest_pyfunc_call(pyfuncitem):
     outcome = yield
     mark = pyfuncitem.get_closest_marker("matrix")
     if mark and mark.args:
-        package, how = mark.args
+        package, how, *setup = mark.args
         told = dict(pyfuncitem.user_properties)
         row = {"package": package, "version": told.get("version") or version(package), "how": how,
                "test": pyfuncitem.nodeid, "alerts": sorted(told.get("alerts", ()))}  # fmt: skip
+        row |= ({"setup": setup[0]} if setup else {}) | ({"ours": sorted(told["ours"])} if told.get("ours") else {})
         if kept := os.environ.get("MATRIX"):
             with Path(kept).open("a") as file:  # one write a line, whichever process
                 file.write(json.dumps(row) + "\n")
@@ -66,17 +68,19 @@ class Told:
 
     Attributes:
         project: of Trackio, in which it looks. What else a framework starts by itself lies below the test's folder.
+        ours: the trackers whose runs the test has started, and not the framework.
     """
 
     def __init__(self, folder, receiver, request):
         self.project = "".join(c if c.isalnum() else "-" for c in request.node.name)  # as `trackio_runs` has it
         self._folder, self._receiver, self._request = folder, receiver, request
+        self.ours = set()
 
     def __call__(self, *rules, release=None):
         """The places. Of a run in another process `release` is the version of the package there."""
         kinds = (self.wandb, self.mlflow, self.trackio, self.tensorboard, self.jsonl, self.webhook)
         found = {kind.__name__ for kind in kinds if any(kind(rule) for rule in rules)}
-        self._request.node.user_properties += [("alerts", found), ("version", release)]
+        self._request.node.user_properties += [("alerts", found), ("version", release), ("ours", self.ours)]
         return found
 
     def wandb(self, rule):
@@ -144,20 +148,25 @@ def alerted(tmp_path, monkeypatch, receive, request):
 
 @pytest.fixture
 def underway(alerted, mlflow_store, trackio_runs, tmp_path):
-    """Runs of W&B, MLflow and Trackio for the length of a block, as a person starts them who has a trainer without."""
+    """Runs of trackers for the length of a block, as a person starts them whose trainer starts none of these."""
     import mlflow
     import trackio
     import wandb
 
     @contextmanager
-    def start():
-        settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
-        wandb.init(project=alerted.project, dir=tmp_path, settings=settings)
-        trackio_runs.start()
-        with mlflow.start_run():
+    def start(*trackers):
+        alerted.ours |= set(trackers)
+        with ExitStack() as runs:
+            if "wandb" in trackers:
+                settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
+                wandb.init(project=alerted.project, dir=tmp_path, settings=settings)
+                runs.callback(wandb.finish)
+            if "trackio" in trackers:
+                trackio_runs.start()
+                runs.callback(trackio.finish)
+            if "mlflow" in trackers:
+                runs.enter_context(mlflow.start_run())
             yield
-        trackio.finish()
-        wandb.finish()
 
     return start
 
@@ -241,12 +250,14 @@ def without(monkeypatch):
 
 @pytest.fixture
 def run_checks(tmp_path, migrated_mlflow, request):
-    """Runs `<framework>/<file>` with the framework's own modules; `stand_ins` are libraries it imports besides.
+    """Runs `<framework>/<file>` for each of `files` with the framework's own modules.
+
+    `stand_ins` are libraries that it imports besides.
 
     `release` is the folder of another release than that in the framework's own, which still has what all need.
     """
 
-    def run(framework, folders=(), stand_ins=(), plugins="", *, file="checks.py", release=None, **variables):
+    def run(framework, folders=(), stand_ins=(), plugins="", *, files=("checks.py",), release=None, **variables):
         path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent, Path(__file__).parent / framework]
         for folder in (*([release] if release else []), framework, *folders, "shared"):
             assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
@@ -270,7 +281,7 @@ def run_checks(tmp_path, migrated_mlflow, request):
             *(["-m", "matrix"] if request.config.option.markexpr == "matrix" else []),
         ]
         done = subprocess.run(
-            [*command, str(Path(__file__).parent / framework / file)],
+            [*command, *(str(Path(__file__).parent / framework / file) for file in files)],
             env=os.environ
             | OFFLINE
             | variables

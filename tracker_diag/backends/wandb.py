@@ -94,16 +94,15 @@ class WandbBackend(Backend):
         """
         wandb = sys.modules.get("wandb")
         if wandb is not None and target is wandb:
-            backend = cls.underway()
-            if backend is None:
+            if wandb.run is None:
                 raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
-            return backend
+            return cls(wandb.run)
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod
     def underway(cls) -> Backend | None:
         run = getattr(sys.modules.get("wandb"), "run", None)
-        return None if run is None else cls(run)
+        return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
 
     @classmethod
     @contextmanager

@@ -11,7 +11,7 @@ import torch
 import tracker_diag_areal
 import wandb
 from areal.api import FinetuneSpec, StepInfo
-from areal.api.cli_args import GRPOConfig, PPOActorConfig, RecoverConfig, StatsLoggerConfig, WandBConfig
+from areal.api.cli_args import GRPOConfig, PPOActorConfig, RecoverConfig, StatsLoggerConfig, TrackioConfig, WandBConfig
 from areal.trainer.ppo import actor as ppo
 from areal.utils import environ, stats_tracker
 from areal.utils.data import pack_tensor_dict
@@ -81,10 +81,12 @@ def one_step(actor, batch):
     return stats_tracker.export()
 
 
-def a_trainer(curves=None, **wandb):
+def a_trainer(curves=None, project=None, **wandb):
     here = str(Path.cwd())  # W&B's own process may have begun in another folder
     stats = StatsLoggerConfig(experiment_name="agent", trial_name="run", fileroot=here, wandb=WandBConfig(**wandb))
     stats.tensorboard.path = curves
+    if project:
+        stats.trackio = TrackioConfig(mode="local", project=project)
     config = GRPOConfig(experiment_name="agent", trial_name="run", stats_logger=stats)
     config.actor.eps_clip, config.actor.eps_clip_higher = 0.1, 0.3
     spec = FinetuneSpec(total_train_epochs=1, dataset_size=100, train_batch_size=1)
@@ -290,14 +292,20 @@ def test_a_training_that_is_recovered_goes_on_with_the_state_beside_its_checkpoi
     assert len([one for one in told if "begin anew" in one]) == 1
 
 
-@pytest.mark.matrix("areal", "real modules, made tensors")
-def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rng, read_wandb, alerted):
-    trainer = a_trainer(mode="offline", curves=str(tmp_path / "curves"))
-    monitor = tracker_diag_areal.attach(trainer)
+def train(trainer, rng):
+    """Forty-five steps; from the thirtieth on the tail after tools is wider."""
     for step in range(45):
         stats = one_step(an_actor(), made(rng, post=0.02 if step < 30 else 0.5))
         trainer.stats_logger.commit(0, step, step, stats)
     trainer.stats_logger.close()
+
+
+@pytest.mark.matrix("areal", "real modules, made tensors")
+def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rng, read_wandb, alerted, underway):
+    with underway("mlflow"):  # of which AReaL knows nothing
+        trainer = a_trainer(mode="offline", curves=str(tmp_path / "curves"), project=alerted.project)
+        monitor = tracker_diag_areal.attach(trainer)
+        train(trainer, rng)
     (file,) = tmp_path.rglob("run-*.wandb")
     rows = [record["history"]["item"] for record in read_wandb(file) if record["type"] == "history"]
     rewards = [row for row in rows if any(key.endswith("task_reward/avg") for key in row)]
@@ -306,5 +314,13 @@ def test_findings_and_series_reach_the_wandb_run_that_areal_started(tmp_path, rn
     fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
     assert "post_tool" in {name for name, _ in fired}
     assert all(onset >= 25 for _, onset in fired)
-    assert alerted("POL001") == {"tensorboard", "wandb", "webhook"}
+    assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
+
+
+@pytest.mark.matrix("areal", "real modules, made tensors")
+def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
+    trainer = a_trainer(mode="disabled")
+    tracker_diag_areal.attach(trainer)
+    train(trainer, rng)
+    assert alerted("POL001") == {"jsonl", "webhook"}

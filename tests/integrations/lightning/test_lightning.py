@@ -114,6 +114,7 @@ def test_it_is_found_in_every_tracker_that_lightning_logs_to(tmp_path, mlflow_st
     theirs = {"project": alerted.project, "save_dir": tmp_path, "offline": True}
     loggers = [TensorBoardLogger(tmp_path), MLFlowLogger("lightning", tracking_uri=mlflow_store), WandbLogger(**theirs)]
     trackio_runs.start()  # Lightning has no logger for it
+    alerted.ours.add("trackio")
     callback = DiagnosticsCallback()
     trainer(tmp_path, [callback], logger=loggers, steps=20).fit(Agent(nan_from=12), loader(20))
     assert callback.monitor.failures == []

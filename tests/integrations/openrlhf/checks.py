@@ -83,10 +83,10 @@ def a_trainer(monkeypatch):
     monkeypatch.setattr(ppo_trainer, "ray", at_once)
     monkeypatch.setattr(experience_maker, "ray", at_once)
 
-    def made(**flags):
+    def made(actors=None, **flags):
         args = hierarchize(argparse.Namespace(**(FLAGS | flags)))
         tokenizer = SimpleNamespace(decode=lambda *given, **named: ["text"], pad_token_id=0)
-        return BasePPOTrainer(SimpleNamespace(args=args), Group(), None, None, Group(0.1), None, tokenizer)
+        return BasePPOTrainer(SimpleNamespace(args=args), actors or Group(), None, None, Group(0.1), None, tokenizer)
 
     return made
 
@@ -326,21 +326,24 @@ def test_rays_worker_processes_wait_for_the_trainer(tmp_path):
 
 
 @pytest.mark.matrix("openrlhf", "real modules, made tensors")
-def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(tmp_path, a_trainer, read_wandb, alerted):
+def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(
+    tmp_path, a_trainer, read_wandb, alerted, underway
+):
     rows = {}
     for name, steps in (("plain", 20), ("watched", 45)):
         before = set(tmp_path.rglob("run-*.wandb"))
         rng = np.random.default_rng(4)
         curves = {"logger.tensorboard_dir": str(tmp_path / "curves")} if name == "watched" else {}
         trainer = a_trainer(**{"logger.wandb.key": "0" * 40} | curves)
-        monitor = tracker_diag_openrlhf.attach(trainer) if name == "watched" else None
-        for step in range(1, steps + 1):
-            status = one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
-            assert "reward" in status or status["rollout/num_samples"] == ROWS
-        trainer.wandb_logger.log_eval(steps, {"eval_maths_pass1": 0.5})
-        trainer.wandb_logger.close()
-        if curves:
-            trainer.tensorboard_logger.close()
+        with underway(*(["mlflow", "trackio"] if curves else [])):  # of which OpenRLHF knows nothing
+            monitor = tracker_diag_openrlhf.attach(trainer) if curves else None
+            for step in range(1, steps + 1):
+                status = one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
+                assert "reward" in status or status["rollout/num_samples"] == ROWS
+            trainer.wandb_logger.log_eval(steps, {"eval_maths_pass1": 0.5})
+            trainer.wandb_logger.close()
+            if curves:
+                trainer.tensorboard_logger.close()
         (file,) = set(tmp_path.rglob("run-*.wandb")) - before
         records = read_wandb(file)
         rows[name] = [record["history"]["item"] for record in records if record["type"] == "history"]
@@ -350,8 +353,18 @@ def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(tm
     fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
     assert "post_tool" in {name for name, _ in fired}
     assert all(onset >= 25 for _, onset in fired)
-    assert alerted("POL001") == {"tensorboard", "wandb", "webhook"}
+    assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
     assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
+
+
+@pytest.mark.matrix("openrlhf", "real modules, made tensors")
+def test_findings_of_a_run_without_a_tracker_are_in_files(a_trainer, rng, alerted):
+    trainer = a_trainer()
+    monitor = tracker_diag_openrlhf.attach(trainer)
+    for step in range(1, 46):
+        one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
+    monitor.close()  # without a logger it ends with the process
+    assert alerted("POL001") == {"jsonl", "webhook"}
 
 
 def own(rows):

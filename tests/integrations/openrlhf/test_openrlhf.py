@@ -8,7 +8,7 @@ from tracker_diag.errors import MissingExtra
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_openrlhfs_own_modules(run_checks):
-    run_checks("openrlhf", stand_ins=["flash_attn", "deepspeed", "vllm"])
+    run_checks("openrlhf", stand_ins=["flash_attn", "deepspeed", "vllm"], files=["checks.py", "workers.py"])
 
 
 def test_without_it_the_extra_is_named():

@@ -67,7 +67,7 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
 
 @pytest.mark.matrix("ray", "run for real")
 def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_underway(tmp_path, underway, alerted):
-    with underway(), SummaryWriter(str(tmp_path / "curves")) as writer:
+    with underway("mlflow", "trackio", "wandb"), SummaryWriter(str(tmp_path / "curves")) as writer:
         monitor = train(config(lr=0.1, clip_param=1000.0), 6, writer=writer)
     assert monitor.failures == []
     assert alerted("POL010") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}

@@ -97,7 +97,7 @@ def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_z
 @pytest.mark.matrix("stable-baselines3", "run for real")
 def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_and_to_people(tmp_path, underway, alerted, receive):
     """Of the runs that were started before, and of `tensorboard_log`, nothing is said to the callback."""
-    with underway():
+    with underway("mlflow", "trackio", "wandb"):
         callback = DiagnosticsCallback()
         ppo(learning_rate=0.1, tensorboard_log=str(tmp_path)).learn(2048, callback=callback)
     assert callback.monitor.failures == []

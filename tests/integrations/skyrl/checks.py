@@ -351,16 +351,19 @@ def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(
 
 
 @pytest.mark.matrix("skyrl", "real modules, made tensors")
-@pytest.mark.parametrize("backend", ["tensorboard", "console"])
-def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, rng, monkeypatch, alerted, backend):
+@pytest.mark.parametrize("backend", ["tensorboard", "wandb", "console"])
+def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, monkeypatch, alerted, underway, backend):
+    rng = np.random.default_rng(0)
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "curves"))
-    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend=backend, config=SkyRLTrainConfig()))
-    tracker_diag_skyrl.attach(trainer)
-    for step in range(1, 46):
-        sync_step(trainer, step, made(rng, post=0.02 if step < 30 else 0.5))
-    trainer._fire("on_train_end")
-    trainer.tracker.finish()
-    assert alerted("POL001") == {"jsonl" if backend == "console" else backend, "webhook"}
+    beside = ["trackio"] if backend == "wandb" else []  # SkyRL logs to one tracker, which is never Trackio
+    with underway(*beside):
+        trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run", backend=backend, config=SkyRLTrainConfig()))
+        tracker_diag_skyrl.attach(trainer)
+        for step in range(1, 46):
+            sync_step(trainer, step, made(rng, post=0.02 if step < 30 else 0.5))
+        trainer._fire("on_train_end")
+        trainer.tracker.finish()
+    assert alerted("POL001") == {"jsonl" if backend == "console" else backend, *beside, "webhook"}
 
 
 @pytest.mark.parametrize("updates", [1, 3])

@@ -8,7 +8,7 @@ from tracker_diag.errors import MissingExtra
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_skyrls_own_modules(run_checks):
-    run_checks("skyrl", folders=["skyrl/skyrl-gym"])
+    run_checks("skyrl", folders=["skyrl/skyrl-gym"], files=["checks.py", "workers.py"])
 
 
 def test_without_it_the_extra_is_named():

@@ -387,7 +387,10 @@ def test_the_private_functions_are_as_we_know_them_and_every_tracker_is_told_in(
     (run,) = zygote.run("version", tmp_path, release=path, ranks=[places])
     assert path is None or run["file"].startswith(str(path))
     assert path is None or run["version"] == path.name
-    assert alerted("ACM001", release=run["version"]) == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
+    trackers = {"mlflow", "tensorboard", "trackio", "wandb"}
+    assert alerted("ACM001", release=run["version"]) == {*trackers, "jsonl", "webhook"}
+    assert len(run["sources"]) == len(trackers)  # so the files are those of the run without
+    assert [Path(file).exists() for file in run["untracked"]] == [True]
     assert run["takes"]["_compute_loss"][:3] == ["self", "model", "inputs"]
     assert run["takes"]["_get_per_token_logps_and_entropies"][:2] == ["self", "model"]
     assert run["values"] in (2, 3)  # what the latter returns

@@ -485,6 +485,25 @@ def ranks(folder):
     return watched(grpo(folder, **SMALL, ddp_backend="gloo"))
 
 
+def broken_tool_ranks(folder):
+    """One of two processes that train together, into every tracker; in the second one alone the tool is broken."""
+    first = os.environ["RANK"] == "0"
+
+    def lookup(key: str) -> str:
+        """Look up.
+
+        Args:
+            key: Key.
+        """
+        if not first:
+            raise ConnectionError("the index is away")
+        return f"value {value_of(key)}"
+
+    kept = {"report_to": ["mlflow", "tensorboard", "trackio", "wandb"], "project": os.environ["PROJECT"]}
+    quick = {"per_device_train_batch_size": 4, "max_steps": 6, "ddp_backend": "gloo"}
+    return watched(grpo(folder, tools=False, more={"tools": [lookup]}, **kept | quick))
+
+
 def guarded_ranks(folder):
     """One of two processes that train together; the first alone finds its entropy too high, from step 2 on."""
     limit = 0.0 if os.environ["RANK"] == "0" else 1e9
@@ -514,7 +533,10 @@ def guarded_ranks(folder):
 
 
 def version(folder):
-    """A short run of whatever TRL comes first on the path, into every tracker; in its second half a scorer overpays."""
+    """Short runs of whatever TRL comes first on the path; in their second halves a scorer overpays.
+
+    The first has no tracker, the second has all of them: W&B's run is underway until the process ends.
+    """
     import inspect
     from importlib.metadata import version as release
 
@@ -530,9 +552,9 @@ def version(folder):
 
     more = {"reward_funcs": [judge(errs=0.35), overpays]}
     kept = {"report_to": ["mlflow", "tensorboard", "trackio", "wandb"], "project": os.environ["PROJECT"]}
-    kept |= {"ddp_backend": "gloo"} if "RANK" in os.environ else {}
+    untracked = watched(grpo(folder, tools=False, more=more, **SMALL))["sources"]
     trainer = grpo(folder, tools=tools, more=more, **SMALL | kept)
-    return watched(trainer) | {
+    return watched(trainer) | {"untracked": untracked} | {
         "version": release("trl"), "file": trl.__file__, "takes": takes, "tools": tools, "values": trainer.values
     }  # fmt: skip
 

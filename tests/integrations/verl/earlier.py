@@ -62,6 +62,7 @@ def test_findings_reach_every_tracker_that_verl_starts(rng, alerted, mlflow_stor
     trackers = ["mlflow", "tensorboard", "wandb"]
     if os.environ["VERL"] == "0.7":  # which hands Trackio's `log` a name that it does not take: a run of one's own
         trackio_runs.start()
+        alerted.ours.add("trackio")
     else:
         trackers.append("trackio")
     tracking = Tracking(alerted.project, "run", default_backend=trackers, config=CONFIG)
@@ -71,6 +72,15 @@ def test_findings_reach_every_tracker_that_verl_starts(rng, alerted, mlflow_stor
     del tracking
     gc.collect()
     assert alerted("POL001") == {*trackers, "trackio", "webhook"}
+
+
+@pytest.mark.matrix("verl", "real modules, made tensors")
+def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
+    tracking = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
+    for step in range(1, 46):
+        tracking.log(step_of(made(rng, rows=128, post=0.02 if step < 30 else 0.5)), step)
+    tracking.diag.close()
+    assert alerted("POL001") == {"jsonl", "webhook"}
 
 
 def test_a_run_is_watched_from_its_tracking_to_its_end():

@@ -85,9 +85,9 @@ class Trains(TrainingWorker):
         return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": {"actor/pg_loss": [[0.0]]}})
 
 
-def batch(rng, post=0.05, empty=False):
+def batch(rng, post=0.05, text=0.05, empty=False):
     """Ragged, as the trainer sends it to the actor: a tool result amid half of the responses."""
-    rows, text = ROWS, 0.05
+    rows = ROWS
     mask = torch.ones(rows, WIDTH, dtype=torch.int64)
     mask[: rows // 2, 8:12] = 0
     if empty:

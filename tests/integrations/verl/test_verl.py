@@ -19,7 +19,7 @@ def test_in_verls_own_modules(run_checks):
 @pytest.mark.timeout(1800)
 def test_the_policy_pair_of_remote_workers(run_checks):
     """A Ray job of two actors with verl's own loss."""
-    run_checks("verl", plugins=PLUGINS, file="workers.py")
+    run_checks("verl", plugins=PLUGINS, files=["workers.py"])
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def test_the_policy_pair_of_remote_workers(run_checks):
 @pytest.mark.parametrize("version", ["0.7", "0.8"])
 def test_in_the_own_modules_of_releases_without_plugins(run_checks, version):
     setting = {"VERL_USE_EXTERNAL_MODULES": "tracker_diag_verl.plugin", "VERL": version}
-    run_checks("verl", file="earlier.py", release=f"verl-{version}", **setting)
+    run_checks("verl", files=["earlier.py"], release=f"verl-{version}", **setting)
 
 
 def test_without_it_the_extra_is_named():
