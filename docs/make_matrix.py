@@ -48,8 +48,8 @@ SOURCES = """\
 ## Released sources that no index has
 
 From `python tests/integrations/released.py CLONES`, which is no part of the tests, as it needs the clones. It runs
-the release's own loss on a CPU, from made log-probabilities (prime-rl) or logits (slime) on: without our hooks and
-with them, on the same tensors.
+the release's own loss on a CPU, from made log-probabilities (prime-rl, verl) or logits (slime) on: without our hooks
+and with them, on the same tensors.
 *Same*: loss and gradients are the same to the bit. *Alert*: the planted tail was told, and where. The second time
 MLflow, Trackio and TensorBoard cannot be imported.
 """

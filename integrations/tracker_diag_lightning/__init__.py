@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import on_demand
-from tracker_diag.errors import require
+from tracker_diag.errors import DiagError, require
 
 if TYPE_CHECKING:
     from tracker_diag_lightning.callback import DiagnosticsCallback as DiagnosticsCallback
@@ -32,10 +32,21 @@ SEES: dict[str, str] = {
 
 
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
-    """Add a `DiagnosticsCallback` to a `Trainer` that exists already; the same as `Trainer(callbacks=[...])`."""
+    """Add a `DiagnosticsCallback` to a `Trainer` that exists already; the same as `Trainer(callbacks=[...])`.
+
+    A trainer that has one already keeps it: the monitor is that of its next `fit`.
+
+    Raises:
+        DiagError: it has one already, with another monitor.
+    """
     require("lightning", "lightning")
     from tracker_diag_lightning.callback import DiagnosticsCallback
 
+    for one in trainer.callbacks:
+        if isinstance(one, DiagnosticsCallback):
+            if monitor is not None and monitor is not one.monitor:
+                raise DiagError("monitor: another one given, expected that which watches this trainer already, or none")
+            return one.ready()
     callback = DiagnosticsCallback(monitor=monitor)
     trainer.callbacks.append(callback)
     return callback.monitor

@@ -27,7 +27,7 @@ class DiagnosticsCallback(Callback):
     def __init__(self, *, monitor: Monitor | None = None) -> None:
         self._given = monitor is not None
         self.monitor = monitor or Monitor()
-        self._closed = False
+        self._fitting = self._closed = False
         self._heard: _Listener | None = None
         self._saved: dict[str, Any] | None = None
         """The state in the checkpoint that `fit` goes on from."""
@@ -35,24 +35,42 @@ class DiagnosticsCallback(Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._heard is not None and self._heard.news:
             self._heard.news = False
-            trainer.should_stop |= self.monitor.decide(REACH).stop == "training"
+            decision = self.monitor.decide(REACH)
+            with self.monitor.guard("integration_errors"):
+                trainer.should_stop |= decision.stop == "training"
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        monitor = self.ready()
+        with monitor.guard("integration_errors"):
+            trainer.diag = monitor
+
+    def ready(self) -> Monitor:
+        """The monitor of this training, or of the next one."""
         if self._closed and not self._given:
             self.monitor, self._closed = Monitor(), False
-        trainer.diag = self.monitor
+        return self.monitor
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        if not self._given and trainer.is_global_zero:
-            add_active(self.monitor, *trainer.loggers, sees=SEES)
+        self._fitting = True
+        first, loggers, path = True, list[Any](), None
+        with self.monitor.guard("integration_errors"):
+            first = trainer.is_global_zero
+        with self.monitor.guard("integration_errors"):
+            loggers = trainer.loggers
+        if not self._given and first:
+            add_active(self.monitor, *loggers, sees=SEES)
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(trainer))
-        if trainer.ckpt_path is not None or self._saved is not None:
-            resume(self.monitor, self._saved, f"{trainer.ckpt_path} has no state of the diagnostics")
+        with self.monitor.guard("integration_errors"):
+            path = trainer.ckpt_path
+        if path is not None or self._saved is not None:
+            resume(self.monitor, self._saved, f"{path} has no state of the diagnostics")
         self._saved = None
-        # Not before: checkpoints take their folder from the loggers that are there at `setup`.
-        self._heard = _Listener(self.monitor, trainer.default_root_dir)
-        trainer.loggers = [*trainer.loggers, self._heard]
+        with self.monitor.guard("integration_errors"):
+            # Not before: checkpoints take their folder from the loggers that are there at `setup`.
+            heard = _Listener(self.monitor, trainer.default_root_dir)
+            trainer.loggers = [*trainer.loggers, heard]
+            self._heard = heard
 
     def state_dict(self) -> dict[str, Any]:
         """For Lightning's checkpoints: a resumed run raises the alerts of an unbroken one."""
@@ -70,10 +88,12 @@ class DiagnosticsCallback(Callback):
         self._close(trainer)
 
     def _close(self, trainer: Any) -> None:
-        if self._heard is None:  # not `fit`
+        if not self._fitting:
             return
-        heard, self._heard, self._closed = self._heard, None, True
-        trainer.loggers = [logger for logger in trainer.loggers if logger is not heard]
+        heard, self._heard, self._fitting, self._closed = self._heard, None, False, True
+        if heard is not None:
+            with self.monitor.guard("integration_errors"):
+                trainer.loggers = [logger for logger in trainer.loggers if logger is not heard]
         self.monitor.close()
 
 

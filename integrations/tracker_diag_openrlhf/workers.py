@@ -5,7 +5,7 @@ from typing import Any
 
 import wrapt
 
-from tracker_diag.attach.kit import unless_changed
+from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
@@ -36,11 +36,13 @@ def put(module: Any) -> None:
 
 
 def _on_loss(_: Any, given: Mapping[str, Any]) -> None:
+    low, high = (getattr(given["self"], f"clip_eps_{side}", None) for side in ("low", "high"))
     RECORDER.observe(
         logprobs=given["log_probs"].detach(),
         old_logprobs=given["old_log_probs"].detach(),
         model_mask=given["action_mask"].bool(),
         advantages=given["advantages"].detach(),
+        clip=clip_range(low, high),
     )
 
 

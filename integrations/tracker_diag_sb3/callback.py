@@ -12,13 +12,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, resume, unless_changed
+from tracker_diag.attach.kit import add_active, clip_range, resume, tell_changed, unless_changed
 from tracker_diag.attach.steps import Steps
-from tracker_diag.errors import DiagError
+from tracker_diag.errors import DiagError, of_a_handler
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Action, Guarded
 from tracker_diag.hooks import after
 from tracker_diag_sb3 import SEES, TESTED
+
+NAME = "Stable-Baselines3"
 
 SETTINGS = (
     "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef",
@@ -80,32 +82,45 @@ class DiagnosticsCallback(BaseCallback):
     def _on_training_start(self) -> None:
         self._let_go()  # a training that was interrupted may have left something
         model = self.model
-        monitor = self.monitor = self._given or Monitor(
-            config=settings(model),
-            # PPO's rules are those of any policy with a critic; those that see nothing say so.
-            algorithm="ppo",
-            clip=clip_of(model),
-            guards=self._guards,
-        )
+        monitor = self.monitor = self._given or self._made(model)
         if self._given is None:
-            # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
-            add_active(monitor, *(getattr(one, "writer", None) for one in self.logger.output_formats), sees=SEES)
+            writers: list[Any] = []
+            with monitor.guard("integration_errors"):
+                # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
+                writers = [getattr(one, "writer", None) for one in self.logger.output_formats]
+            add_active(monitor, *writers, sees=SEES)
         with monitor.guard("integration_errors"):
             monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
-        if self.num_timesteps:
-            resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
+        with monitor.guard("integration_errors"):
+            if self.num_timesteps:
+                resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
+            setattr(model, STATE, _State(monitor))
         self._begun_at, self._ended = self.num_timesteps, False
-        setattr(model, STATE, _State(monitor))
-        optimizer: Any = getattr(model.policy, "optimizer", None)
-        self._steps = None if optimizer is None else Steps(optimizer)
+        self._steps = None
+        with monitor.guard("integration_errors"):
+            optimizer: Any = getattr(model.policy, "optimizer", None)
+            self._steps = None if optimizer is None else Steps(optimizer)
         self._writer = _Writer(monitor, self._give_samples, self._steps)
-        self.logger.output_formats.append(self._writer)
-        if hasattr(model, "clip_range"):
-            self._look_on(model, monitor)
+        with monitor.guard("integration_errors"):
+            self.logger.output_formats.append(self._writer)
+        with monitor.guard("integration_errors"):
+            if hasattr(model, "clip_range") or hasattr(model, "n_epochs"):
+                self._look_on(model, monitor)
+
+    def _made(self, model: Any) -> Monitor:
+        known: dict[str, Any] = {}
+        try:
+            known = {"config": settings(model), "clip": clip_of(model)}
+        except Exception as error:  # training has begun, and there is no monitor's guard yet
+            if of_a_handler(error):
+                raise
+            tell_changed(NAME, TESTED, error, "the settings of the model are not known")
+        # PPO's rules are those of any policy with a critic; those that see nothing say so.
+        return Monitor(algorithm="ppo", guards=self._guards, **known)
 
     def _look_on(self, model: Any, monitor: Monitor) -> None:
         lost = "no ratios are seen, only its metrics"
-        with unless_changed("Stable-Baselines3", TESTED, lost) as self._hooks:
+        with unless_changed(NAME, TESTED, lost) as self._hooks:
             places, logprobs = self._seen_places, self._seen_logprobs
             self._hooks.callback(after(model.rollout_buffer, "_get_samples", ["batch_inds"], places, monitor))
             self._hooks.callback(after(model.policy, "evaluate_actions", ["obs", "actions"], logprobs, monitor))
@@ -121,18 +136,22 @@ class DiagnosticsCallback(BaseCallback):
             self._evaluated.append((places, result[1].detach()))
 
     def _on_rollout_end(self) -> None:
-        buffer: Any = getattr(self.model, "rollout_buffer", None)
-        if self._looks_on and buffer is not None:  # PPO reorders the buffer next, and resets it after the update
-            self._rollout = {"old": buffer.log_probs, "advantages": buffer.advantages}
+        if self._looks_on and self.monitor is not None:
+            model: Any = self.model
+            with self.monitor.guard("integration_errors"):
+                buffer = model.rollout_buffer  # PPO reorders it next, and resets it after the update
+                self._rollout = {"old": buffer.log_probs, "advantages": buffer.advantages}
 
     def _on_rollout_start(self) -> None:
         self._observe()
 
     def _on_step(self) -> bool:
-        self._ended |= bool(np.any(self.locals.get("dones", False)))
-        for place, info in enumerate(self.locals.get("infos", ())):
-            if "episode" in info:  # of SB3's own wrapper, at the end of an episode
-                self._episodes.append({"place": place, **info})
+        if self.monitor is not None:
+            with self.monitor.guard("integration_errors"):
+                self._ended |= bool(np.any(self.locals.get("dones", False)))
+                for place, info in enumerate(self.locals.get("infos", ())):
+                    if "episode" in info:  # of SB3's own wrapper, at the end of an episode
+                        self._episodes.append({"place": place, **info})
         return self._writer is None or self._writer.decision.stop != "training"
 
     def _give_samples(self) -> None:
@@ -144,7 +163,8 @@ class DiagnosticsCallback(BaseCallback):
                 self._look_for_an_end(self.monitor)
         if ended and self.monitor is not None:
             with self.monitor.guard("integration_errors"):
-                self.monitor.samples(**samples(ended, self._names()))
+                several = 1 + max(one["place"] for one in ended)
+                self.monitor.samples(**samples(ended, self._names(self.monitor, several)))
 
     def _look_for_an_end(self, monitor: Monitor) -> None:
         """Where no episode ends, nothing of returns and lengths is logged, and no rule can say so: say it once."""
@@ -161,8 +181,9 @@ class DiagnosticsCallback(BaseCallback):
         self._observe()
         if self.monitor is not None:
             self._give_samples()
-            # The last update comes after the last dump; it belongs to the same step.
-            self.monitor.log(defined(self.logger.name_to_value), self.num_timesteps)
+            with self.monitor.guard("integration_errors"):
+                # The last update comes after the last dump; it belongs to the same step.
+                self.monitor.log(defined(self.logger.name_to_value), self.num_timesteps)
             with self.monitor.guard("integration_errors"):
                 setattr(self.model, STATE, self.monitor.state_dict())
         self._let_go()
@@ -177,23 +198,27 @@ class DiagnosticsCallback(BaseCallback):
             return
         with self.monitor.guard("integration_errors"):
             given = tensors(rollout, evaluated, bool(getattr(self.model, "normalize_advantage", False)))
-            if rollout["old"].shape[1] > 1:
-                given["env"] = np.repeat(self._names(), rollout["old"].shape[0])
+            steps, several = rollout["old"].shape
+            if several > 1:
+                given["env"] = np.repeat(self._names(self.monitor, several), steps)
             self.monitor.observe(**given)
 
-    def _names(self) -> Any:
-        """One name for each environment: ids if they differ, else numbers."""
-        envs: Any = self.training_env
-        ids = [str(getattr(spec, "id", "")) for spec in envs.get_attr("spec")]
-        return np.array(ids if len(set(ids)) > 1 else [str(i) for i in range(envs.num_envs)])
+    def _names(self, monitor: Monitor, several: int) -> Any:
+        """One name for each environment: ids if they differ, else numbers, of the first `several`."""
+        ids: list[str] = []
+        with monitor.guard("integration_errors"):
+            ids = [str(getattr(spec, "id", "")) for spec in self.training_env.get_attr("spec")]
+        return np.array(ids if len(set(ids)) > 1 else [str(i) for i in range(several)])
 
     def _let_go(self) -> None:
         self._hooks.close()
         self._looks_on = False
         if self._steps is not None:
             self._steps.close()
-        if self._writer is not None and self._writer in self.logger.output_formats:
-            self.logger.output_formats.remove(self._writer)
+        if self._writer is not None and self.monitor is not None:
+            with self.monitor.guard("integration_errors"):
+                if self._writer in self.logger.output_formats:
+                    self.logger.output_formats.remove(self._writer)
 
 
 class _Writer(KVWriter):

@@ -7,7 +7,7 @@ from typing import Any
 
 import wrapt
 
-from tracker_diag.attach.kit import unless_changed
+from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import HookError, after, replace
 
@@ -76,12 +76,14 @@ def _watched(loss: Callable[..., Any]) -> Callable[..., Any]:
 def _observe(given: Mapping[str, Any]) -> None:
     old, rollout = given["old_log_probs"], given.get("rollout_logprobs")
     old = rollout if old is None else old  # of losses that train on those of the rollout
+    low, high = (getattr(given.get("config"), f"eps_clip_{side}", None) for side in ("low", "high"))
     if old is not None and given.get("loss_mask") is not None:
         RECORDER.observe(
             logprobs=given["log_probs"].detach(),
             old_logprobs=old.detach(),
             model_mask=given["loss_mask"].bool(),
             advantages=given["advantages"].detach(),
+            clip=clip_range(low, high),
         )
 
 

@@ -24,9 +24,9 @@ def load(monitor: Monitor, args: Any, state: Any, framework: str = "transformers
     It is looked for among those of `output_dir`. A monitor that has seen steps already is left as it is; one whose
     state is missing or damaged begins anew, and says so.
     """
-    if not state.global_step or monitor.step is not None:
-        return
     with monitor.guard("integration_errors"):
+        if not state.global_step or monitor.step is not None:
+            return
         folder = folder_of(args, state)
         if Saved(monitor, framework, args.process_index).find(folder):
             monitor.checkpoint(folder, state.global_step)  # its own state does not know of it

@@ -25,11 +25,18 @@ class Guarded:
 
     def __init__(self, monitor: Monitor, trainer: Any, optimizer: Any) -> None:
         self._monitor, self._trainer = monitor, trainer
-        deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False))  # its engine makes the steps
-        hooked = hasattr(getattr(optimizer, "optimizer", optimizer), "register_step_pre_hook")
-        self._steps = Steps(optimizer) if hooked and not deepspeed else None
-        classes = {kind.__name__ for kind in type(trainer).__mro__}
-        self._beta: float | None = trainer.beta if classes & PENALISED and trainer.beta > 0 else None
+        self._steps: Steps | None = None
+        with monitor.guard("integration_errors"):
+            deepspeed = bool(getattr(trainer, "is_deepspeed_enabled", False))  # its engine makes the steps
+            hooked = hasattr(getattr(optimizer, "optimizer", optimizer), "register_step_pre_hook")
+            self._steps = Steps(optimizer) if hooked and not deepspeed else None
+        self._beta: float | None = None
+        with monitor.guard("integration_errors"):
+            classes = {kind.__name__ for kind in type(trainer).__mro__}
+            self._beta = trainer.beta if classes & PENALISED and trainer.beta > 0 else None
+        self._evaluates = False
+        with monitor.guard("integration_errors"):
+            self._evaluates = getattr(trainer, "eval_dataset", None) is not None
         self._saved: tuple[Any, int] | None = None
 
     @property
@@ -42,16 +49,19 @@ class Guarded:
             "stop_update": self._steps is not None,
             "scale_lr": self._steps is not None,
             "kl_cap": self._beta is not None,
-            "reevaluate": getattr(self._trainer, "eval_dataset", None) is not None,
+            "reevaluate": self._evaluates,
         }
         return tuple(action for action, within in given.items() if within)
 
     def decide(self, control: Any) -> None:
         """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`."""
         decision = self._monitor.decide(self.can)
-        control.should_save |= decision.save
-        control.should_evaluate |= decision.reevaluate
-        control.should_training_stop |= decision.stop == "training"
+        with self._monitor.guard("integration_errors"):
+            control.should_save |= decision.save
+        with self._monitor.guard("integration_errors"):
+            control.should_evaluate |= decision.reevaluate
+        with self._monitor.guard("integration_errors"):
+            control.should_training_stop |= decision.stop == "training"
         if self._steps:
             self._steps.follow(decision)
         if self._beta is not None:  # never below what the user has set

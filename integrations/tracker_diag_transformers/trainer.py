@@ -6,10 +6,11 @@ from typing import Any
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, plain
+from tracker_diag.attach.kit import add_active, plain, unless_changed
+from tracker_diag.errors import DiagError
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.nodes import Algorithm
-from tracker_diag_transformers import SEES, checkpoint, guarded
+from tracker_diag_transformers import SEES, TESTED, checkpoint, guarded
 
 
 class DiagnosticsCallback(TrainerCallback):
@@ -31,7 +32,9 @@ class DiagnosticsCallback(TrainerCallback):
         self._guards = guards
         self.monitor = monitor or self._made()
         self._guarded: guarded.Guarded | None = None
-        self._begun = self._closed = False
+        self._begun = False
+        self.closed = False
+        """Whether the training that it watched is over."""
         self.trainer: Any = None
         """Where it is known, as by `attach`: its writer of TensorBoard can be found by it alone."""
 
@@ -39,18 +42,20 @@ class DiagnosticsCallback(TrainerCallback):
         return Monitor(algorithm=self._algorithm, guards=self._guards, ranks=guarded.ranks() if self._guards else None)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._closed and not self._given:
+        if self.closed and not self._given:
             self.monitor, self._begun = self._made(), False
-        self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
-        self._closed = False
+        self.closed, self._guarded = False, None
+        with self.monitor.guard("integration_errors"):
+            self._guarded = guarded.Guarded(self.monitor, self.trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
         checkpoint.load(self.monitor, args, state)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state)
-        if self._guarded:
-            self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
+        with self.monitor.guard("integration_errors"):
+            if self._guarded:
+                self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._guarded:
@@ -60,20 +65,26 @@ class DiagnosticsCallback(TrainerCallback):
         if self._begun:
             return
         self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
-        if self._given or not state.is_world_process_zero:
+        first, found = True, list[Any]()
+        with self.monitor.guard("integration_errors"):
+            first = state.is_world_process_zero
+        if self._given or not first:
             return
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
-        add_active(self.monitor, *writers(self.trainer), sees=SEES)
+        with self.monitor.guard("integration_errors"):
+            found = writers(self.trainer)
+        add_active(self.monitor, *found, sees=SEES)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if logs and not self._closed:  # as when something is evaluated after training
-            self.monitor.log(logs, state.global_step)
+        if logs and not self.closed:  # as when something is evaluated after training
+            with self.monitor.guard("integration_errors"):
+                self.monitor.log(logs, state.global_step)
             if self._guarded:
                 self._guarded.decide(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._closed = True
+        self.closed = True
         if self._guarded:
             self._guarded.close()
             self._guarded = None
@@ -81,14 +92,43 @@ class DiagnosticsCallback(TrainerCallback):
 
 
 def attach_trainer(trainer: Any, monitor: Monitor | None, guards: guarded.Guards) -> Monitor:
-    """Add a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
-    algorithm = algorithm_of({"trainer": type(trainer).__name__}) or "sft"
-    callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm, guards=guards)
-    callback.trainer = trainer
-    trainer.add_callback(callback)
-    callbacks = trainer.callback_handler.callbacks
-    callbacks.insert(0, callbacks.pop(callbacks.index(callback)))
-    return callback.monitor
+    """Watch `trainer`, once however often it is attached to."""
+    with unless_changed("transformers", TESTED):
+        if (watching := watched_by(trainer, DiagnosticsCallback, monitor)) is not None:
+            return watching
+        algorithm = algorithm_of({"trainer": type(trainer).__name__}) or "sft"
+        callback = DiagnosticsCallback(monitor=monitor, algorithm=algorithm, guards=guards)
+        callback.trainer = trainer
+        put_first(trainer, callback)
+        return callback.monitor
+    guarded.one_of(monitor, guards)
+    return monitor or Monitor()
+
+
+def watched_by(trainer: Any, kind: type[Any], monitor: Monitor | None) -> Monitor | None:
+    """The monitor that a callback of `kind` watches `trainer` with already; one whose training is over goes.
+
+    Raises:
+        DiagError: `monitor` is another one.
+    """
+    handler = trainer.callback_handler
+    ours = [one for one in handler.callbacks if isinstance(one, kind)]
+    if not ours or ours[0].closed:
+        handler.callbacks = [one for one in handler.callbacks if one not in ours]
+        return None
+    if monitor is not None and monitor is not ours[0].monitor:
+        raise DiagError("monitor: another one given, expected that which watches this trainer already, or none")
+    watching: Monitor = ours[0].monitor
+    return watching
+
+
+def put_first(trainer: Any, callback: TrainerCallback) -> None:
+    """Before the callbacks of trackers, one of which ends its run when training ends.
+
+    Into a list of its own: that which is there may be gone through, as where training has begun.
+    """
+    handler = trainer.callback_handler
+    handler.callbacks = [callback, *handler.callbacks]
 
 
 def expected_rows(args: Any, state: Any) -> int | None:

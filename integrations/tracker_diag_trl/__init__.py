@@ -38,9 +38,9 @@ SEES = {
     "share alone, and what TRL itself logs is of all",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
-    "AsyncGRPO; in GRPO with the liger loss of older releases; which of several tools answered; with a "
-    "rollout_func that gives several prompts a task and a chat template that cannot be read, what comes before a row: "
-    "its tokens are of unknown context, and count in the slice all alone. Completions that "
+    "AsyncGRPO; in GRPO with the liger loss of older releases, or as Unsloth has it; which of several tools answered; "
+    "with a rollout_func that gives several prompts a task and a chat template that cannot be read, what comes before "
+    "a row: its tokens are of unknown context, and count in the slice all alone. Completions that "
     "mask_truncated_completions takes out of the loss are counted alone",
 }
 

@@ -1,16 +1,16 @@
 """The callback that hears what a trainer logs, and looks over the shoulder of GRPO's loss."""
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from tracker_diag_transformers import checkpoint, guarded
-from tracker_diag_transformers.trainer import expected_rows, writers
+from tracker_diag_transformers.trainer import expected_rows, put_first, watched_by, writers
 from transformers import TrainerCallback
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import add_active, clip_range, dotted, plain, tell_changed
-from tracker_diag.hooks import HookError, after
+from tracker_diag.attach.kit import CHANGED, NOTHING, add_active, clip_range, dotted, plain, tell_changed
+from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_trl import SEES, TESTED
 from tracker_diag_trl.samples import CompletionSamples
@@ -21,6 +21,14 @@ NO_RATIO = (
     "ESS and KL by slice will not be seen. To get one set num_iterations above 1, beta above 0, or sample with a "
     "rollout engine (use_vllm)"
 )
+
+UNSLOTH = (
+    "no signal: Unsloth's GRPO makes its loss in a kernel of its own, which gives no log-probabilities of tokens; its "
+    "rewards, texts and metrics are seen. For ratios train with TRL's own trainer, or hand them to monitor.observe"
+)
+
+_COPY = "Unsloth"
+"""How the name of its copy of each of TRL's trainers begins."""
 
 _log = logging.getLogger("tracker_diag")
 
@@ -34,57 +42,71 @@ class DiagnosticsCallback(TrainerCallback):
         guarded.one_of(monitor, guards)
         self._guards = guards
         self._guarded: guarded.Guarded | None = None
-        self._trainer, self._given, self._closed = trainer, monitor is not None, False
+        self._trainer, self._given = trainer, monitor is not None
+        self.closed = False
+        """Whether the training that it watched is over."""
         self._correct = correct
         self._begin(monitor)
 
     def _begin(self, monitor: Monitor | None = None) -> None:
         trainer = self._trainer
-        self.monitor = monitor or Monitor(
-            config=settings(trainer), clip=clip(trainer.args), ranks=guarded.ranks(), guards=self._guards
-        )
+        self.monitor = monitor or self._made(trainer)
         self._tensors: GrpoTensors | None = None
         self._found = False
         self._hooks = ExitStack()
         if has_token_ratios(trainer):
             self._look(trainer)
+        elif of_unsloth(trainer):
+            _warn(trainer, UNSLOTH)
         if hasattr(trainer, "reward_funcs"):
             self._look_at_samples(trainer)
 
+    def _made(self, trainer: Any) -> Monitor:
+        known: dict[str, Any] = {}
+        try:
+            known = {"config": settings(trainer), "clip": clip(trainer.args)}
+        except CHANGED as error:
+            _changed(trainer, error, "the trainer's settings are not known")
+        return Monitor(ranks=guarded.ranks(), guards=self._guards, **known)
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._closed and not self._given:
+        if self.closed and not self._given:
             self._begin()
-        self._closed = False
-        self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
+        self.closed, self._guarded = False, None
+        with self.monitor.guard("integration_errors"):
+            self._guarded = guarded.Guarded(self.monitor, self._trainer, kwargs.get("optimizer"))
         with self.monitor.guard("integration_errors"):
             self.monitor.expect(expected_rows(args, state))
         checkpoint.load(self.monitor, args, state, "trl")
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         checkpoint.save(self.monitor, args, state, "trl")
-        if self._guarded:
-            self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
+        with self.monitor.guard("integration_errors"):
+            if self._guarded:
+                self._guarded.saved(checkpoint.folder_of(args, state), state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._guarded:
             self._guarded.stepped()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if self._closed:  # an evaluation after training
+        if self.closed:  # an evaluation after training
             return
         if self._tensors:
             with self.monitor.guard("integration_errors"):
                 self.monitor.health.update(self._tensors.left_out())
-        if not (self._found or self._given) and state.is_world_process_zero:
-            self._find_trackers(begun=state.global_step > 0)
-        # On every process: where there are several, this is where they come together.
-        self.monitor.log(logs or {}, state.global_step)
+        with self.monitor.guard("integration_errors"):
+            if not (self._found or self._given) and state.is_world_process_zero:
+                self._find_trackers(begun=state.global_step > 0)
+        with self.monitor.guard("integration_errors"):
+            # On every process: where there are several, this is where they come together.
+            self.monitor.log(logs or {}, state.global_step)
         if self._guarded:
             self._guarded.decide(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
-        self._closed = True
+        self.closed = True
         if self._guarded:
             self._guarded.close()
             self._guarded = None
@@ -92,8 +114,13 @@ class DiagnosticsCallback(TrainerCallback):
 
     def _find_trackers(self, *, begun: bool) -> None:
         """Write to what the trainer has started. Not all of TRL's trainers tell of anything between that and a log."""
+        theirs, blind = list[Any](), None
+        with self.monitor.guard("integration_errors"):
+            theirs = writers(self._trainer)
+        with self.monitor.guard("integration_errors"):
+            blind = self._blind()
         # Before training an evaluation may be logged, and no tracker be there yet.
-        found = add_active(self.monitor, *writers(self._trainer), sees=SEES, blind=self._blind(), wait=not begun)
+        found = add_active(self.monitor, *theirs, sees=SEES, blind=blind, wait=not begun)
         self._found = found or begun
 
     def _blind(self) -> dict[Pair, str] | None:
@@ -115,54 +142,60 @@ class DiagnosticsCallback(TrainerCallback):
         if getattr(trainer, "use_liger_kernel", False) and hasattr(trainer, "compute_liger_loss"):
             _warn(trainer, "no signal: the liger loss makes no log-probabilities of tokens; set use_liger_kernel=False")
             return
-        tensors = GrpoTensors(trainer, self.monitor)
         try:
+            tensors = GrpoTensors(trainer, self.monitor)
             with ExitStack() as hooks:
                 name = "_get_per_token_logps_and_entropies"
                 hooks.callback(after(trainer, name, ("model",), tensors.log_probabilities, self.monitor))
                 hooks.callback(after(trainer, "_compute_loss", ("model", "inputs"), tensors.loss, self.monitor))
                 self._hooks.push(hooks.pop_all())
-        except HookError as error:
-            if trainer.is_world_process_zero():
-                tell_changed("TRL", TESTED, error, "ratios of tokens are not seen")
+        except CHANGED as error:
+            _changed(trainer, error, "ratios of tokens are not seen")
             return
         self._tensors = tensors
         try:
             whole = "_generate_and_score_completions"
             self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
-        except HookError as error:
-            if trainer.is_world_process_zero():
-                tell_changed("TRL", TESTED, error, "tool results in prompts are not seen")
+        except CHANGED as error:
+            _changed(trainer, error, "tool results in prompts are not seen")
         if not tensors.ratio_expected:
             _warn(trainer, NO_RATIO)
 
     def _look_at_samples(self, trainer: Any) -> None:
         """The same for what is known of each completion."""
-        samples = CompletionSamples(trainer, self.monitor, self._correct)
         scored, whole = "_calculate_rewards", "_generate_and_score_completions"
         try:
+            samples = CompletionSamples(trainer, self.monitor, self._correct)
             with ExitStack() as hooks:
                 hooks.callback(after(trainer, scored, ("completions",), samples.rewards, self.monitor))
                 hooks.callback(after(trainer, whole, (), samples.generation, self.monitor))
                 self._hooks.push(hooks.pop_all())
-        except HookError as error:
-            if trainer.is_world_process_zero():
-                tell_changed("TRL", TESTED, error, "rewards, texts and tool calls of completions are not seen")
+        except CHANGED as error:
+            _changed(trainer, error, "rewards, texts and tool calls of completions are not seen")
 
 
 def attach_trainer(
     trainer: Any, monitor: Monitor | None, guards: guarded.Guards = (), correct: str | None = None
 ) -> Monitor:
-    """Put a `DiagnosticsCallback` before those of the trackers, one of which ends its run when training ends."""
+    """Watch `trainer`, once however often it is attached to."""
+    try:
+        if (watching := watched_by(trainer, DiagnosticsCallback, monitor)) is not None:
+            return watching
+    except CHANGED as error:
+        guarded.one_of(monitor, guards)
+        _changed(trainer, error)
+        return monitor or Monitor()
     callback = DiagnosticsCallback(trainer, monitor, guards, correct)
-    trainer.callback_handler.callbacks.insert(0, callback)
+    put_first(trainer, callback)
     return callback.monitor
 
 
 def settings(trainer: Any) -> dict[str, object]:
     """The trainer's arguments by dotted name, and under `trainer` the name of TRL's class."""
-    classes = [kind for kind in type(trainer).__mro__ if kind.__module__.startswith("trl.")]
-    return plain(dotted(trainer.args.to_dict())) | {"trainer": (classes or [type(trainer)])[0].__name__}
+    kinds = type(trainer).__mro__
+    names = [kind.__name__.removeprefix(_COPY) for kind in kinds if kind.__name__.startswith(_COPY)]
+    names += [kind.__name__ for kind in kinds if kind.__module__.startswith("trl.")]
+    return plain(dotted(trainer.args.to_dict())) | {"trainer": (names or [type(trainer).__name__])[0]}
 
 
 def clip(args: Any) -> tuple[float, float]:
@@ -178,7 +211,25 @@ def has_token_ratios(trainer: Any) -> bool:
     return any(kind.__name__ == "GRPOTrainer" for kind in type(trainer).__mro__)
 
 
+def of_unsloth(trainer: Any) -> bool:
+    """Whether it is Unsloth's GRPO: a copy of TRL's source under another name, whose `compute_loss` is its own."""
+    return any(kind.__name__.startswith(f"{_COPY}GRPO") for kind in type(trainer).__mro__)
+
+
 def _warn(trainer: Any, message: str) -> None:
     """Once, however many processes there are."""
-    if trainer.is_world_process_zero():
+    if _first(trainer):
         _log.warning(message)
+
+
+def _changed(trainer: Any, error: Exception, lost: str = NOTHING) -> None:
+    """The same of what is not as it was; see `tell_changed`."""
+    if _first(trainer):
+        tell_changed("TRL", TESTED, error, lost)
+
+
+def _first(trainer: Any) -> bool:
+    """Whether this is the first process, or nobody knows."""
+    with suppress(Exception):
+        return bool(trainer.is_world_process_zero())
+    return True

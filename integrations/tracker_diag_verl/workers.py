@@ -10,7 +10,7 @@ from typing import Any
 
 import wrapt
 
-from tracker_diag.attach.kit import unless_changed
+from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import HookError, after, replace
 from tracker_diag_verl import TESTED
@@ -45,6 +45,12 @@ def _guarded(put: Callable[[Any], None]) -> Callable[[Any], None]:
             put(module)
 
     return on_import
+
+
+def _clip(config: Any) -> tuple[float, float]:
+    """That of an actor's settings, as verl's losses take it from there."""
+    both = getattr(config, "clip_ratio", None)
+    return clip_range(*(getattr(config, f"clip_ratio_{side}", None) or both for side in ("low", "high")))
 
 
 class _Worker:
@@ -84,6 +90,7 @@ class _Worker:
                     old_logprobs=given["old_log_prob"].detach(),
                     model_mask=given["response_mask"].bool(),
                     advantages=given["advantages"].detach(),
+                    clip=_clip(given.get("config")),
                 )
             return result
 

@@ -71,6 +71,27 @@ def test_what_ranks_sketch_is_bit_for_bit_what_one_process_observes(order):
     assert watched.health["rank_errors"] == 0
 
 
+@pytest.mark.parametrize("clip", [(0.05, 0.3), (0.3, 0.05), (0.2, 0.2)])
+def test_what_is_clipped_is_what_the_trainer_clips(clip):
+    """The share of the gradient that a slice has depends on the range, and no later step can put it right."""
+    rng = np.random.default_rng(0)
+    alone, watched = Monitor(clip=clip), Monitor(clip=clip)
+    workers = Workers(watched)
+    one = Recorder(0, 1, workers.receive)
+    for step in range(4):
+        given = loss(rng, 0.2, 0.4)
+        alone.observe(**given)
+        one.observe(**given, clip=clip)
+        sent(one)
+        workers.take_in()
+        alone.log({}, step)
+        watched.log({}, step)
+    assert state(watched) == state(alone)
+    alone.close()
+    watched.close()
+    assert watched.slices_table() == alone.slices_table()
+
+
 def count(watched, slice="all"):
     watched.close()
     table = watched.slices_table()

@@ -6,12 +6,14 @@ are those in which `alerted` has found the alert; `setup` names the processes, w
 keeps the rows; any other run holds them against those.
 """
 
+import inspect
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 from contextlib import ExitStack, closing, contextmanager
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,7 +29,15 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 FIRING = 2
 """As a rule's state stands in a tracker."""
 
-TRAINING = {"test_trainer.py", "test_accelerate.py", "test_sb3.py", "test_live.py", "test_lightning.py"}
+TRAINING = {
+    "test_trainer.py",
+    "test_accelerate.py",
+    "test_sb3.py",
+    "test_live.py",
+    "test_lightning.py",
+    "test_gone.py",
+    "test_misuse.py",
+}
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -169,7 +179,7 @@ class Without:
     """
 
     def __init__(self, monkeypatch):
-        self._monkeypatch = monkeypatch
+        self._monkeypatch, self.on = monkeypatch, True
 
     def __call__(self, owner, name, attach):
         """What `attach()` gives without `owner.name`, or for no owner without the module `name`."""
@@ -182,6 +192,48 @@ class Without:
             else:
                 gone.delattr(owner, name)
             return attach()
+
+    def during(self, ours, kind, name, error):
+        """Reading or setting `name` of an object of `kind` raises `error` while a function of the classes `ours` runs.
+
+        For callbacks, which touch a framework while it trains: it has everything of its own whenever it is its turn.
+        Call it before they are made; it raises while `on` is set.
+        """
+        depth, missing = 0, object()
+
+        def fails(*_):
+            raise error
+
+        def wrapped(function):
+            @wraps(function)
+            def call(*args, **kwargs):
+                nonlocal depth
+                if depth or not self.on:
+                    return function(*args, **kwargs)
+                before, depth = vars(kind).get(name, missing), 1
+                setattr(kind, name, property(fails, fails, fails))
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    depth = 0
+                    if before is missing:
+                        delattr(kind, name)
+                    else:
+                        setattr(kind, name, before)
+
+            return call
+
+        for one in ours:
+            for named, function in [*vars(one).items()]:
+                if inspect.isfunction(function):
+                    self._monkeypatch.setattr(one, named, wrapped(function))
+
+    @staticmethod
+    def told(messages):
+        """What is said of things that are gone; AssertionError if there is nothing, or something twice."""
+        about = [one for one in messages if "than was tested" in one or "integration_errors: " in one]
+        assert len(about) == len({*about}) > 0, messages
+        return about
 
     @staticmethod
     def told_once(messages):

@@ -2,14 +2,15 @@
 
     git clone https://github.com/PrimeIntellect-ai/prime-rl CLONES/PrimeIntellect-ai+prime-rl
     git clone https://github.com/THUDM/slime CLONES/THUDM+slime
-    make build/frameworks/released
-    python tests/integrations/released.py CLONES
+    git clone https://github.com/verl-project/verl CLONES/verl-project+verl
+    make build/frameworks/released build/frameworks/verl build/frameworks/shared
+    python tests/integrations/released.py CLONES [FRAMEWORK | FRAMEWORK@RELEASE ...]
 
 Each release in a process of its own: `<framework>/source.py` calls the loss as the trainer does, with made tensors
 whose tail widens after a tool result. The first time MLflow, Trackio and TensorBoard can be imported and an MLflow run
 is underway; the second time none of the three can be imported.
 
-Writes docs/released.json; docs/matrix.md has it from there.
+Writes docs/released.json, where rows of what is not asked for stay; docs/matrix.md has it from there.
 """
 
 import json
@@ -40,6 +41,12 @@ SOURCES = {
         (".",),
         ("megatron", "ray", "sglang", "sglang_router"),
     ),
+    "verl": (
+        "verl-project+verl",
+        ("v0.7.0", "v0.7.1", "v0.8.0", "v0.9.0"),
+        (".",),
+        ("transformers.AutoModelForVision2Seq",),
+    ),
 }
 """Clone, releases, what of it stands on the path, and what it imports that is not here and its loss does not reach.
 
@@ -48,6 +55,10 @@ For slime the parallel state of Megatron is reached: `slime/source.py` has it fo
 
 ABSENT = ("mlflow", "tensorboard", "trackio")
 """Backends that are missing the second time. W&B is imported by the sources themselves."""
+
+BESIDE = {"verl": ("verl", "shared")}
+"""Folders of build/frameworks behind the sources on the path, with what these import; a release of verl in one of them
+is not looked at, as that of the sources comes first."""
 
 RULE = "POL001"
 
@@ -82,12 +93,14 @@ def told(folder: Path) -> list[str]:
 def run(framework, source: Path, store: Path, *, backends: bool):
     """What came of one release."""
     _, _, paths, stand_ins = SOURCES[framework]
-    own = [ROOT, ROOT / "integrations", HERE, ROOT / "build" / "frameworks" / "released"]
+    built = ROOT / "build" / "frameworks"
+    own = [ROOT, ROOT / "integrations", HERE, built / "released"]
+    beside = [built / one for one in BESIDE.get(framework, ())]
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         shutil.copyfile(store, folder / "mlflow.db")
         environment = {
-            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / one for one in paths)])),
+            "PYTHONPATH": os.pathsep.join(map(str, [*own, *(source / one for one in paths), *beside])),
             "STAND_INS": " ".join(stand_ins), "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1",
             "WANDB_MODE": "disabled",
             "TRACKER_DIAG_DIR": str(folder / "files"), "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
@@ -103,23 +116,27 @@ def run(framework, source: Path, store: Path, *, backends: bool):
 
 
 def main() -> None:
-    rows = []
+    known = [(framework, release) for framework, (_, releases, *_) in SOURCES.items() for release in releases]
+    asked = [one for one in known if not sys.argv[2:] or {one[0], "@".join(one)} & {*sys.argv[2:]}]
+    kept_rows = json.loads(KEPT.read_text())["runs"] if KEPT.exists() else []
+    rows = [row for row in kept_rows if (row["framework"], row["release"]) in {*known} - {*asked}]
     with tempfile.TemporaryDirectory() as made:
         store = Path(made) / "mlflow.db"
         code = "import mlflow; mlflow.MlflowClient().search_experiments()"
         uri = {"MLFLOW_TRACKING_URI": f"sqlite:///{store}"}
         subprocess.run([sys.executable, "-c", code], env=os.environ | uri, check=True, capture_output=True)
-        for framework, (clone, releases, *_) in SOURCES.items():
-            for release in releases:
-                source = Path(made) / f"{framework}-{release}"
-                source.mkdir()
-                archive = ["git", "-C", str(Path(sys.argv[1]) / clone), "archive", release]
-                packed = subprocess.run(archive, check=True, capture_output=True).stdout
-                subprocess.run(["tar", "-x", "-C", str(source)], input=packed, check=True)
-                for backends in (True, False):
-                    found, said = run(framework, source, store, backends=backends)
-                    rows.append({"framework": framework, "release": release, "backends": backends, **found})
-                    sys.stdout.write(f"{rows[-1]} {said}\n")
+        for framework, release in asked:
+            clone = SOURCES[framework][0]
+            source = Path(made) / f"{framework}-{release}"
+            source.mkdir()
+            archive = ["git", "-C", str(Path(sys.argv[1]) / clone), "archive", release]
+            packed = subprocess.run(archive, check=True, capture_output=True).stdout
+            subprocess.run(["tar", "-x", "-C", str(source)], input=packed, check=True)
+            for backends in (True, False):
+                found, said = run(framework, source, store, backends=backends)
+                rows.append({"framework": framework, "release": release, "backends": backends, **found})
+                sys.stdout.write(f"{rows[-1]} {said}\n")
+    rows.sort(key=lambda row: known.index((row["framework"], row["release"])))
     kept = {"stand_ins": {name: of[3] for name, of in SOURCES.items()}, "absent": ABSENT, "runs": rows}
     KEPT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 

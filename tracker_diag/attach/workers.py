@@ -95,8 +95,13 @@ class Recorder:
         self._failures = Counter[str]()
         self._writer: Writer | None = None
 
-    def observe(self, **tensors: Any) -> None:
-        """Take in one loss: names, shapes and dtypes are those of `Tensors`, log-probabilities may have a gradient."""
+    def observe(self, *, clip: tuple[float, float] = (0.2, 0.2), **tensors: Any) -> None:
+        """Take in one loss.
+
+        Args:
+            clip: how far below and above 1 this loss clips the ratio, of which the share of its gradient is made here.
+            tensors: names, shapes and dtypes are those of `Tensors`; log-probabilities may have a gradient.
+        """
         with self.guard("integration_errors"):
             self._underway = self._asked = True
             given: Any = {name: value for name, value in tensors.items() if value is not None}
@@ -111,7 +116,7 @@ class Recorder:
             into = self._parts[min(self._updates, 1)]
             for pair in batch.pairs:  # one process that observes all of them in turn has the same groups
                 group = 1 + rank + world * self._batches
-                add_observation(into, pair, Observation.of(batch, pair, labels, group))
+                add_observation(into, pair, Observation.of(batch, pair, labels, group, clip))
             self._batches += 1
 
     @contextmanager

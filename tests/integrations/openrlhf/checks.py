@@ -385,11 +385,11 @@ def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkey
     kind = ppo_actor.ActorPPOTrainer
     assert list(inspect.signature(kind.training_step).parameters)[:4] == ["self", "experience", "kl_ctl", "step"]
     assert list(inspect.signature(kind.ppo_train).parameters)[:1] == ["self"]
-    watched = Monitor([CapturingBackend()])
+    watched = Monitor([CapturingBackend()], clip=(0.05, 0.3))
     workers = Workers(watched)
     recorder = Recorder(0, 1, workers.receive)
     monkeypatch.setattr(of_workers, "RECORDER", recorder)
-    loss = ppo_actor.PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2)
+    loss = ppo_actor.PolicyLoss(clip_eps_low=0.05, clip_eps_high=0.3)
     rng, mask = np.random.default_rng(0), torch.ones(ROWS, RESPONSE, dtype=torch.int64)
     mask[: ROWS // 2, 8:12] = 0
     old = torch.tensor(rng.uniform(-3, -0.1, mask.shape), dtype=torch.float32)
@@ -420,6 +420,8 @@ def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkey
     table = watched.slices_table()
     at = table.columns.index
     counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    clipped = {row[at("slice")]: row[at("gradient_clipped")] for row in table.rows if row[at("pair")] == "policy"}
     assert counts["all"] == 2 * int(mask.sum())  # of two updates the second, of two micro-batches
+    assert clipped["all"] == pytest.approx(np.exp(0.3) / (np.exp(0.2) + np.exp(0.3)))  # of which the second is clipped
     assert counts["post_tool"] == 2 * ROWS // 2 * (RESPONSE - 12)
     assert watched.health["rank_errors"] == 0

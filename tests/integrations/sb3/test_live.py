@@ -4,10 +4,13 @@ import gymnasium
 import pytest
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.monitor import Monitor as Recorded
+from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import defined
 
 import tracker_diag as td
+from tracker_diag.testing import CapturingBackend
 
 pytestmark = pytest.mark.slow
 
@@ -28,37 +31,58 @@ class Paid(gymnasium.Wrapper):
         return seen, reward * self.pays, ended and self.ends, cut, info
 
 
-def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, **settings):
-    """The rules above info that a live run has told, and its monitor."""
+def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, **settings):
+    """The rules above info that a live run has told, and its monitor; `true`: the logged return is CartPole's own."""
 
     def one():
         made = gymnasium.make("CartPole-v1") if ends else gymnasium.make("CartPole-v1").unwrapped
         if not ends:
             made.spec = gymnasium.spec("CartPole-v1")
-        return Paid(made, pays, ends)
+        return Paid(Recorded(made) if true else made, pays, ends)
 
-    model = PPO("MlpPolicy", make_vec_env(one, n_envs=4, seed=0), seed=0, **SMALL | settings)
+    envs = DummyVecEnv([one] * 4) if true else make_vec_env(one, n_envs=4, seed=0)
+    envs.seed(0)
+    model = PPO("MlpPolicy", envs, seed=0, **SMALL | settings)
     change(model)
-    callback = DiagnosticsCallback(monitor=td.Monitor())
+    callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingBackend()]))
     model.learn(steps, callback=callback)
     assert callback.monitor.failures == []
     found = callback.monitor.summary().findings
+    for finding in found:
+        if finding.fired is not None:  # no trend begins before the series that it is seen in, nor after it is told
+            assert first_of(finding, kept) <= finding.onset <= finding.fired, finding
     return {one.rule.name for one in found if one.fired is not None and one.severity != "info"}, found, callback.monitor
 
 
+def first_of(finding, kept):
+    """The first step at which what the finding rests on was there."""
+    series = {one.series for one in finding.evidence if one.holds}
+    known = {step for step, row in kept.own.items() for key in row if key.rpartition("/")[2] in series}
+    return min(known or kept.own)
+
+
+def test_a_reward_with_the_wrong_sign_or_far_too_large_is_named_live_and_the_healthy_twin_is_not():
+    """What is logged is the true return, as an evaluation would have it: the reward that is trained on tells nobody."""
+    steps = 10_240
+    healthy, *_ = fired(steps, true=True)
+    assert healthy == set()
+    flipped, *_ = fired(steps, true=True, pays=-1.0)
+    assert "nothing-learnt" in flipped, flipped
+    huge, *_ = fired(steps, true=True, pays=1e4)
+    assert "critic-not-learning" in huge, huge
+
+
 def test_a_learning_rate_too_high_from_the_start_is_named_live():
-    names, found, _ = fired(5_120, learning_rate=0.1)
+    names, *_ = fired(5_120, learning_rate=0.1)
     assert "kl-spike" in names or {"ess-collapse", "entropy-collapse"} & names, names
-    assert all(one.onset <= one.fired for one in found if one.fired is not None)
 
 
 def test_a_policy_that_is_frozen_is_named_live():
     def freeze(model):
         model.policy.optimizer.step = lambda *given, **named: None
 
-    names, found, _ = fired(20_480, change=freeze)
+    names, *_ = fired(20_480, change=freeze)
     assert "frozen-policy" in names, names
-    assert all(one.onset <= one.fired for one in found if one.fired is not None)
 
 
 def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog):

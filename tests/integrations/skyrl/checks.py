@@ -381,8 +381,8 @@ def test_the_policy_workers_losses_are_sketched_and_sent_after_each_update(monke
     kind = worker.PolicyWorkerBase
     assert list(inspect.signature(kind.optim_step).parameters) == ["self"]
     assert list(inspect.signature(ppo_utils.PolicyLossRegistry.get).parameters) == ["name"]
-    config = AlgorithmConfig(policy_loss_type="regular")
-    watched = Monitor([])
+    config = AlgorithmConfig(policy_loss_type="regular", eps_clip_low=0.3, eps_clip_high=0.15)
+    watched = Monitor([], clip=(0.3, 0.15))
     workers = Workers(watched, each=True)
     recorder = Recorder(0, 1, workers.receive)
     monkeypatch.setattr(of_workers, "RECORDER", recorder)
@@ -419,7 +419,10 @@ def test_the_policy_workers_losses_are_sketched_and_sent_after_each_update(monke
     table = watched.slices_table()
     at = table.columns.index
     counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
+    clipped = {row[at("slice")]: row[at("gradient_clipped")] for row in table.rows if row[at("pair")] == "policy"}
     assert counts["all"] == max(updates - 1, 1) * int(mask.sum())
+    last = np.exp(0.2) / (np.exp(0.1) + np.exp(0.2))  # of the second and third update, of which the third is clipped
+    assert clipped["all"] == (pytest.approx(last) if updates == 3 else None)  # whose ratios alone differ from 1
     assert watched.health["rank_errors"] == 0
     for loss in ppo_utils.PolicyLossRegistry._functions.values():
         assert set(of_workers.TAKES) <= set(inspect.signature(loss).parameters)

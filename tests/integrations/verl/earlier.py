@@ -115,12 +115,13 @@ def test_the_policys_losses_are_looked_up_through_the_workers_hook_and_updates_a
 
     from tracker_diag.attach.workers import Workers
 
-    watched = Monitor([])
+    watched = Monitor([], clip=(0.3, 0.05))
     workers = Workers(watched)
     monkeypatch.setattr(of_workers.RECORDER, "_post", workers.receive)
     config = FSDPActorConfig(
-        strategy="fsdp", rollout_n=1, ppo_mini_batch_size=8, ppo_micro_batch_size_per_gpu=8, clip_ratio=0.2
-    )
+        strategy="fsdp", rollout_n=1, ppo_mini_batch_size=8, ppo_micro_batch_size_per_gpu=8, clip_ratio=0.2,
+        clip_ratio_low=0.3, clip_ratio_high=0.05,
+    )  # fmt: skip
     mask = torch.ones(ROWS, RESPONSE, dtype=torch.int64)
     mask[: ROWS // 2, 4:6] = 0
     old = torch.linspace(-3, -0.1, ROWS * RESPONSE).reshape(ROWS, RESPONSE)
@@ -134,9 +135,9 @@ def test_the_policys_losses_are_looked_up_through_the_workers_hook_and_updates_a
         found.backward()
         return found.item(), new.grad
 
-    ours = make_loss(core_algos.get_policy_loss_fn("vanilla"))
+    first, ours = (make_loss(core_algos.get_policy_loss_fn("vanilla")) for _ in range(2))  # as two micro-batches
     alone = make_loss(core_algos.POLICY_LOSS_REGISTRY["vanilla"])
-    assert ours[0] == alone[0]
+    assert first[0] == ours[0] == alone[0]
     assert torch.equal(ours[1], alone[1])
     of_workers.RECORDER.send()
     of_workers.RECORDER.close(60)
@@ -145,8 +146,10 @@ def test_the_policys_losses_are_looked_up_through_the_workers_hook_and_updates_a
     table = watched.slices_table()
     at = table.columns.index
     counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
-    assert counts["all"] == int(mask.sum())
-    assert counts["post_tool"] == ROWS // 2 * (RESPONSE - 6)
+    assert counts["all"] == 2 * int(mask.sum())
+    assert counts["post_tool"] == 2 * ROWS // 2 * (RESPONSE - 6)
+    clipped = {row[at("slice")]: row[at("gradient_clipped")] for row in table.rows if row[at("pair")] == "policy"}
+    assert clipped["all"] == 1.0  # every ratio is e ** 0.1
     from verl.workers.engine.base import BaseEngine
     from verl.workers.engine_workers import TrainingWorker
 

@@ -21,6 +21,7 @@ def config(**settings):
     given = {
         "strategy": "fsdp", "rollout_n": 1, "ppo_mini_batch_size": 8, "ppo_micro_batch_size_per_gpu": 8,
         "use_kl_loss": False, "entropy_coeff": 0.0, "clip_ratio": 0.2,
+        "clip_ratio_low": 0.05, "clip_ratio_high": 0.3,
     }  # fmt: skip
     return FSDPActorConfig(**(given | settings))
 

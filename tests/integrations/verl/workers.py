@@ -106,7 +106,7 @@ def test_what_two_remote_workers_sketch_is_what_one_process_observes(actors, tra
         engine = updated(Trains(config()), data, mini=ROWS)
         assert engine.losses == loss
         assert all(torch.equal(a, b) for a, b in zip(engine.gradients, gradients, strict=True))
-    alone = Monitor()
+    alone = Monitor(clip=(0.05, 0.3))
     for one in seen:
         alone.observe(
             logprobs=one["log_prob"], old_logprobs=one["old_log_prob"], model_mask=one["response_mask"],
