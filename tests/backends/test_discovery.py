@@ -114,6 +114,7 @@ def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store
     import mlflow
     import trackio
     import wandb
+    from wandb.sdk.lib import module
 
     assert active_backends() == []
     settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
@@ -130,6 +131,7 @@ def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store
     assert active_backends() == []
     with wandb.init(mode="disabled"):
         assert active_backends() == []  # which keeps nothing of what it is given
+    module.unset_globals()  # the end of such a run leaves it underway
 
 
 @pytest.mark.slow

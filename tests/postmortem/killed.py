@@ -67,7 +67,7 @@ def readable(folder: Path, what: str) -> str:
         return f"no diagnosis, {said['failures']}"
     if said["context"]["seed"] != {"seed": 0} or "</html>" not in files["report.html"]:
         return "no context or report"
-    return "" if "train" in files["traceback.txt"] else "no traceback"
+    return "" if "train" in files["traceback.txt"] else f"no traceback but {files['traceback.txt'][-500:]!r}"
 
 
 def end_one(kind: str, rng: random.Random, folder: Path) -> tuple[str, float]:

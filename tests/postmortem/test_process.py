@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import traceback
 from pathlib import Path
 
 import pytest
+
+from tracker_diag.postmortem import process
 
 pytestmark = pytest.mark.slow
 
@@ -82,3 +86,20 @@ def test_runs_that_end_at_random_moments_leave_a_readable_postmortem():
         ("signal", 5, []),
         ("exception", 5, []),
     ]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_stacks_that_cannot_be_read_are_tried_once_more_and_then_say_why(monkeypatch, times):
+    """Another thread may be in the midst of what Python caches of its source."""
+    left, real = [KeyError("train.py")] * times, traceback.format_stack
+
+    def fails_at_first(frame):
+        if left:
+            raise left.pop()
+        return real(frame)
+
+    monkeypatch.setattr(traceback, "format_stack", fails_at_first)
+    monkeypatch.setattr(sys, "_current_frames", lambda: {threading.get_ident(): sys._getframe()})
+    found = process._stacks()
+    assert ("test_stacks_that_cannot" in found) == (times == 1)
+    assert ("cannot be read: KeyError('train.py')" in found) == (times == 2)

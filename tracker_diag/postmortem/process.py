@@ -9,7 +9,6 @@ needs no hook: Python keeps it until its end.
 
 import atexit
 import ctypes
-import dataclasses
 import os
 import signal
 import sys
@@ -177,9 +176,7 @@ class Process:
     def _hear(self, end: int) -> None:
         while numbers := os.read(end, 256):
             if signal.SIGTERM in numbers and (self._runs or self._ending):
-                ending = Ending("signal", "SIGTERM", time.time())
-                with suppress(Exception):  # nothing may keep the process from ending
-                    ending = dataclasses.replace(ending, trace=_stacks())
+                ending = Ending("signal", "SIGTERM", time.time(), _stacks())
                 handler: object = signal.getsignal(signal.SIGTERM)
                 if self._ending or handler is self._handler:
                     self._end(ending)
@@ -235,6 +232,16 @@ def _in_words(kind: type[BaseException], error: BaseException | None) -> str:
 
 
 def _stacks() -> str:
+    """Where each thread is that is none of ours, or why nobody knows; it never raises."""
+    with suppress(Exception):
+        return _stacks_now()
+    try:  # once more: the threads go on meanwhile, and so does what is cached of their source
+        return _stacks_now()
+    except Exception as error:  # noqa: BLE001  # nothing may keep the process from ending
+        return f"the stacks of the threads cannot be read: {error!r}"
+
+
+def _stacks_now() -> str:
     """Where each thread is that is none of ours; the main thread last, as it is where the program is."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
