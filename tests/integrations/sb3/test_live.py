@@ -44,7 +44,7 @@ def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, 
     envs.seed(0)
     model = PPO("MlpPolicy", envs, seed=0, **SMALL | settings)
     change(model)
-    callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingBackend()]))
+    callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingBackend()], algorithm="ppo"))
     model.learn(steps, callback=callback)
     assert callback.monitor.failures == []
     found = callback.monitor.summary().findings
@@ -70,6 +70,12 @@ def test_a_reward_with_the_wrong_sign_or_far_too_large_is_named_live_and_the_hea
     assert "nothing-learnt" in flipped, flipped
     huge, *_ = fired(steps, true=True, pays=1e4)
     assert "critic-not-learning" in huge, huge
+
+
+def test_a_sound_run_is_silent_though_its_updates_grow_and_vary():
+    """Its return rises from 22 to 150; single updates move one token in twenty by up to a third."""
+    names, *_ = fired(20_480)
+    assert names == set()
 
 
 def test_a_learning_rate_too_high_from_the_start_is_named_live():
