@@ -10,7 +10,8 @@ In the process: set
     import_path = "tracker_diag_prime_rl.loss"
 
 and what else `[trainer.loss]` held goes into `kwargs`. `loss` is prime-rl's own default loss, and looks at what it
-is given. Rank 0 has the monitors of prime-rl, so it is this rank's share of the batch that is seen.
+is given. Rank 0 has the monitors of prime-rl, and writes; each other rank hands over what its share of the batch comes
+to, a step later. With context parallelism the ranks that have the same sequences count once.
 """
 
 import logging
@@ -23,6 +24,7 @@ from typing import Any
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import Hooks, add_active
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after, before
 from tracker_diag.runs.sources.prime_rl import read_exports
@@ -43,9 +45,9 @@ SEES: dict[str, str] = {
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
     "state": "in the process: in the trainer's checkpoint of the step, found again when it resumes",
-    "not": "a policy ratio, since each batch is trained on once; in the process, other ranks' tokens and, of the "
-    "orchestrator's, anything, as it logs in a process of its own; what comes before a sample whose prompt was "
-    "rewritten: up to its first gap it counts as text_only; which tool answered",
+    "not": "a policy ratio, since each batch is trained on once; in the process, the last step of other ranks than the "
+    "first and, of the orchestrator's, anything, as it logs in a process of its own; what comes before a sample whose "
+    "prompt was rewritten: up to its first gap it counts as text_only; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -55,31 +57,37 @@ _log = logging.getLogger("tracker_diag")
 def attach(*, monitor: Monitor | None = None) -> Monitor:
     """Hear what the trainer of this process logs; call this once prime-rl has set up its own monitor or monitors.
 
-    In the releases up to v0.8 that is `prime_rl.utils.monitor.setup_monitor`, later `prime_rl.monitors.setup`. Ranks
-    other than 0 are not watched.
+    In the releases up to v0.8 that is `prime_rl.utils.monitor.setup_monitor`, later `prime_rl.monitors.setup`. A rank
+    other than 0 only hands over its share of the batches.
 
     Args:
-        monitor: one with settings, rules or backends of your own.
+        monitor: one with settings, rules, ranks or backends of your own, for rank 0.
 
     Raises:
         MissingExtra: prime-rl is not installed.
         RuntimeError: of prime-rl, which has no monitor yet.
     """
     theirs: Any = require("prime_rl.monitors", "prime-rl", "prime_rl.utils.monitor")
-    if monitor is None:
-        monitor = Monitor(algorithm="grpo")
-        if _rank() == 0:
+    first, own = _rank() == 0, _trainer.share()
+    ranks = together(*own) if own else None
+    share = Share(ranks) if ranks and not first else None
+    if share:
+        monitor = share.monitor
+    elif monitor is None:
+        monitor = Monitor(algorithm="grpo", ranks=ranks)
+        if first:
             add_active(monitor, sees=SEES)
-    watch, hooks = _Watch(monitor), Hooks("prime-rl", TESTED)
+    watch, hooks = _Watch(monitor, share), Hooks("prime-rl", TESTED)
     with hooks.part("nothing of it is watched") as parts:
+        on = first or share is not None
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15
-            on = _join(theirs, watch)
-        elif on := _rank() == 0:  # each rank has a monitor of prime-rl's there, which logs on rank 0 alone
+            on = on and _join(theirs, watch)
+        elif on:  # each rank has a monitor of prime-rl's there, which logs on rank 0 alone
             one = theirs.get_monitor()
             parts.callback(before(one, "log", ("metrics", "step"), lambda given: watch.logged(**given), monitor))
             parts.callback(before(one, "close", (), lambda _: watch.ended(), monitor))
         _process[:] = [watch if on else None]
-        if on and _trainer.resumed is not None:
+        if on and share is None and _trainer.resumed is not None:
             watch.saved.find(_trainer.resumed)
     return monitor
 
@@ -90,6 +98,19 @@ class _Trainer:
     def __init__(self) -> None:
         self.samples = Samples()
         self.resumed: Path | None = None
+        self.shares: int | None = None
+        """How many shares prime-rl divides a batch into."""
+
+    def share(self) -> tuple[int, int] | None:
+        """Which share this rank has, of how many; None where a rank before it has the same, or nobody knows.
+
+        Ranks of one share, as with context parallelism, follow one another.
+        """
+        rank, world = _rank(), int(os.environ.get("WORLD_SIZE", "1"))
+        if not self.shares or world % self.shares:
+            return None
+        number, among = divmod(rank, world // self.shares)
+        return None if among else (number, self.shares)
 
     def look(self) -> None:
         """Put hooks on it, where this is its process: it imports our loss before it loads a checkpoint or a batch."""
@@ -99,15 +120,21 @@ class _Trainer:
             with hooks.part("what comes before a sample is not seen") as on:
                 loader = data.DataLoader
                 on.callback(after(loader, "get_batch", (), lambda batches, _: self.samples.given(batches), health))
+        if (loader := getattr(data, "DataLoader", None)) is not None:
+            with hooks.part("tokens of other ranks than the first are not seen") as on:
+                on.callback(after(loader, "__init__", ("dp_world_size",), self._divided, health))
         if ckpt is not None:
             with hooks.part(UNSAVED) as on:
                 manager = ckpt.CheckpointManager
                 on.callback(after(manager, "save", ("self", "step"), self._put, health))
                 on.callback(after(manager, "load", ("self", "step"), self._found, health))
 
+    def _divided(self, _: Any, given: Mapping[str, Any]) -> None:
+        self.shares = int(given["dp_world_size"])
+
     @staticmethod
     def _put(_: Any, given: Mapping[str, Any]) -> None:
-        if _process and (watch := _process[0]) is not None:
+        if _process and (watch := _process[0]) is not None and watch.share is None:
             # A release that saves before the step has nothing of it yet, and trains it again when it resumes.
             row = int(given["step"]) if watch.waits else None
             watch.saved.put(given["self"].get_ckpt_path(given["step"]), row=row)
@@ -132,8 +159,8 @@ def loss(inputs: Any, **kwargs: Any) -> Any:
 class _Watch:
     """What is needed of each sequence of a step, until the step is logged."""
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor, self.saved = monitor, Saved(monitor, "prime-rl")
+    def __init__(self, monitor: Monitor, share: Share | None = None) -> None:
+        self._monitor, self.saved, self.share = monitor, Saved(monitor, "prime-rl"), share
         self._sequences: list[dict[str, Any]] = []
 
     @property
@@ -156,8 +183,11 @@ class _Watch:
         """The step is logged: its sequences belong to it."""
         with self._monitor.guard("integration_errors"):
             self._observe()
-        self._monitor.log(metrics, step)
-        self.saved.logged()
+        if self.share is None:
+            self._monitor.log(metrics, step)
+            self.saved.logged()
+        else:
+            self.share.stepped(step)
 
     def ended(self) -> None:
         """Training is over."""
@@ -205,7 +235,7 @@ def _rank() -> int:
 def _join(monitors: Any, watch: _Watch) -> bool:
     """Put `watch` among `prime_rl.monitors.MONITORS`, first, so that it ends before W&B's run does.
 
-    Gives whether there are any: ranks other than 0 have none.
+    Gives whether it is there: rank 0 may have no monitors. Other ranks never have, but log all the same.
     """
     base: Any = monitors.Monitor
     if unknown := set(getattr(base, "__abstractmethods__", ())) - {"log_metrics", "log_episodes"}:
@@ -222,9 +252,9 @@ def _join(monitors: Any, watch: _Watch) -> bool:
             watch.ended()
 
     listed: list[Any] = monitors.MONITORS
-    if listed:
+    if on := bool(listed) or watch.share is not None:
         listed.insert(0, DiagnosticsMonitor(None))
-    return bool(listed)
+    return on
 
 
 _trainer.look()

@@ -8,8 +8,8 @@
 `tis = tracker_diag_slime.observing(your_function)` in a module of yours. Where neither fits,
 `--custom-megatron-before-train-step-hook-path tracker_diag_slime.before_train_step` sees the metrics alone.
 
-The rank that has slime's W&B run watches its own share of the batch. Rollouts are in another process, with a monitor
-of their own for the rules about environment and reward.
+The rank that has slime's W&B run watches, with what the other ranks that make losses hand over, a step later. Rollouts
+are in another process, with a monitor of their own for the rules about environment and reward.
 """
 
 import logging
@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, plain
+from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, plain, unless_changed
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import in_force
 from tracker_diag.samples.columns import Columns
+from tracker_diag.tensors.ranks import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
@@ -40,8 +42,8 @@ SEES: dict[str, str] = {
     "parts, groups, texts, lengths and statuses of the samples",
     "state": "the trainer's, in Megatron's checkpoints: --save and --load",
     "not": "the policy and reference ratios, which no option of slime hands over: of these the rules see "
-    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; tokens of other data-parallel ranks; with context parallelism "
-    "statistics of whole sequences are of this rank's part of each; which tool answered",
+    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; the last step of other ranks than the one that logs; with "
+    "context parallelism statistics of whole sequences are of each rank's part of them; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -49,6 +51,8 @@ NO_MISMATCH = (
     "slime hands no log-probabilities over: no signal of trainer against SGLang. Set --get-mismatch-metrics with "
     "--custom-tis-function-path tracker_diag_slime.tis."
 )
+
+OTHERS = "tokens of other ranks than the one that logs are not seen"
 
 FORMERLY = ("slime.utils.tracking_utils", "slime.utils.logging_utils")
 """Where slime's `log` stood up to v0.2.1, which has the other module too, without `log`; and from v0.2.2 to v0.3.1."""
@@ -95,6 +99,38 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
     if not getattr(args, "custom_tis_function_path", None):
         _log.warning(NO_MISMATCH)
     return monitor
+
+
+def _share() -> tuple[int, int] | None:
+    """Which share of the batch this rank has, of how many; None where it makes no loss, or one that another makes."""
+    mpu: Any = require("megatron.core.mpu", "slime")
+    last = mpu.get_pipeline_model_parallel_rank() == mpu.get_pipeline_model_parallel_world_size() - 1
+    if not last or mpu.get_tensor_model_parallel_rank():
+        return None
+    ways = {"with_context_parallel": True}
+    return mpu.get_data_parallel_rank(**ways), mpu.get_data_parallel_world_size(**ways)
+
+
+def _ranks() -> ThroughStore | None:
+    """How this rank comes together with the others; None where it does not."""
+    with unless_changed("slime", TESTED, OTHERS):
+        own = _share()
+        return together(*own) if own else None
+    return None
+
+
+def _hand_over() -> None:
+    """This rank logs nothing: after each step it hands over what its losses came to."""
+    if ranks := _ranks():
+        share = Share(ranks)
+
+        def on_step(_: Any, given: Mapping[str, Any]) -> None:
+            share.stepped(int(given["rollout_id"]))  # no later than train/step, which counts steps of all rollouts
+
+        with unless_changed("slime", TESTED, OTHERS):
+            model = require("slime.backends.megatron_utils.model", "slime")
+            after(model, "train_one_step", ("rollout_id",), on_step, share.monitor)
+            _trainer[:] = [share.monitor]
 
 
 def _save_beside(args: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
@@ -237,7 +273,8 @@ def _monitor(args: Any, *, rollout: bool) -> Monitor:
     def made() -> Monitor:
         config = plain(vars(args))
         clip = clip_range(config.get("eps_clip"), config.get("eps_clip_high"))
-        return Monitor(config=config, clip=clip, rules=rules, catalog=False)
+        ranks = None if rollout else _ranks()
+        return Monitor(config=config, clip=clip, rules=rules, catalog=False, ranks=ranks)
 
     monitor = monitor_knowing(made, "slime", TESTED)
     add_active(monitor, sees=SEES)
@@ -245,12 +282,14 @@ def _monitor(args: Any, *, rollout: bool) -> Monitor:
 
 
 def _watching(args: Any) -> Monitor | None:
-    """The monitor of this process; only the rank that has slime's tracker gets one."""
+    """The monitor of this process: on the rank that has slime's tracker, and of others on those that make losses."""
     if not _trainer:
         _trainer.append(None)  # tried once, whatever comes of it
         try:
             if require("slime.backends.megatron_utils.initialize", "slime").is_megatron_main_rank():
                 attach(args)
+            else:
+                _hand_over()
         except Exception as error:  # noqa: BLE001  # no error of ours may reach the training step
             _log.warning("nothing of this slime is watched: %s: %s", type(error).__name__, error)
     return _trainer[0]

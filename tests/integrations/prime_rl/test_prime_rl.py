@@ -1,6 +1,8 @@
 import asyncio
 import json
+import os
 import sys
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -13,7 +15,7 @@ import torch
 import tracker_diag_prime_rl as integration
 from tracker_diag_prime_rl import read_exports
 
-from tracker_diag import Monitor
+from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import MissingExtra, SourceError
 from tracker_diag.runs import replay
 from tracker_diag.testing import CapturingBackend
@@ -238,6 +240,9 @@ def default_loss_fn(inputs, loss_config):
 
 # src/prime_rl/trainer/rl/data.py (DataLoader.get_batch, TensorMicroBatch), src/prime_rl/trainer/ckpt.py.
 class DataLoader:
+    def __init__(self, output_dir, start_step, dp_world_size, config):
+        self.batches = []
+
     def get_batch(self):
         return self.batches
 
@@ -287,9 +292,10 @@ def prime_rl(monkeypatch):
     return module("prime_rl.monitors", Monitor=Base, MONITORS=[])
 
 
-def load(prompts=4 * [TASK]):
-    """The loader gives the next step's samples."""
-    loader = sys.modules["prime_rl.trainer.rl.data"].DataLoader()
+def load(prompts=4 * [TASK], same=1):
+    """The loader gives the next step's samples, the same ones to `same` ranks that follow one another."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    loader = sys.modules["prime_rl.trainer.rl.data"].DataLoader(None, 0, max(world // same, 1), None)
     loader.batches = [micro_batch(prompts[:2]), micro_batch(prompts[2:])]
     assert loader.get_batch() is loader.batches
 
@@ -514,6 +520,83 @@ def test_releases_have_one_monitor_and_rank_0_sees_its_sequences_and_metrics(rel
     assert released.monitor.told[-1] == "closed"
     monitor.log({"reward": 1.0}, 99)
     assert monitor.health["after_close"] == 1
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """Makes this process one rank of a job, as a launcher and `torch.distributed` do; all have one store."""
+    store = torch.distributed.HashStore()
+
+    def become(rank, world):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+        monkeypatch.setattr(
+            integration, "together", lambda rank, world: ThroughStore(store, rank, world, f"host-{rank}")
+        )
+        integration._process.clear()
+
+    return become
+
+
+def shared(monitor):
+    """Rank 0 has taken in what the others have sent."""
+    ranks = monitor._intake._ranks
+    ranks._thread.put(ranks._take)
+    deadline = time.monotonic() + 60
+    while ranks._thread._calls:
+        assert time.monotonic() < deadline
+
+
+@pytest.fixture(params=["released", "monitors"])
+def listed(request, released, monkeypatch):
+    """What `prime_rl.monitors` has; a release has no such module."""
+    found = []
+    if request.param == "monitors":
+        monkeypatch.setitem(sys.modules, "prime_rl.monitors", SimpleNamespace(Monitor=Base, MONITORS=found))
+    return found
+
+
+def test_rank_0_sees_what_other_ranks_train_on(released, listed, rng, job, tmp_path):
+
+    def one_step(step):
+        load()
+        for number in range(4):
+            sequence(rng, number)
+        for metrics in ({"perf/throughput": 5.0}, {"optim/lr": 1e-5}):
+            for one in listed:
+                asyncio.run(one.log(metrics, step=step))
+            released.monitor.log(metrics, step=step)
+
+    job(0, 2)
+    listed[:] = [Wandb([])]
+    one_step(0)
+    (first,) = integration._process
+    theirs, released.monitor, listed[:] = (released.monitor, [*listed]), Released(), []
+    job(1, 2)
+    one_step(0)
+    (second,) = integration._process
+    assert second.share is not None
+    sys.modules["prime_rl.trainer.ckpt"].CheckpointManager(tmp_path).save(0, None, None, None, None)
+    assert not [*tmp_path.rglob("tracker_diag_*")]
+    second.ended()
+    assert not +second._monitor.health
+    job(0, 2)
+    integration._process[:] = [first]
+    released.monitor, listed[:] = theirs
+    shared(first._monitor)
+    one_step(1)
+    assert counts(first._monitor)["post_tool"] == 3 * 4 * 14  # two steps of its own, one of the other's
+    assert not first._monitor._intake.missing
+    first.ended()
+    assert not +first._monitor.health
+
+
+@pytest.mark.parametrize(("rank", "share"), [(0, (0, 2)), (1, None), (2, (1, 2)), (3, None)])
+def test_of_ranks_that_have_the_same_sequences_one_hands_them_over(prime_rl, job, rank, share):
+    job(rank, 4)
+    assert integration._trainer.share() is None  # before anybody knows
+    load(same=2)
+    assert integration._trainer.share() == share
 
 
 def test_the_first_loss_of_a_release_attaches_and_other_ranks_keep_nothing(released, monkeypatch):

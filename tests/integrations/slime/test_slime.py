@@ -1,11 +1,12 @@
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 import tracker_diag_slime as integration
 
-from tracker_diag import Monitor
+from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import MissingExtra
 from tracker_diag.hooks import HookError
 from tracker_diag.rules.algorithm import algorithm_of
@@ -33,6 +34,13 @@ def save_checkpoint(iteration, model, optimizer, opt_param_scheduler, **others):
     (model / "latest_checkpointed_iteration.txt").write_text(str(iteration))
 
 
+def train_one_step(args, rollout_id, step_id, data_iterator, model):
+    """Its losses are made within it."""
+    for one in data_iterator:
+        integration.tis(args=args, **one)
+    return {}, 0.0
+
+
 @pytest.fixture
 def slime(monkeypatch):
     def module(name, **contents):
@@ -43,9 +51,19 @@ def slime(monkeypatch):
 
     for name in ("slime", "slime.observability", "slime.backends", "slime.backends.megatron_utils"):
         module(name)
-    module("slime.backends.megatron_utils.model", save_checkpoint=save_checkpoint)
+    module("slime.backends.megatron_utils.model", save_checkpoint=save_checkpoint, train_one_step=train_one_step)
+    for name in ("megatron", "megatron.core"):
+        module(name)
     module("slime.backends.megatron_utils.loss", vanilla_tis_function=vanilla_tis_function)
-    parallel = SimpleNamespace(main=True)
+    parallel = SimpleNamespace(main=True, data=(0, 1), tensor=0, pipeline=(1, 2))
+    module(
+        "megatron.core.mpu",
+        get_pipeline_model_parallel_rank=lambda: parallel.pipeline[0],
+        get_pipeline_model_parallel_world_size=lambda: parallel.pipeline[1],
+        get_tensor_model_parallel_rank=lambda: parallel.tensor,
+        get_data_parallel_rank=lambda with_context_parallel: parallel.data[0],
+        get_data_parallel_world_size=lambda with_context_parallel: parallel.data[1],
+    )
     module("slime.backends.megatron_utils.initialize", is_megatron_main_rank=lambda: parallel.main)
     half = module("slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda one, total, n: one[n // 2 :])
     monkeypatch.setattr(integration, "_trainer", [])
@@ -142,11 +160,57 @@ def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
     assert [backend.own[step].get("rollout/raw_reward") for step in range(4)] == rewards
 
 
-def test_a_rank_without_the_tracker_watches_nothing(slime):
+@pytest.mark.parametrize("place", [{}, {"data": (1, 2), "tensor": 1}, {"data": (1, 2), "pipeline": (0, 2)}])
+def test_a_rank_that_logs_nothing_and_has_no_share_of_its_own_watches_nothing(slime, place):
     slime.parallel.main = False
+    vars(slime.parallel).update(place)
     train(slime, arguments(), integration.tis)
     assert integration._trainer == [None]
     assert slime.logging_utils.log is log
+    assert sys.modules["slime.backends.megatron_utils.model"].train_one_step is train_one_step
+
+
+def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
+    store, args = torch.distributed.HashStore(), arguments()
+    monkeypatch.setattr(integration, "together", lambda *own: ThroughStore(store, *own))
+
+    def one_step(rollout, step, generator):
+        model = sys.modules["slime.backends.megatron_utils.model"]
+        model.train_one_step(args, rollout, step, [micro_batch(generator), micro_batch(generator)], None)
+
+    generator = torch.Generator().manual_seed(0)
+    slime.parallel.data = (0, 2)
+    one_step(0, 0, generator)
+    slime.logging_utils.log(args, {"train/step": 0}, step_key="train/step")
+    (first,) = integration._trainer
+    slime.parallel.main, slime.parallel.data = False, (1, 2)
+    integration._trainer.clear()
+    one_step(0, 0, generator)  # it comes to be watched within the first one, whose end is then that of the next
+    one_step(0, 1, generator)
+    one_step(1, 0, generator)
+    (second,) = integration._trainer
+    second.close()
+    assert not +second.health
+    ranks = first._intake._ranks
+    ranks._thread.put(ranks._take)
+    integration._trainer[:] = [first]
+    deadline = time.monotonic() + 60
+    while ranks._thread._calls:
+        assert time.monotonic() < deadline
+    integration.tis(args=args, **micro_batch(generator))
+    slime.logging_utils.log(args, {"train/step": 1}, step_key="train/step")
+    assert not first._intake.missing
+    assert counts(first)["post_tool"] == (2 + 1 + 3 * 2) * 5
+    first.close()
+    assert not +first.health
+
+
+def test_a_megatron_that_has_changed_costs_the_other_ranks_alone(slime, monkeypatch, caplog):
+    monkeypatch.delattr(sys.modules["megatron.core.mpu"], "get_data_parallel_rank")
+    train(slime, arguments(), integration.tis)
+    (monitor,) = integration._trainer
+    assert counts(monitor)["post_tool"] == 3 * 2 * 5
+    assert "tokens of other ranks than the one that logs are not seen" in caplog.text
 
 
 def test_of_a_part_of_the_context_the_whole_tells_what_comes_after_a_tool(slime):

@@ -1,0 +1,51 @@
+"""Shares: each rank of one `torch.distributed` job makes the loss of its own share of a batch, and one of them logs.
+
+That one, rank 0 of those that have a share, has a monitor with `together`. The others have a `Share`, which evaluates
+nothing and writes nowhere: it leaves what the losses of a step come to in the store by which the ranks of the job have
+found each other. No collective is added, and nobody waits. What comes after rank 0 has logged a step is of its next
+one; a rank that has died is told as missing.
+"""
+
+from tracker_diag.monitor import Monitor
+from tracker_diag.tensors.meeting import default_store
+from tracker_diag.tensors.ranks import ThroughStore
+from tracker_diag.tensors.slices import Names
+
+
+def together(rank: int, world: int) -> ThroughStore | None:
+    """How the shares of a job come together; None where there is no job, or nobody else in it.
+
+    Args:
+        rank, world: this process among those that have a share of their own, and how many these are.
+    """
+    import torch.distributed as dist
+
+    if world < 2 or not (dist.is_available() and dist.is_initialized()):
+        return None
+    return ThroughStore(default_store("shares"), rank, world)
+
+
+class Share:
+    """A rank that does not log: what its losses come to is handed over, once a step.
+
+    Args:
+        ranks: what `together` gave.
+    """
+
+    def __init__(self, ranks: ThroughStore) -> None:
+        self.monitor, self._ranks = Monitor(catalog=False, ranks=ranks), ranks
+        """The monitor takes in the tensors."""
+        self._step: int | None = None
+
+    def stepped(self, step: int) -> None:
+        """The losses of a step are made: hand over what has come, even if it is nothing, so that this rank is heard of.
+
+        Args:
+            step: that of rank 0 or an earlier one; of several calls of one step those that have nothing are left out.
+        """
+        if self.monitor.observed:
+            self.monitor.log({}, step)
+        elif step != self._step:
+            with self.monitor.guard("rank_errors"):
+                self._ranks.merge(step, {}, Names())
+        self._step = step
