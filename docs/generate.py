@@ -150,7 +150,7 @@ tool's answer in their middle. The log-ratio of each token is drawn from a norma
 of 0.05, which itself moves from step to step, in each slice on its own, by 10 % as an AR(.8). The author of the rules
 wrote these runs too: they measure delays and false alarms under such noise, not whether real failures look like this.
 
-A run ends with the first rule that fires. The seeds, from 20,000 on, were looked at by nobody while the rules were made.
+A run ends with the first rule that fires. Nobody had looked at its seeds, from 20,000 on, while the rules were made.
 
 ## Failures
 
