@@ -33,8 +33,9 @@ class Share:
     """
 
     def __init__(self, ranks: ThroughStore) -> None:
-        self.monitor, self._ranks = Monitor(catalog=False, ranks=ranks), ranks
-        """The monitor takes in the tensors."""
+        self._ranks = ranks
+        self.monitor = Monitor(catalog=False, ranks=ranks)
+        """Takes in the tensors."""
         self._step: int | None = None
 
     def stepped(self, step: int) -> None:
