@@ -77,7 +77,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
     of the baseline's noise, that is its baseline. The noise of a baseline on which the series was still falling says
     nothing of the level it falls to. That stretch is taken for lying low, out of many: the baseline is two standard
     errors above its mean. What only wanders goes lower and comes back: with d/2, and to the mean itself, 13 of 400 runs
-    of 1,000 steps alarmed falsely in which both slices wander together between ×0.8 and ×1.2; as it is, 2.
+    of 1,000 steps alarmed falsely in which both slices wander together between ×0.8 and ×1.2; as it is, 1 or 2.
     """
 
     settings: CusumSettings = field(default_factory=CusumSettings)
