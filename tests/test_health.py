@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag.backends import base
+from tracker_diag.backends.base import writing, writing_of_ours
 from tracker_diag.errors import without_secrets
 from tracker_diag.health import SOON, Health, whole
 from tracker_diag.testing import CapturingBackend, example_batch
@@ -80,7 +82,33 @@ def test_an_interrupt_at_any_point_leaves_the_diagnostics_whole(raised, alarms, 
         monitor.state_dict()
         monitor.close()
         assert {kind for kind, count in monitor.health.items() if count} <= {"late_steps"}, monitor.failures
+        assert not writing_of_ours()
     assert came == len(calls) > 100
+
+
+class Interrupted:
+    """A context variable beside whose first `set` Ctrl-C is pressed: it is heard right after it."""
+
+    def __init__(self, variable):
+        self.get, self._variable, self._calls = variable.get, variable, 0
+
+    def set(self, value):
+        self._variable.set(value)
+        self._calls += 1
+        if self._calls == 1:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_we_begin_to_write_does_not_make_us_deaf(monkeypatch):
+    monkeypatch.setattr(base, "_ours", Interrupted(base._ours))
+    with pytest.raises(KeyboardInterrupt), writing():
+        pass
+    assert not writing_of_ours()
+    with writing():
+        with writing():
+            assert writing_of_ours()
+        assert writing_of_ours()
+    assert not writing_of_ours()
 
 
 @pytest.mark.slow

@@ -17,11 +17,12 @@ _ours = ContextVar("ours", default=False)
 @contextmanager
 def writing() -> Generator[None, None, None]:
     """What is written to a tracker inside is ours: nobody who listens to the tracker takes it for the trainer's."""
-    before = _ours.set(True)
+    before = _ours.get()
     try:
+        _ours.set(True)  # in here, as a signal handler may raise right after it
         yield
     finally:
-        _ours.reset(before)
+        _ours.set(before)
 
 
 def writing_of_ours() -> bool:
