@@ -71,7 +71,7 @@ class Scenario:
 
 
 class Loud(td.Backend):
-    """The findings at warn or above that have fired."""
+    """The findings at warn or above that have fired, and are not part of another one."""
 
     name = "loud"
     local = True
@@ -80,7 +80,7 @@ class Loud(td.Backend):
         self.findings: list[td.Finding] = []
 
     def finding(self, step: int, finding: td.Finding) -> None:
-        if finding.state == "firing" and finding.rule.severity != "info":
+        if finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None:
             self.findings.append(finding)
 
 
