@@ -20,6 +20,7 @@ import uuid
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -45,6 +46,9 @@ KEPT = 4096
 
 UNSENT = 16
 """Updates that a worker keeps while its mailbox is slow."""
+
+LOOKS = 1.0
+"""Seconds after which the reader of a mailbox looks whether Ray is there still."""
 
 TRIES = 5
 """Updates without a mailbox after which a worker says so."""
@@ -296,13 +300,26 @@ class Workers:
         ray: Any = require("ray", "rllib")
         reader = uuid.uuid4().hex
         try:
-            while (messages := ray.get(mailbox.take.remote(reader))) is not None:
+            while (messages := _come(mailbox.take.remote(reader), ray)) is not None:
                 for message in messages:
                     with self._monitor.guard("rank_errors"):
                         self.receive(message)
-        except Exception as error:  # noqa: BLE001  # Ray has been shut down, or the mailbox has died
+        except Exception as error:  # noqa: BLE001  # the mailbox has died, or Ray was shut down as it was asked
             if ray.is_initialized():
                 self._monitor.record("rank_errors", error)
+
+
+def _come(asked: Any, ray: Any) -> list[bytes] | None:
+    """What `asked`, a reference of Ray, comes to; None once Ray has been shut down.
+
+    In `ray.get` this thread would wait inside of Ray, and be in it still while the trainer's thread takes it down.
+    """
+    future = asked.future()
+    while not wait((future,), LOOKS).done:
+        if not ray.is_initialized():
+            return None
+    messages: list[bytes] | None = future.result()
+    return messages
 
 
 class Mailbox:

@@ -7,7 +7,10 @@ import argparse
 import json
 import logging
 import socket
+import sys
+import threading
 import time
+import traceback
 
 import checks
 import numpy as np
@@ -19,7 +22,8 @@ from checks import FLAGS, PROMPT, RESPONSE, Group, one_step, samples
 from openrlhf.utils.config import hierarchize
 from remote import WORLD, Actor
 
-from tracker_diag.attach.workers import Workers
+from tracker_diag import Monitor
+from tracker_diag.attach.workers import MAILBOX, Workers
 
 a_trainer = checks.a_trainer
 
@@ -43,6 +47,26 @@ def actors():
         port = server.getsockname()[1]
     yield [ray.remote(num_cpus=1)(Actor).remote(rank, port, args) for rank in range(WORLD)]
     ray.shutdown()
+
+
+def test_ray_is_taken_down_while_its_mailbox_is_read():
+    """By a thread that is not within Ray then, where it would be in the way."""
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    monitor = Monitor()
+    Workers(monitor).open()
+    (reader,) = (one for one in threading.enumerate() if one.name == MAILBOX)
+
+    def stack():
+        return [frame.name for frame in traceback.extract_stack(sys._current_frames()[reader.ident])]
+
+    end = time.monotonic() + 60
+    while "wait" not in stack():
+        assert time.monotonic() < end, stack()
+    assert not {"get", "get_objects"} & {*stack()}
+    ray.shutdown()
+    reader.join(60)
+    assert not reader.is_alive()
+    assert monitor.failures == []
 
 
 class Remote(Group):
