@@ -171,7 +171,32 @@ def test_a_run_that_the_diagnostics_watch_from_inside_tells_its_alerts_itself(ru
     fleet, ear = watch(runs.folder)
     (row,) = fleet.look().rows
     assert (row.level, row.rule, ear.heard) == ("error", "NUM004", [])
+    assert row.note == "its alerts are told by the diagnostics in the run itself"
+    runs("a.jsonl", range(20, 24), **{"diag/rule/NUM004": 2})
+    (row,) = fleet.look().rows
     assert row.note == "told by the diagnostics in the run itself"
+
+
+def test_what_the_diagnostics_found_from_inside_counts_though_the_rows_do_not_show_it(runs, watch):
+    runs("a.jsonl", range(20), **{"diag/rule/POL001": 2, "diag/rule/POL002": 2})
+    fleet, ear = watch(runs.folder)
+    (row,) = fleet.look().rows
+    assert (row.level, row.rule, row.first_break, row.since) == ("warn", "POL001", "POL001, found live", 0)
+    assert (row.note, ear.heard) == ("told by the diagnostics in the run itself", [])
+    runs("a.jsonl", range(20, 30), **{"diag/rule/POL001": 0, "diag/rule/POL002": 0})
+    (row,) = fleet.look().rows
+    assert (row.level, row.rule) == ("ok", "POL001")
+
+
+def test_what_the_diagnostics_in_a_run_have_not_told_by_its_end_is_told(runs, watch):
+    runs("a.jsonl", range(20), **{"diag/rule/NUM004": 0})
+    fleet, ear = watch(runs.folder)
+    fleet.look()
+    runs("a.jsonl", [20, 21], nan_at=20, train_runtime=300.0)
+    (row,) = fleet.look().rows
+    assert (row.level, row.rule, row.activity) == ("error", "NUM004", "finished")
+    assert row.note == "found here, and not told by the diagnostics in the run itself"
+    assert ear.heard == [("a.jsonl", 20, "NUM004")]
 
 
 def test_files_that_are_cut_truncated_replaced_or_gone(runs, watch):

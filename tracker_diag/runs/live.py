@@ -25,6 +25,8 @@ class LiveFinding:
     slice: str | None = None
     onset: int | None = None
     resolved: int | None = None
+    severity: str = ""
+    """Empty where the run left its metrics alone."""
 
     def __str__(self) -> str:
         place = f" on {self.slice}" if self.slice else ""
@@ -57,7 +59,7 @@ def sampled(row: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
     """What fired live, the earliest first: as the run's list of findings says it, else from the states of the rules."""
     found = [
-        LiveFinding(one["rule"], one["fired"], one["slice"], one["onset"], one["resolved"])
+        LiveFinding(one["rule"], one["fired"], one["slice"], one["onset"], one["resolved"], one.get("severity", ""))
         for one in listed
         if one.get("fired") is not None
     ]

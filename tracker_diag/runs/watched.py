@@ -3,7 +3,7 @@
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import pairwise
@@ -11,12 +11,12 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError, without_password
-from tracker_diag.report.fleet import FleetRow
+from tracker_diag.report.fleet import LEVELS, FleetRow
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.model import Severity
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
+from tracker_diag.runs.live import LiveFinding, told
 from tracker_diag.runs.logbook import Logbook
 from tracker_diag.runs.page import cost_text
 from tracker_diag.runs.sources.open import read_run
@@ -33,6 +33,10 @@ SILENT = 600.0
 """Seconds without anything new after which a run is called silent, if it does not log as rarely as that."""
 STALE = 3600.0
 """Seconds after which a file that nobody writes to is as it will stay."""
+
+INSIDE = "its alerts are told by the diagnostics in the run itself"
+TOLD = "told by the diagnostics in the run itself"
+UNTOLD = "found here, and not told by the diagnostics in the run itself"
 
 
 class Watched:
@@ -130,7 +134,9 @@ class Watched:
         self._follower = follower
         left = stop() and follower.waits
         self._read = "" if left else self.listed.mark
-        if not (follower.own or self._history):
+        live = _said_live(run, follower)
+        # One that is watched from inside tells its alerts itself; at its end it is known whether it has.
+        if not self._history and not (follower.own and (live or not over)):
             messages = [Message.of(self._with_command(one), self.key, self.listed.name) for one in notices]
             self._waiting += [one for one in messages if teller.waits(one)]
         self._history = self._history and left
@@ -140,7 +146,8 @@ class Watched:
         found = follower.diagnosis(run)
         if found:
             self.worst = found.summary.level
-            self._row = self._as_found(found, run, follower)
+            inside = TOLD if live else UNTOLD if over and found.summary.first_break else INSIDE
+            self._row = self._as_found(found, run, follower, live, [inside] * follower.own)
 
     def _with_command(self, notice: Notice) -> Notice:
         return replace(notice, text=f"{notice.text}\nSee: tracker-diag diagnose {shlex.quote(self.key)}")
@@ -177,8 +184,7 @@ class Watched:
         if self.problem:
             notes.insert(0, self.problem if row.step is None else f"cannot be read: {self.problem}")
         if listed.state and row.step is not None:
-            level = listed.state if listed.state in SEVERITIES else "ok"
-            row = replace(row, level="ok" if level == "info" else level)
+            row = replace(row, level=min(row.level, _level(listed.state), key=LEVELS.index))
             if listed.first_break:
                 row = replace(row, rule=listed.first_break.partition(" ")[0], first_break=listed.first_break)
         activity, goes_on = self._activity(row)
@@ -196,17 +202,18 @@ class Watched:
             return f"silent since {_moment(listed.updated)}", False
         return "running", True
 
-    def _as_found(self, found: Diagnosis, run: FinishedRun, follower: Follower) -> FleetRow:
+    def _as_found(
+        self, found: Diagnosis, run: FinishedRun, follower: Follower, live: Sequence[LiveFinding], notes: list[str]
+    ) -> FleetRow:
         summary, first = found.summary, found.summary.first_break
-        firing: list[Severity] = [one.severity for one in summary.incidents if one.state == "firing"]
-        level = max(firing, key=SEVERITIES.index, default="info")
+        firing = [_level(one.severity) for one in summary.incidents if one.state == "firing"]
+        firing += [_level(one.severity or "warn") for one in live if one.resolved is None]
         best, last = _outcome(found)
-        notes = ["told by the diagnostics in the run itself"] * follower.own
         if follower.late:
             notes.append(f"{follower.late:,} values came after a later step, left out")
         row = FleetRow(
             self.listed.name,
-            "ok" if level == "info" else level,
+            min(firing, key=LEVELS.index, default="ok"),
             "",
             follower.step,
             best=best,
@@ -215,7 +222,7 @@ class Watched:
             note="; ".join(notes),
         )
         if first is None:
-            return row
+            return _with_first(row, live[0]) if live else row
         place = f" on {first.slice}" if first.slice != "all" else ""
         end = ", over" if first.state == "resolved" else ""
         return replace(
@@ -226,6 +233,25 @@ class Watched:
             when=_when(first.onset, found, self.listed),
             cost=cost_text(found.cost(first)),
         )
+
+
+def _level(severity: str) -> str:
+    """How a run stands by a severity, or by what its tags say."""
+    return severity if severity in ("warn", "error") else "ok"
+
+
+def _said_live(run: FinishedRun, follower: Follower) -> list[LiveFinding]:
+    """What the diagnostics in the run have told a person of, the earliest first."""
+    notes = {rule.id for rule in follower.rules if rule.severity == "info"}
+    found = told(run.rows, run.findings)
+    return [one for one in found if one.severity != "info" and (one.severity or one.rule not in notes)]
+
+
+def _with_first(row: FleetRow, live: LiveFinding) -> FleetRow:
+    """`row`, with what the run itself has told of first."""
+    since = live.fired if live.onset is None else live.onset
+    place = f" on {live.slice}" if live.slice not in (None, "all") else ""
+    return replace(row, rule=live.rule, first_break=f"{live.rule}{place}, found live", since=since)
 
 
 def _when(onset: int, found: Diagnosis, listed: Listed) -> str:
