@@ -29,7 +29,7 @@ from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.records import Record, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
-from tracker_diag.rules.alerts import Alerts
+from tracker_diag.rules.alerts import Alerts, Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.earlier import Earlier, EarlierRun
 from tracker_diag.rules.engine import Engine
@@ -247,7 +247,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         if not self._over() and (step := self.step) is not None:
             with self.guard("internal_errors"):
                 decision, told = self.guards.decide(step, self._engine, can)
-                self._tell_events(step, told)
+                self._tell_guards(step, told, decision.notices(step, told))
                 if decision.refresh_reference:
                     self.rebaseline("the reference was refreshed, and what is measured against it begins anew")
         return decision
@@ -349,7 +349,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _result(self) -> Summary:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        caveats = readout.caveats(self._windows, self.health, now, self._engine)
+        caveats = (*self.guards.caveats, *readout.caveats(self._windows, self.health, now, self._engine))
         tails, worst = readout.tails(self._windows), self._worst.shown()
         return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
 
@@ -380,6 +380,13 @@ class Monitor(AbstractContextManager["Monitor"]):
             self.events += [(step, event) for event in events]
             self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine))
 
+    def _tell_guards(self, step: int, said: Sequence[str], done: Sequence[Notice] = ()) -> None:
+        """Keep, write and say what guards have said at `step`; of what is `done` people are told."""
+        if said:
+            self._state.tell([one for one in said if not any(one in notice.text for notice in done)])
+            self.events += [(step, one) for one in said]
+            self._out.events(step, said, (), done)
+
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
         observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
@@ -404,7 +411,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         advice = self.guards.step(step.step, step.series, self._engine)
         records += self.guards.tables()
         self._out.step(step.step, own, step.unsent(records), changed, told, so_far=self._result)
-        self._tell_events(step.step, advice)
+        self._tell_guards(step.step, advice)
         if self._out.tells and self.silence.look(self._progress.steps, bool(observed), self._windows.settled):
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())

@@ -107,6 +107,9 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     return not_observed(windows) | on_policy
 
 
+SAY_SHORT = "if it is meant to be so short, say so before its first step: run.diag.expect(rows={})"
+
+
 def caveats(
     windows: Mapping[Pair, PairWindow], health: Mapping[str, int], progress: Progress, engine: Engine
 ) -> tuple[str, ...]:
@@ -128,7 +131,8 @@ def caveats(
     if windows and not have:
         found.append("the ratio was 1 throughout, on-policy by construction, so no rule has seen a tail")
     elif windows and have < needed:
-        found.append(f"it was too early to judge how tails grow: {have} of {needed} steps")
+        short = f"; {SAY_SHORT.format(progress.steps)}" if engine.expected_steps is None else ""
+        found.append(f"it was too early to judge how tails grow: {have} of {needed} steps{short}")
     tokens = [_tokens(window) for window in windows.values()]
     unknown = max((of[UNKNOWN] / of[ALL] for of in tokens if of[UNKNOWN]), default=0.0)
     if unknown:

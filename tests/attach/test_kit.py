@@ -79,7 +79,7 @@ def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, 
     (backend,) = monitor.backends
     said = capsys.readouterr().err
     assert said.count("writes to") == 1
-    assert "findings.jsonl; looks for policy, mismatch (" in " ".join(said.split())
+    assert f"see it with tracker-diag diagnose {backend.source}; looks for policy, mismatch (" in " ".join(said.split())
     monitor.log({"reward": 0.5}, 3)
     monitor.close()
     lines = [json.loads(line) for line in (backend.folder / "metrics.jsonl").read_text().splitlines()]

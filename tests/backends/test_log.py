@@ -37,7 +37,7 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
         f"onset at step {finding.onset}, fired at {finding.fired}",
         f"First: {finding.rule.remedy[0]}",
         "More: tracker-diag rules show POL001",
-        f"See: {tmp_path}/findings.jsonl",
+        f"See: tracker-diag diagnose {tmp_path}",
     ):
         assert part in told
     assert all(record.name == "tracker_diag" for record in warnings)
@@ -190,7 +190,10 @@ def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_sto
         ({}, "but no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step"),
         (
             {"logprobs", "old_logprobs", "response_mask"},
-            "but it was too early to judge how tails grow: 12 of 65 steps no token came after a tool",
+            (
+                "but it was too early to judge how tails grow: 12 of 65 steps; if it is meant to be so short, say so "
+                "before its first step: run.diag.expect(rows=12) no token came after a tool"
+            ),
         ),
     ],
     ids=["no tensors", "no tool"],

@@ -35,12 +35,18 @@ def test_one_rule_is_shown_with_what_to_do():
     text = " ".join(run("show", "pol001").stdout.split())
     assert "POL001 tool-conditioned-variance-amplification" in text
     assert "Read ten of the tool results" in text
+    assert run("show", "tool-conditioned-variance-amplification").stdout == run("show", "POL001").stdout
 
 
 def test_an_unknown_rule_is_told_in_one_line():
     result = run("show", "POL999")
     assert result.exit_code == 2
-    assert result.stderr.startswith("tracker-diag: rule: 'POL999' given, expected one of ADV001")
+    assert result.stderr.startswith(
+        "tracker-diag: rule: 'POL999' given, expected an id or a name of tracker-diag rules"
+    )
+    assert len(result.stderr) < 200
+    for given, meant in (("POL00X", "POL0"), ("pol00x", "POL0"), ("critic-not-learnin", "critic-not-learning")):
+        assert f"; did you mean {meant}" in run("show", given).stderr
 
 
 def test_rules_of_ones_own_are_linted_and_tested(own):

@@ -84,10 +84,25 @@ def test_updates_stop_until_the_incident_is_over_or_for_as_long_as_they_may(trai
     assert [event for _, event in said(done, "stop_update")][1] == "guard stop_update: lets go, held for 5 steps"
 
 
-def test_training_stops(trained):
+def test_training_stops_and_everybody_hears_why(trained, caplog):
     done = trained([guard("stop_training")])
     assert done.updates[-1] == ILL
-    assert done.seen.summary.steps == ILL + 2
+    summary = done.seen.summary
+    assert summary.steps == ILL + 2
+    ((step, event),) = said(done, "stop_training")
+    (notice,) = (one for one in done.seen.notices if one.title.startswith("A guard"))
+    assert (notice.step, notice.level, notice.title) == (step, "warn", "A guard acts: stop training")
+    assert notice.text == event
+    assert caplog.text.count(event) == 1
+    assert summary.caveats[0] == f"a guard has stopped the training: {event}"
+
+
+def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
+    done = trained([guard("stop_training", act=False)])
+    ((_, event),) = said(done, "stop_training")
+    assert caplog.text.count(event) == 1
+    assert not any(one.title.startswith("A guard") for one in done.seen.notices)
+    assert not any("a guard has stopped" in caveat for caveat in done.seen.summary.caveats)
 
 
 def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained):

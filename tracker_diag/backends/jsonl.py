@@ -8,6 +8,7 @@ Each line is flushed to the operating system at once, so a killed process loses 
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -38,7 +39,7 @@ class JsonlBackend(Backend):
 
     @property
     def page(self) -> str:
-        return near(self.folder / "findings.jsonl")
+        return f"tracker-diag diagnose {shlex.quote(self.source)}"
 
     @property
     def source(self) -> str:

@@ -32,7 +32,8 @@ class LogBackend(Backend):
         if summary.steps:
             sources = [backend.source for backend in self._others() if backend.source]
             again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
-            say(verdict(summary, where=self._pages(), again=again, explains="run.diag.explain()"))
+            where = [page for page in self._pages() if page != again]
+            say(verdict(summary, where=where, again=again, explains="run.diag.explain()"))
 
     def _pages(self) -> list[str]:
         return [backend.page for backend in self._others() if backend.page]

@@ -70,6 +70,8 @@ def main(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     """The entry point."""
+    # MLflow draws a bar for each file that is read: of many runs that is all one would see.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 
 
 @app.command()

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.cli.refuse import refuse, refusing
-from tracker_diag.errors import RuleError, UnknownName, nearest
+from tracker_diag.errors import RuleError, nearest
 from tracker_diag.report.console import Terminal
 from tracker_diag.rules import new
 from tracker_diag.rules.cases import check_rule, load_cases
@@ -40,16 +40,25 @@ def list_rules(which: Which = None) -> None:
 
 
 @rules_app.command()
-def show(rule_id: Annotated[str, typer.Argument(help="For example POL001.")], which: Which = None) -> None:
+def show(
+    rule_id: Annotated[str, typer.Argument(metavar="RULE", help="Its id or its name, for example POL001.")],
+    which: Which = None,
+) -> None:
     """One rule: what it detects, why it harms, what to do, when it is wrong."""
     with refusing():
-        rules = {rule.id: rule for rule in chosen(which)}
-    if rule_id.upper() not in rules:
-        refuse(f"{UnknownName('rule', rule_id, tuple(rules))}; your own are found with --rules FOLDER")
+        rules = chosen(which)
+    named = {rule.id: rule for rule in rules} | {rule.name: rule for rule in rules}
+    rule = named.get(rule_id.upper()) or named.get(rule_id.lower())
+    if rule is None:
+        near = nearest(rule_id, named) or nearest(rule_id.upper(), named)
+        refuse(
+            f"rule: {rule_id!r} given, expected an id or a name of tracker-diag rules list{near}; "
+            "your own are found with --rules FOLDER"
+        )
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column()
-    for name, text in page(rules[rule_id.upper()]).items():
+    for name, text in page(rule).items():
         facts.add_row(name, Text(text))
     Terminal().print(facts)
 

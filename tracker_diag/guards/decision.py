@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from tracker_diag.guards.checkpoints import Checkpoint, of_state
 from tracker_diag.guards.policy import Action
+from tracker_diag.rules.alerts import Notice
 
 ABOVE: dict[Action, tuple[Action, ...]] = {
     "rollback": ("stop_training",),
@@ -58,6 +59,11 @@ class Decision:
     @property
     def reasons(self) -> tuple[str, ...]:
         return tuple(order.why for order in self.orders)
+
+    def notices(self, step: int, said: Collection[str]) -> list[Notice]:
+        """What people are told of what is done at `step`, of those orders whose reasons are among `said`."""
+        done = [order for order in self.orders if not order.dry and order.why in said]
+        return [Notice(step, "warn", f"A guard acts: {one.do.replace('_', ' ')}", one.why) for one in done]
 
     @property
     def dry(self) -> bool:

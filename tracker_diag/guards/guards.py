@@ -119,6 +119,11 @@ class Guards:
             self.stopped = next(order.why for order in decision.orders if order.do == "stop_training" and not order.dry)
         return decision
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What a verdict on the run is not to leave out."""
+        return (f"a guard has stopped the training: {self.stopped}",) if self.stopped else ()
+
     def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
         if self._leads:
@@ -277,9 +282,9 @@ class Guards:
         if self._unasked < UNASKED:
             return []
         self._unasked = -1
-        said = f"guards: {', '.join(due)} would act, but nobody asks; call decide() after each log, and do what it says"
-        self._health.tell([said])
-        return [said]
+        return [
+            f"guards: {', '.join(due)} would act, but nobody asks; call decide() after each log, and do what it says"
+        ]
 
 
 def _mode(guard: Guard) -> str:

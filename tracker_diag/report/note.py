@@ -14,9 +14,10 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     first = summary.first_break
     if first is None:
         seen, blind = len(summary.healthy), len(summary.blind)
+        but = "".join(f"\n\n**But** {caveat}." for caveat in summary.caveats)
         return (
             f"**No rule fired at warn or above** in {summary.steps} steps: {seen} rules could see, {blind} could not. "
-            f"{links}"
+            f"{links}{but}"
         )
     (incident,) = (one for one in summary.incidents if one.cause is first)
     place = "" if first.slice == "all" else f", on {first.slice}"

@@ -118,6 +118,11 @@ class Engine:
             watch.pass_over(self._sleep.steps - last, self._step)
             self._resting[watch] = self._sleep.steps
 
+    @property
+    def expected_steps(self) -> int | None:
+        """How many the run is meant to have; None where nobody has said so."""
+        return self._settings.expected_steps
+
     def needed(self, pairs: Iterable[Pair]) -> int:
         """Steps with a signal until growth can be judged in any of `pairs`."""
         short = self._settings.short

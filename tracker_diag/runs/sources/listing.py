@@ -24,7 +24,7 @@ PROJECTS: dict[str, Callable[[str, str], list[Listed]]] = {
 LINES = {".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".out", ".txt"}
 ENDINGS = {*LINES, ".wandb", ".npz"}
 """Of files that are runs of their own in a folder of several."""
-NO_RUNS = {"findings.jsonl"}
+NO_RUNS = ("findings.jsonl", "worst-*.npz")
 """What the diagnostics write beside a run's metrics."""
 INSIDE = ("*tfevents*", "*.wandb", "checkpoint-*/trainer_state.json", *KNOWN)
 """What a folder holds that is a run."""
@@ -65,7 +65,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
     """Files and folders in `folder` that hold a run; what is linked twice comes once."""
     for path in sorted(folder.iterdir()):
         again = path.is_symlink() and path.resolve().parent == folder.resolve()  # W&B's `latest-run`
-        if path.name.startswith(".") or path.name in NO_RUNS or again:
+        if path.name.startswith(".") or any(map(path.match, NO_RUNS)) or again:
             continue
         beside = path.name.startswith("offline-run-") and "-diag-" in path.name
         if path.is_dir():
