@@ -23,6 +23,8 @@ class OftenReader(Reader):
         """The steps at which it held; as many of the last as `_recent` tells."""
         self._before = False
         """Whether it held at the value before."""
+        self._last: Reading | None = None
+        """What it said when it held last."""
 
     def read(self, observed: Observed) -> None:
         self._inner.read(observed)
@@ -34,6 +36,7 @@ class OftenReader(Reader):
         self._recent.append(counts)
         if counts:
             self._held.append(observed.step)
+            self._last = self._inner.reading()
         self._judge()
 
     @property
@@ -55,17 +58,19 @@ class OftenReader(Reader):
             few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._signal.count)
             return self._series.unknown(inner.unknown or few)
         onset = self._held[-sum(self._recent)] if self.holds else None
-        return replace(inner, holds=self.holds, onset=onset)
+        said = self._last if self.holds and self._last else inner
+        return replace(said, holds=self.holds, onset=onset)
 
     def rebaseline(self) -> None:
         self._inner.rebaseline()
         self._recent.clear()
         self._held.clear()
-        self._before, self.holds = False, None
+        self._before, self.holds, self._last = False, None, None
 
     def state_dict(self) -> dict[str, Any]:
         counted = {"recent": list(self._recent), "held": list(self._held), "before": self._before}
-        return {"inner": self._inner.state_dict(), **counted}
+        last = self._last.state_dict() if self._last else None
+        return {"inner": self._inner.state_dict(), "last": last, **counted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._inner.load_state_dict(state["inner"])
@@ -74,4 +79,5 @@ class OftenReader(Reader):
         self._held.clear()
         self._held.extend(state["held"])
         self._before = state["before"]
+        self._last = Reading.of_state(state["last"]) if state["last"] else None
         self._judge()
