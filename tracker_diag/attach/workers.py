@@ -137,6 +137,15 @@ class Recorder:
         self._updates += self._underway
         self._underway = False
 
+    def hear_optimizers(self) -> Callable[[], None]:
+        """Take each step of any optimizer of torch, of which those of Megatron and FSDP are made, for an update.
+
+        For a worker that takes its steps within one long function. Gives a function that ends it.
+        """
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        return register_optimizer_step_post_hook(lambda *_: self.updated()).remove
+
     def send(self) -> None:
         """The update is done: send what its losses came to, even if that is nothing. Waits for nothing.
 
@@ -207,8 +216,8 @@ class Workers:
             ratios are then 1 by construction, and left out where there are others.
         gaps: whether a gap in the mask is what a tool or the environment said. Where rejected tokens are gaps too, it
             is not known which tokens come after a tool.
-        each: whether a message is of one update, where the worker is not told when a step ends. The earliest of each
-            process since the last step is then that of the first update.
+        each: whether a step has several messages of a process, where the worker is not told when it ends. The earliest
+            since the last step is then the one with the step's first update.
     """
 
     def __init__(self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False) -> None:
@@ -240,17 +249,16 @@ class Workers:
                 for what, times in one["failures"].items():
                     failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
                     self._monitor.record("rank_errors", failed)
-                theirs, parts = Names.of_state(one["names"]), self._counted(one)
-                first = one["sent"] == earliest[one["process"]]
-                if self._each and self._fresh and first and several[one["process"]] > 1:
-                    continue
+                theirs, first = Names.of_state(one["names"]), one["sent"] == earliest[one["process"]]
+                parts = self._counted(one, first, others=several[one["process"]] > 1)
                 for pair, part in parts.items():
                     add_observation(observed, pair, part.renamed(theirs, names))
         self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
 
-    def _counted(self, message: Message) -> dict[Pair, Observation]:
+    def _counted(self, message: Message, earliest: bool, others: bool) -> dict[Pair, Observation]:
         first, rest = unpacked(message["first"]), unpacked(message["rest"])
-        counted = rest if self._fresh and rest else first
+        of_ones = self._fresh and (earliest or not self._each)
+        counted = rest if of_ones and (rest or (self._each and others)) else first
         if counted is first:
             for pair, one in rest.items():
                 add_observation(counted, pair, one)
