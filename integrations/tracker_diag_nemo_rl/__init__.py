@@ -40,19 +40,18 @@ TESTED = "v0.7.0 and 7ea279a (August 2026): read, and their losses run"
 """What of NeMo-RL the tests stand on."""
 
 SEES: dict[str, str] = {
-    "policy": "from the workers of all ranks, where the clipped loss is made, if each process has `install`: of several "
-    "updates a step all but the first, whose ratios are 1 by construction; with one update a step, and with "
+    "policy": "from the workers of all ranks, where the clipped loss is made, if each process has `install`: of "
+    "several updates a step all but the first, whose ratios are 1 by construction; with one update a step, and with "
     "force_on_policy_ratio, that is no signal",
     "mismatch": "prev_logprobs less generation_logprobs; not with force_on_policy_ratio, which makes no prev_logprobs",
     "reference": "in the trainer that keeps its data on the driver, unless "
     "skip_reference_policy_logprobs_calculation; it tells how far the batch's first policy is from the reference",
     "post_tool": "gaps in token_mask: messages of the environment between those of the model",
+    "advantage": "in the policy pair: the sign of each token's advantage",
     "metrics": "all that the logger is given, with its step, but for the GPU monitor's",
     "state": "in the checkpoint of the step, found again in the latest one of checkpointing.checkpoint_dir",
-    "advantage": "of the policy pair: the sign of each token's advantage",
-    "not": "the policy pair without `install`, of which the rules see probs_ratio; with dtensor and sequence packing, "
-    "that some sequences count twice, which NeMo-RL repeats where ranks have unequal numbers of batches; which tool "
-    "answered",
+    "not": "the policy pair without `install`, of which the rules see probs_ratio; each sequence once, with DTensor "
+    "and sequence packing, as NeMo-RL repeats some where ranks have unequal numbers of batches; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 

@@ -56,7 +56,7 @@ def updates(kind: Any) -> None:
     """Send when a batch has been trained on, in one call, or with Megatron in several."""
 
     def done(_: Any, given: Mapping[str, Any]) -> None:
-        place = given["self"]._local_coords()
+        place = given["self"]._local_coords()  # noqa: SLF001  # nothing public says it
         # Of ranks that share their sequences one sends, and of a pipeline the one that makes losses.
         if place["tensor_parallel"] == place["context_parallel"] == 0 and not given.get("eval_mode"):
             RECORDER.send()

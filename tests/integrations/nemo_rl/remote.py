@@ -23,18 +23,19 @@ from nemo_rl.algorithms.loss.loss_functions import ClippedPGLossFn  # noqa: E402
 from nemo_rl.models.policy.workers.dtensor_policy_worker import DTensorPolicyWorkerImpl  # noqa: E402
 from nemo_rl.utils.timer import Timer  # noqa: E402
 
+MADE = []
+"""What the losses of this worker are made of."""
+
 
 class Loss(ClippedPGLossFn):
     """NeMo-RL's own; what it is made of is kept in its worker."""
-
-    made = []
 
     def __call__(self, next_token_logprobs, data, global_valid_seqs, global_valid_toks, **given):
         mask = data["token_mask"] * data["sample_mask"][:, None]
         new, (old, mask, advantages) = next_token_logprobs.detach(), (
             one[:, 1:].clone() for one in (data["prev_logprobs"], mask, data["advantages"])
         )  # fmt: skip
-        self.made.append((new, old, mask.bool(), advantages))
+        MADE.append((new, old, mask.bool(), advantages))
         return super().__call__(next_token_logprobs, data, global_valid_seqs, global_valid_toks, **given)
 
 
@@ -72,7 +73,7 @@ class OnCpu(TorchFunctionMode):
             kwargs["device"] = "cpu"
         if func is torch.Tensor.cuda:
             return args[0]
-        return func(*("cpu" if one == "cuda" else one for one in args), **kwargs)
+        return func(*("cpu" if isinstance(one, str) and one == "cuda" else one for one in args), **kwargs)
 
 
 class Actor(DTensorPolicyWorkerImpl):
@@ -94,14 +95,15 @@ class Actor(DTensorPolicyWorkerImpl):
             "generation": {"temperature": 1.0},
         }  # fmt: skip
         torch.cuda.get_device_name = lambda: "none"
+        torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_: None
 
     def trained(self, data, loss, batch, micro_batch):
         """NeMo-RL's `train`, and what its losses were made of."""
-        Loss.made.clear()
+        MADE.clear()
         with OnCpu():
             found = self.train(data, loss, gbs=batch, mbs=micro_batch)
         self.optimizer.digest.update(found["global_loss"].numpy().tobytes())
-        return list(Loss.made)
+        return list(MADE)
 
     def seen(self):
         """A digest of all losses and their gradients, once what was sent has gone out."""

@@ -47,18 +47,12 @@ def batch(step, generator):
     spread[::2, 16:] = 0.02 if step < 30 else 0.5
     old = new - spread * torch.randn(new.shape, generator=generator)
     generated = old - 0.02 * torch.randn(new.shape, generator=generator)
-    return BatchedDataDict(
-        {
-            "input_ids": tokens,
-            "input_lengths": torch.full((ROWS,), WIDTH),
-            "token_mask": mask,
-            "sample_mask": torch.ones(ROWS),
-            "prev_logprobs": old,
-            "generation_logprobs": generated,
-            "reference_policy_logprobs": old,
-            "advantages": torch.randn(new.shape, generator=generator),
-        }  # fmt: skip
-    )
+    tensors = {
+        "input_ids": tokens, "input_lengths": torch.full((ROWS,), WIDTH), "token_mask": mask,
+        "sample_mask": torch.ones(ROWS), "prev_logprobs": old, "generation_logprobs": generated,
+        "reference_policy_logprobs": old, "advantages": torch.randn(new.shape, generator=generator),
+    }  # fmt: skip
+    return BatchedDataDict(tensors)
 
 
 def losses(hook):

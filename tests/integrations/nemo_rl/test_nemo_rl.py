@@ -119,7 +119,7 @@ class PolicyWorkerImpl:
     def _local_coords(self):
         return self.place
 
-    def train(self, data, loss_fn, eval_mode=False, gbs=None, mbs=None, check_dim_skip_keys=None):
+    def train(self, data, loss_fn, eval_mode=False, gbs=None):
         found, model = [], torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for update in range(gbs):
@@ -328,10 +328,10 @@ def test_a_changed_interface_is_told(nemo, caplog):
 
 @pytest.fixture
 def worker(monkeypatch):
-    """The modules of NeMo-RL's workers with our hooks, whose recorder sends to `Workers` of a monitor of this process."""
+    """The modules of NeMo-RL's workers with our hooks, whose recorder sends to a monitor of this process."""
     watched = Monitor(clip=(0.2, 0.28))
-    recorder = Recorder(0, 1, lambda message: workers.receive(message))
     workers = Workers(watched)
+    recorder = Recorder(0, 1, workers.receive)
     monkeypatch.setattr(of_workers, "RECORDER", recorder)
     loss, kind = type("Loss", (ClippedPGLossFn,), {}), type("Impl", (PolicyWorkerImpl,), {})
 
