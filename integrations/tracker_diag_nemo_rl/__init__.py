@@ -12,6 +12,7 @@ too, and Ray has to start each process with `install`, which the environment of 
 """
 
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -138,8 +139,7 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
         _save_beside(monitor, saved, settings, on)
     with hooks.part("nothing that it logs is heard"):
         _check(require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface)
-        # Of PPO's epochs each is a call of the worker.
-        workers = Workers(monitor, each="ppo.num_prompts_per_step" in settings)
+        workers = Workers(monitor, each=True, every=_with_the_same_tokens(settings))
         logger.loggers.insert(0, DiagnosticsLogger(monitor, saved, workers.open()))
     if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
         _log.warning(NO_PREVIOUS)
@@ -182,6 +182,14 @@ def _check(interface: Any) -> None:
     """HookError if loggers are asked for more than ours can do."""
     if lacking := set(getattr(interface, "__abstractmethods__", ())) - set(dir(DiagnosticsLogger)):
         raise HookError(f"LoggerInterface: asks for {', '.join(sorted(lacking))}, as tested versions do not")
+
+
+def _with_the_same_tokens(settings: Mapping[str, object]) -> int:
+    """How many ranks in a row share their sequences: those of a tensor and of a context in parts."""
+    megatron = bool(settings.get("policy.megatron_cfg.enabled"))
+    kind, tensor = ("megatron_cfg", "tensor_model") if megatron else ("dtensor_cfg", "tensor")
+    sizes = (settings.get(f"policy.{kind}.{name}_parallel_size") for name in (tensor, "context"))
+    return math.prod(one for one in sizes if isinstance(one, int))
 
 
 def _threshold(settings: Mapping[str, object]) -> bool:

@@ -125,26 +125,23 @@ def test_with_a_single_update_the_first_is_all_there_is():
     assert count(watched) == ROWS * WIDTH - ROWS // 2 * 4
 
 
-def test_of_several_calls_a_step_only_the_first_update_of_all_is_left_out():
-    """As with several epochs of PPO, where the worker is called once an epoch and told nothing of the step."""
-    rng, tokens = np.random.default_rng(0), ROWS * WIDTH - ROWS // 2 * 4
-    watched, _, workers, (one,) = job(1, each=True)
-    for _ in range(2):
-        for _ in range(3):
-            one.observe(**loss(rng))
-            one.updated()
+def test_of_ranks_in_a_row_that_send_the_same_tokens_the_first_counts():
+    watched, _, workers, recorders = job(4, every=2)
+    for rank, one in enumerate(recorders):
+        one.observe(**loss(np.random.default_rng(rank // 2)))
         sent(one)
     workers.take_in()
     watched.log({}, 1)
-    assert count(watched) == 5 * tokens
+    assert count(watched) == 2 * (ROWS * WIDTH - ROWS // 2 * 4)
 
 
-def test_a_step_of_any_optimizer_of_torch_ends_an_update():
+@pytest.mark.parametrize("send", [False, True])
+def test_a_step_of_any_optimizer_of_torch_ends_an_update(send):
     rng, tokens = np.random.default_rng(0), ROWS * WIDTH - ROWS // 2 * 4
-    watched, _, workers, (one,) = job(1)
+    watched, _, workers, (one,) = job(1, each=send)
     model = torch.nn.Linear(1, 1)
     optimizers = [torch.optim.SGD(model.parameters(), 0.1), torch.optim.AdamW(model.parameters())]
-    off = one.hear_optimizers()
+    off = one.hear_optimizers(send=send)
     for _ in range(3):
         one.observe(**loss(rng))
         one.observe(**loss(rng))

@@ -137,14 +137,22 @@ class Recorder:
         self._updates += self._underway
         self._underway = False
 
-    def hear_optimizers(self) -> Callable[[], None]:
+    def hear_optimizers(self, *, send: bool = False) -> Callable[[], None]:
         """Take each step of any optimizer of torch, of which those of Megatron and FSDP are made, for an update.
 
         For a worker that takes its steps within one long function. Gives a function that ends it.
+
+        Args:
+            send: whether what is sent is one update, where nothing tells that the worker is done.
         """
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        return register_optimizer_step_post_hook(lambda *_: self.updated()).remove
+        def stepped(*_: Any) -> None:
+            self.updated()
+            if send:
+                self.send()
+
+        return register_optimizer_step_post_hook(stepped).remove
 
     def send(self) -> None:
         """The update is done: send what its losses came to, even if that is nothing. Waits for nothing.
@@ -216,12 +224,16 @@ class Workers:
             ratios are then 1 by construction, and left out where there are others.
         gaps: whether a gap in the mask is what a tool or the environment said. Where rejected tokens are gaps too, it
             is not known which tokens come after a tool.
-        each: whether a step has several messages of a process, where the worker is not told when it ends. The earliest
-            since the last step is then the one with the step's first update.
+        each: whether a message is of one update, where the worker is not told when a step ends. The earliest of each
+            process since the last step is then that of the first update.
+        every: how many ranks in a row have the same tokens and send them, of which the first one's count.
     """
 
-    def __init__(self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False) -> None:
+    def __init__(
+        self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False, every: int = 1
+    ) -> None:
         self._monitor, self._fresh, self._gaps, self._each = monitor, fresh, gaps, each
+        self._every = every
         self._lock = threading.Lock()
         self._come: list[Message] = []
         self._silent: dict[Rank, int] = {}
@@ -231,8 +243,9 @@ class Workers:
     def receive(self, message: bytes) -> None:
         """Keep what a worker sent for the next step; in any thread."""
         found: Message = json.loads(zlib.decompress(message))
-        with self._lock:
-            self._come.append(found)
+        if found["rank"] % self._every == 0:
+            with self._lock:
+                self._come.append(found)
 
     def take_in(self) -> None:
         """Give the monitor all that has come, as a part of the step that is logged next. Waits for nobody."""
@@ -249,16 +262,17 @@ class Workers:
                 for what, times in one["failures"].items():
                     failed = RuntimeError(f"rank {one['rank']} on {one['host']}: {what} ({times} times)")
                     self._monitor.record("rank_errors", failed)
-                theirs, first = Names.of_state(one["names"]), one["sent"] == earliest[one["process"]]
-                parts = self._counted(one, first, others=several[one["process"]] > 1)
+                theirs, parts = Names.of_state(one["names"]), self._counted(one)
+                first = one["sent"] == earliest[one["process"]]
+                if self._each and self._fresh and first and several[one["process"]] > 1:
+                    continue
                 for pair, part in parts.items():
                     add_observation(observed, pair, part.renamed(theirs, names))
         self._monitor.observe_parts(observed, names, missing=self._missing(come), lost=lost)
 
-    def _counted(self, message: Message, earliest: bool, others: bool) -> dict[Pair, Observation]:
+    def _counted(self, message: Message) -> dict[Pair, Observation]:
         first, rest = unpacked(message["first"]), unpacked(message["rest"])
-        of_ones = self._fresh and (earliest or not self._each)
-        counted = rest if of_ones and (rest or (self._each and others)) else first
+        counted = rest if self._fresh and rest else first
         if counted is first:
             for pair, one in rest.items():
                 add_observation(counted, pair, one)

@@ -68,7 +68,7 @@ def losses(hook):
             grpo.compute_and_apply_seq_logprob_error_masking(data, torch.zeros(ROWS), None)
             made = train(actors, loss, data)
             if hook:
-                messages.wait(actors)
+                messages.wait(actors, each=2)
             for new, old, mask, advantages in (one for worker in made for one in worker[2:]):
                 alone.observe(logprobs=new, old_logprobs=old, model_mask=mask, advantages=advantages)
             alone.log({}, step)

@@ -6,16 +6,14 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import tracker_diag_nemo_rl as integration
-from tracker_diag_nemo_rl import workers as of_workers
 
 from tracker_diag import Monitor
-from tracker_diag.attach.workers import Recorder, Workers
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import MissingExtra
 
 # Signatures as in NVIDIA-NeMo/RL at 7ea279a: nemo_rl/utils/logger.py (LoggerInterface, Logger),
-# nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train),
-# nemo_rl/algorithms/loss/loss_functions.py (ClippedPGLossFn), nemo_rl/models/policy/workers. `source.py` runs the real
-# ones, by the command of `released.py`.
+# nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train). `source.py`
+# runs the real ones, by the command of `released.py`.
 
 
 class LoggerInterface(ABC):
@@ -99,37 +97,6 @@ class CheckpointManager:
 
     def finalize_checkpoint(self, checkpoint_path):
         self._rename_checkpoint(checkpoint_path)
-
-
-class ClippedPGLossFn:
-    force_on_policy_ratio, ratio_clip_min, ratio_clip_max = False, 0.2, 0.28
-
-    def __call__(self, next_token_logprobs, data, global_valid_seqs, global_valid_toks):
-        mask = data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)
-        loss = ((next_token_logprobs - data["prev_logprobs"][:, 1:]).exp() * mask).mean()
-        return loss, {"num_valid_samples": 1}
-
-
-class PolicyWorkerImpl:
-    """nemo_rl/models/policy/workers: a step of the optimiser for each of a batch's parts."""
-
-    def __init__(self, **place):
-        self.place = {"tensor_parallel": 0, "context_parallel": 0} | place
-
-    def _local_coords(self):
-        return self.place
-
-    def train(self, data, loss_fn, eval_mode=False, gbs=None):
-        found, model = [], torch.nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for update in range(gbs):
-            new = (data["prev_logprobs"][:, 1:] + 0.1 * update).requires_grad_()
-            loss, _ = loss_fn(data=data, global_valid_seqs=1, global_valid_toks=1, next_token_logprobs=new)
-            if not eval_mode:
-                loss.backward()
-                optimizer.step()
-            found.append((loss.item(), new.grad))
-        return found
 
 
 @pytest.fixture
@@ -326,97 +293,25 @@ def test_a_changed_interface_is_told(nemo, caplog):
     assert "asks for log_table" in caplog.text
 
 
-@pytest.fixture
-def worker(monkeypatch):
-    """The modules of NeMo-RL's workers with our hooks, whose recorder sends to a monitor of this process."""
-    watched = Monitor(clip=(0.2, 0.28))
-    workers = Workers(watched)
-    recorder = Recorder(0, 1, workers.receive)
-    monkeypatch.setattr(of_workers, "RECORDER", recorder)
-    loss, kind = type("Loss", (ClippedPGLossFn,), {}), type("Impl", (PolicyWorkerImpl,), {})
-
-    def put():
-        of_workers._guarded(of_workers.losses)(SimpleNamespace(ClippedPGLossFn=loss))
-        of_workers._guarded(of_workers.updates)(kind)
-
-    def sketched():
-        recorder.close(60)
-        workers.take_in()
-        watched.log({}, 1)
-        return {name: count for name, count in counts(watched).items() if name[1] in {"all", "post_tool"}}
-
-    def train(updates=2, eval_mode=False, calls=1, **place):
-        data, one = train_data(torch.Generator().manual_seed(0)), kind(**place)
-        data["advantages"] = torch.ones(4, 24)
-        return [one.train(data, loss(), eval_mode, updates) for _ in range(calls)]
-
-    return SimpleNamespace(put=put, sketched=sketched, train=train, watched=watched, loss=loss, workers=workers)
-
-
-@pytest.mark.parametrize("updates", [1, 3])
-def test_the_workers_losses_are_sketched_and_sent_and_a_first_update_apart(worker, updates):
-    (plain,) = worker.train(updates)
-    worker.put()
-    (ours,) = worker.train(updates)
-    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(plain, ours, strict=True))
-    counted = max(updates - 1, 1)
-    assert worker.sketched() == {("policy", "all"): counted * 32, ("policy", "post_tool"): counted * 8}
-    assert worker.watched.health["rank_errors"] == 0
-
-
-def test_of_ppos_epochs_the_first_update_is_apart(nemo, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        integration, "Workers", lambda monitor, **given: made.append(given) or Workers(monitor, **given)
-    )
-    integration.attach(Logger(), {"ppo": {"num_prompts_per_step": 4}})
-    integration.attach(Logger(), Config())
-    assert made == [{"each": True}, {"each": False}]
-
-
 @pytest.mark.parametrize(
-    "setting", [{"tensor_parallel": 1}, {"context_parallel": 1}, {"eval_mode": True}, {"updates": 0}]
-)
-def test_of_ranks_with_the_same_tokens_one_sends_and_of_an_evaluation_none(worker, setting):
-    worker.put()
-    worker.train(**setting)
-    assert worker.sketched() == {}
-
-
-def test_a_ratio_that_is_forced_to_be_1_is_none(worker):
-    worker.loss.force_on_policy_ratio = True
-    worker.put()
-    worker.train()
-    assert worker.sketched() == {}
-
-
-@pytest.mark.parametrize(
-    ("owner", "name"),
+    ("policy", "every"),
     [
-        (ClippedPGLossFn, "__call__"), (ClippedPGLossFn, "ratio_clip_min"), (PolicyWorkerImpl, "train"),
-        (PolicyWorkerImpl, "_local_coords"),
+        ({"dtensor_cfg": {"tensor_parallel_size": 2, "context_parallel_size": 4}}, 8),
+        ({"megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 2, "context_parallel_size": 1},
+          "dtensor_cfg": {"tensor_parallel_size": 8}}, 2),
+        ({}, 1),
     ],
 )  # fmt: skip
-def test_whatever_is_gone_of_a_worker_is_told_once_and_it_goes_on(worker, caplog, monkeypatch, owner, name):
-    with monkeypatch.context() as gone:
-        gone.delattr(owner, name)
-        worker.put()
-        if name not in {"__call__", "train"}:  # without which it would not train
-            worker.train()
-    (found,) = worker.train()
-    assert len(found) == 2
-    assert sum("than was tested" in text or "integration_errors: " in text for text in caplog.messages) == 1
+def test_of_ranks_with_the_same_tokens_one_counts(nemo, monkeypatch, policy, every):
+    made = []
 
+    def workers(monitor, **given):
+        made.append(given)
+        return Workers(monitor, **given)
 
-def test_what_workers_have_sent_is_of_the_row_that_is_logged_when_they_have_trained(nemo, worker):
-    worker.put()
-    worker.train()
-    of_workers.RECORDER.close(60)
-    one = integration.DiagnosticsLogger(worker.watched, workers=worker.workers)
-    one.log_metrics({"seconds": 1.0}, 1, prefix="timing/train")
-    assert counts(worker.watched) == {}
-    one.log_metrics({"loss": 1.0}, 1, prefix="train")
-    assert counts(worker.watched)["policy", "all"] == 32
+    monkeypatch.setattr(integration, "Workers", workers)
+    integration.attach(Logger(), {"policy": policy})
+    assert made == [{"each": True, "every": every}]
 
 
 def test_without_nemo_rl_what_needs_it_asks_for_it():
