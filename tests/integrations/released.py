@@ -9,8 +9,8 @@
     python tests/integrations/released.py CLONES [FRAMEWORK | FRAMEWORK@RELEASE ...]
 
 Each release in a process of its own: `<framework>/source.py` calls the loss as the trainer does, with made tensors
-whose tail widens after a tool result. The first time MLflow, Trackio and TensorBoard can be imported and an MLflow run
-is underway; the second time none of the three can be imported.
+whose tail widens after a tool result; for NeMo-RL and ROLL in the workers of a Ray job. The first time MLflow, Trackio
+and TensorBoard can be imported and an MLflow run is underway; the second time none of the three can be imported.
 
 Writes docs/released.json, where rows of what is not asked for stay; docs/matrix.md has it from there.
 """
@@ -127,11 +127,14 @@ class Messages:
             time.sleep(0.005)
 
 
-def pair(monitor: object, name: str) -> dict[str, dict[str, object]]:
-    """All that is known of a ratio pair, by slice."""
+def pair(monitor: object, name: str) -> dict[tuple[str, str], object]:
+    """All that is known of a ratio pair, by slice and statistic; to nine digits, as sums depend on their order."""
     table = monitor.slices_table()
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {row["slice"]: row for row in rows if row["pair"] == name}
+    return {
+        (row["slice"], of): float(f"{value:.9g}") if isinstance(value, float) else value
+        for row in rows if row["pair"] == name for of, value in row.items()
+    }  # fmt: skip
 
 
 def told(folder: Path) -> list[str]:

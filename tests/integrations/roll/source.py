@@ -102,7 +102,7 @@ def without_recompute(actors, messages, generator):
     workers.take_in()
     monitor.log({}, 0)
     tokens = int(data.batch["response_mask"].sum())
-    counts = {pair: released.pair(monitor, pair)["all"]["count"] for pair in ("mismatch", "policy")}
+    counts = {pair: released.pair(monitor, pair)["all", "count"] for pair in ("mismatch", "policy")}
     assert counts == {"mismatch": tokens, "policy": tokens}, counts
 
 
