@@ -52,7 +52,7 @@ the release's own loss on a CPU, from made log-probabilities (prime-rl, verl) or
 and with them, on the same tensors. For NeMo-RL and ROLL it runs two of their workers in a Ray job, from a small model
 on, without our hooks and with them; what these have sent is what one process has seen that was given all tokens.
 *Same*: loss and gradients are the same to the bit. *Alert*: the planted tail was told, and where. The second time
-MLflow, Trackio and TensorBoard cannot be imported.
+MLflow, Trackio and TensorBoard cannot be imported, or not any more where the framework itself begins with them.
 """
 
 
