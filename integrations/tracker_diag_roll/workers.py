@@ -49,7 +49,7 @@ def _on_loss(old: Any, given: Mapping[str, Any]) -> None:
     }
     if old.data_ptr() != new.data_ptr():
         RECORDER.observe(logprobs=new.detach(), **tensors)
-    elif (rollout := batch.get("infer_logprobs")) is not None and len(rollout):
+    elif "infer_logprobs" in batch and len(rollout := batch["infer_logprobs"]):
         # These are the old ones, ROLL makes no others: a ratio of 1 is none, but it compares them with the engine's.
         RECORDER.observe(rollout_logprobs=rollout, **tensors)
 
