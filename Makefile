@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
-FRAMEWORKS := $(addprefix build/frameworks/,shared verl verl-0.7 verl-0.8 openrlhf skyrl areal rllib) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
+FRAMEWORKS := $(addprefix build/frameworks/,shared verl verl-0.7 verl-0.8 openrlhf openrlhf-0.10 skyrl areal rllib) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
 
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
 

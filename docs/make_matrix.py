@@ -49,9 +49,10 @@ SOURCES = """\
 
 From `python tests/integrations/released.py CLONES`, which is no part of the tests, as it needs the clones. It runs
 the release's own loss on a CPU, from made log-probabilities (prime-rl, verl) or logits (slime) on: without our hooks
-and with them, on the same tensors.
+and with them, on the same tensors. For NeMo-RL and ROLL it runs two of their workers in a Ray job, from a small model
+on, without our hooks and with them; what these have sent is what one process has seen that was given all tokens.
 *Same*: loss and gradients are the same to the bit. *Alert*: the planted tail was told, and where. The second time
-MLflow, Trackio and TensorBoard cannot be imported.
+MLflow, Trackio and TensorBoard cannot be imported, or not any more where the framework itself begins with them.
 """
 
 
@@ -90,7 +91,8 @@ def _sources(released: dict[str, Any]) -> list[str]:
     lines += [
         "parallel state and the cross-entropy of Megatron are ours, for one process; the trainer, its optimiser and"
     ]
-    lines += ["the engine do not run."]
+    lines += ["the engine do not run. For NeMo-RL, whose DTensor worker trains, and for ROLL model and optimiser are"]
+    lines += ["stand-ins, and for ROLL the strategy that calls them."]
     return lines
 
 

@@ -4,9 +4,15 @@
 
 The trainers of GRPO and PPO are known, synchronous and asynchronous. Log-probabilities are looked at on the driver,
 where NeMo-RL compares them itself, with the mask of tokens as it was before sequences were masked for their error.
+
+The ratios of the policy are made in its workers. For these to be seen, each of their environments needs tracker_diag
+too, and Ray has to start each process with `install`, which the environment of the script says:
+
+    RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_nemo_rl.install"}}'
 """
 
 import logging
+import math
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,23 +30,29 @@ from tracker_diag.attach.kit import (
     unless_changed,
 )
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
+from tracker_diag_nemo_rl.workers import look
 
-__all__ = ["SEES", "TESTED", "DiagnosticsLogger", "attach"]
+__all__ = ["SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
 
-TESTED = "7ea279a (August 2026), read, not run"
-"""The commit of NeMo-RL whose signatures the tests stand on."""
+TESTED = "v0.7.0 and 7ea279a (August 2026): read, and their losses run"
+"""What of NeMo-RL the tests stand on."""
 
 SEES: dict[str, str] = {
+    "policy": "from the workers of all ranks, where the clipped loss is made, if each process has `install`: of "
+    "several updates a step all but the first, whose ratios are 1 by construction; with one update a step, and with "
+    "force_on_policy_ratio, that is no signal",
     "mismatch": "prev_logprobs less generation_logprobs; not with force_on_policy_ratio, which makes no prev_logprobs",
     "reference": "in the trainer that keeps its data on the driver, unless "
     "skip_reference_policy_logprobs_calculation; it tells how far the batch's first policy is from the reference",
     "post_tool": "gaps in token_mask: messages of the environment between those of the model",
+    "advantage": "in the policy pair: the sign of each token's advantage",
     "metrics": "all that the logger is given, with its step, but for the GPU monitor's",
     "state": "in the checkpoint of the step, found again in the latest one of checkpointing.checkpoint_dir",
-    "not": "the policy ratio by token, which is made in the workers: of it the rules see probs_ratio; advantages; "
-    "which tool answered",
+    "not": "the policy pair without `install`, of which the rules see probs_ratio; each sequence once, with DTensor "
+    "and sequence packing, as NeMo-RL repeats some where ranks have unequal numbers of batches; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
@@ -48,6 +60,9 @@ NO_PREVIOUS = (
     "force_on_policy_ratio makes no log-probabilities of the trainer before the update: no signal of trainer against "
     "generation engine. Set force_on_policy_ratio=false, or grpo.seq_logprob_error_threshold."
 )
+
+TRAINED = ("train", "")
+"""Prefixes of the row that is logged when a step has been trained on, of which others come before and after."""
 
 UNLIMITED = 1_000_000
 """NeMo-RL's usual `max_num_steps`, where the number of epochs ends the run."""
@@ -62,8 +77,9 @@ _log = logging.getLogger("tracker_diag")
 class DiagnosticsLogger:
     """Has the methods of NeMo-RL's `LoggerInterface`, and hands metrics over to a monitor."""
 
-    def __init__(self, monitor: Monitor, saved: Saved | None = None) -> None:
+    def __init__(self, monitor: Monitor, saved: Saved | None = None, workers: Workers | None = None) -> None:
         self._monitor, self._saved = monitor, saved or Saved(monitor, "nemo-rl")
+        self._workers = workers or Workers(monitor)
 
     def log_metrics(
         self,
@@ -75,6 +91,8 @@ class DiagnosticsLogger:
     ) -> None:
         """Metrics of `step`; those with a step of their own are the GPU monitor's, and stay out."""
         if step_metric is None:
+            if prefix in TRAINED:
+                self._workers.take_in()
             named = {f"{prefix}/{name}" if prefix else name: value for name, value in metrics.items()}
             self._monitor.log(named, step)
             self._saved.logged()
@@ -121,10 +139,19 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
         _save_beside(monitor, saved, settings, on)
     with hooks.part("nothing that it logs is heard"):
         _check(require("nemo_rl.utils.logger", "nemo-rl").LoggerInterface)
-        logger.loggers.insert(0, DiagnosticsLogger(monitor, saved))
+        workers = Workers(monitor, each=True, every=_with_the_same_tokens(settings))
+        logger.loggers.insert(0, DiagnosticsLogger(monitor, saved, workers.open()))
     if settings.get("loss_fn.force_on_policy_ratio") and not _threshold(settings):
         _log.warning(NO_PREVIOUS)
     return monitor
+
+
+def install() -> None:
+    """See the losses of a policy worker that is made in this process; the hook of Ray's worker processes.
+
+    NeMo-RL is not imported by this.
+    """
+    look()
 
 
 def _save_beside(monitor: Monitor, saved: Saved, settings: Mapping[str, object], on: ExitStack) -> None:
@@ -155,6 +182,14 @@ def _check(interface: Any) -> None:
     """HookError if loggers are asked for more than ours can do."""
     if lacking := set(getattr(interface, "__abstractmethods__", ())) - set(dir(DiagnosticsLogger)):
         raise HookError(f"LoggerInterface: asks for {', '.join(sorted(lacking))}, as tested versions do not")
+
+
+def _with_the_same_tokens(settings: Mapping[str, object]) -> int:
+    """How many ranks in a row share their sequences: those of a tensor and of a context in parts."""
+    megatron = bool(settings.get("policy.megatron_cfg.enabled"))
+    kind, tensor = ("megatron_cfg", "tensor_model") if megatron else ("dtensor_cfg", "tensor")
+    sizes = (settings.get(f"policy.{kind}.{name}_parallel_size") for name in (tensor, "context"))
+    return math.prod(one for one in sizes if isinstance(one, int))
 
 
 def _threshold(settings: Mapping[str, object]) -> bool:

@@ -37,14 +37,15 @@ from tracker_diag_openrlhf.workers import look
 
 __all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
 
-TESTED = "0.11"
+TESTED = "0.10 and 0.11"
 """Versions of OpenRLHF that the tests run against."""
 
 SEES: dict[str, str] = {
     "policy": "from the workers of all ranks, where their losses are made, if each process has `install`, as both ways "
     "of starting see to: of several updates a step all but the first, whose ratios are 1 by construction; with one "
     "update a step that is no signal",
-    "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities",
+    "mismatch": "with --algo.advantage.is_correction_level token or seq, which brings vLLM's log-probabilities; before "
+    "0.11.2 with --algo.advantage.is_correction_enable",
     "reference": "with --algo.kl.use_loss; it tells how far the batch's first policy is from the reference",
     "post_tool": "multi-turn agents: tokens between the action ranges",
     "advantage": "the sign of each token's advantage",
@@ -60,8 +61,14 @@ SEES: dict[str, str] = {
 
 NO_ROLLOUT = (
     "OpenRLHF brings vLLM's log-probabilities to the trainer only for its correction: no signal of trainer against "
-    "rollout engine. Set --algo.advantage.is_correction_level token, which also corrects the loss."
+    "rollout engine. Set --%s, which also corrects the loss."
 )
+
+CORRECTION = {
+    "algo.advantage.is_correction_level": ("off", "algo.advantage.is_correction_level token"),
+    "algo.advantage.is_correction_enable": (False, "algo.advantage.is_correction_enable"),
+}
+"""The option of the correction, since 0.11.2 and before: its value where it is off, and what turns it on."""
 
 _TRAINER = "openrlhf.trainer.ppo_trainer"
 
@@ -90,8 +97,9 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         _watch(trainer, monitor, on)
     with hooks.part(UNSAVED) as on:
         _save_beside(trainer, monitor, saved, on)
-    if monitor.config.get("algo.advantage.is_correction_level") == "off":
-        _log.warning(NO_ROLLOUT)
+    for option, (off, remedy) in CORRECTION.items():
+        if monitor.config.get(option) == off:
+            _log.warning(NO_ROLLOUT, remedy)
     return monitor
 
 

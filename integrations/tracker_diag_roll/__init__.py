@@ -5,6 +5,11 @@
 
 Log-probabilities are looked at on the driver, where ROLL corrects the trainer against the inference engine, with
 the mask as it was before filters. The tracker that `track_with` names logs as ever.
+
+The ratios of the policy are made in the workers; without enable_old_logprobs_recompute, so are those of the correction.
+For these to be seen, Ray has to start each process with `install`, which the environment of the script says:
+
+    RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_roll.install"}}'
 """
 
 import atexit
@@ -18,32 +23,38 @@ from typing import Any
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import Hooks, add_active, clip_range, dotted, monitor_knowing, observe_before_update
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
+from tracker_diag_roll.workers import look
 
-__all__ = ["SEES", "TESTED", "attach"]
+__all__ = ["SEES", "TESTED", "attach", "install"]
 
-TESTED = "8eb27cc (August 2026), read, not run"
+TESTED = "8eb27cc (August 2026): read, and its losses run"
 """The commit of ROLL whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
-    "mismatch": "old_log_probs less infer_logprobs, with enable_old_logprobs_recompute and an engine that returns "
-    "log-probabilities",
+    "policy": "from the workers of all ranks, where their losses are made, if each process has `install`: with "
+    "enable_old_logprobs_recompute, of several updates a step all but the first, whose ratios are 1 by construction; "
+    "without it, of several ppo_epochs all but the first; else that is no signal",
+    "mismatch": "old_log_probs less infer_logprobs, with an engine that returns log-probabilities; without "
+    "enable_old_logprobs_recompute from the workers, if each process has `install`",
     "reference": "with enable_reference; it tells how far the batch's first policy is from it",
     "post_tool": "gaps in response_mask: what the environment says between turns, before filters of the correction",
     "advantage": "the sign of each token's advantage",
     "env": "in agentic pipelines: the tag of each trajectory's environment; in others its domain",
     "metrics": "all that the tracker is given, with its step",
     "state": "in the pipeline's checkpoint of the step, found again with resume_from_checkpoint",
-    "not": "the policy ratio by token, which is made in the workers: of it the rules see actor/approxkl and "
-    "actor/ppo_ratio_clipfrac; any ratio without enable_old_logprobs_recompute, as the correction is then made in the "
-    "workers; which tool answered",
+    "not": "the policy pair without `install`, of which the rules see actor/approxkl and actor/ppo_ratio_clipfrac; its "
+    "context where filters by token or segment take tokens out; the environments of what comes from the workers; which "
+    "tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
 
 NO_RECOMPUTE = (
-    "enable_old_logprobs_recompute is off: ROLL compares log-probabilities in its workers, no signal of trainer "
-    "against inference engine here. Set enable_old_logprobs_recompute: true."
+    "enable_old_logprobs_recompute is off: ROLL compares log-probabilities in its workers, and trainer against "
+    "inference engine is seen only if Ray starts these with tracker_diag_roll.install. Else set "
+    "enable_old_logprobs_recompute: true."
 )
 
 NO_TRACKER = "track_with names no tracker: ROLL logs nothing, and nothing is evaluated. Set track_with, stdout say."
@@ -71,7 +82,8 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     given = monitor
     monitor = monitor or monitor_knowing(lambda: _monitor(config), "ROLL", TESTED)
     watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
-    hooks, saved = Hooks("ROLL", TESTED), Saved(monitor, "roll")
+    hooks, saved, recompute = Hooks("ROLL", TESTED), Saved(monitor, "roll"), _recomputes(config)
+    workers = Workers(monitor, fresh=recompute, gaps=not (recompute and _takes_tokens_out(config)))
     with hooks.part("ratios of tokens are not seen") as on:
         corrections = require(CORRECTIONS, "roll")
         parameters = ("response_mask", "old_log_probs", "infer_log_probs")
@@ -82,15 +94,40 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     with hooks.part("nothing that it logs is heard"):
         registry: dict[str, Any] = require("roll.utils.tracking", "roll").tracker_registry
         for name, tracker in list(registry.items()):
-            registry[name] = _watched(tracker, monitor, saved, add=given is None)
+            registry[name] = _watched(tracker, monitor, saved, workers, add=given is None)
     with hooks.part(UNSAVED) as on:
         _save_beside(monitor, saved, on)
     monitor.expect(getattr(config, "max_steps", None))
     if not getattr(config, "track_with", None):
         _log.warning(NO_TRACKER)
-    if not getattr(config, "enable_old_logprobs_recompute", False):
+    if not recompute:
         _log.warning(NO_RECOMPUTE)
     return monitor
+
+
+def install() -> None:
+    """See the losses of an actor that is made in this process; the hook of Ray's worker processes.
+
+    ROLL is not imported by this.
+    """
+    look()
+
+
+def clip_of(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """How far below and above 1 the ratio is clipped, as ROLL's losses take it from the pipeline's settings."""
+    both = settings.get("pg_clip")
+    sides = ("pg_clip_low", "pg_clip_high") if settings.get("use_pg_clip_range") else ("pg_clip", "pg_clip")
+    return clip_range(*(settings.get(side) or both for side in sides))
+
+
+def _recomputes(config: Any) -> bool:
+    return bool(getattr(config, "enable_old_logprobs_recompute", False))
+
+
+def _takes_tokens_out(config: Any) -> bool:
+    """Whether the mask that workers are given may have gaps that no environment has made."""
+    filters = getattr(getattr(config, "train_infer_correction", None), "filters", None) or ()
+    return any(getattr(one, "enabled", False) and one.agg_type in {"token", "segment"} for one in filters)
 
 
 def _save_beside(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
@@ -142,7 +179,9 @@ class _Watch:
         observe_before_update(self._monitor, ref=ref, **seen, **labels)
 
 
-def _watched(tracker: Callable[..., Any], monitor: Monitor, saved: Saved, *, add: bool) -> Callable[..., Any]:
+def _watched(
+    tracker: Callable[..., Any], monitor: Monitor, saved: Saved, workers: Workers, *, add: bool
+) -> Callable[..., Any]:
     """What makes one of ROLL's trackers, the same tracker with its `log` and `finish` heard."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
@@ -150,7 +189,7 @@ def _watched(tracker: Callable[..., Any], monitor: Monitor, saved: Saved, *, add
         if add:
             add_active(monitor, sees=SEES)
         with monitor.guard("integration_errors"):
-            _hear(one, monitor, saved)
+            _hear(one, monitor, saved, workers.open())  # now that Ray has been started
         # ROLL ends no tracker; at the end of the process the last one that came goes first.
         atexit.unregister(monitor.close)
         atexit.register(monitor.close)
@@ -159,13 +198,14 @@ def _watched(tracker: Callable[..., Any], monitor: Monitor, saved: Saved, *, add
     return made
 
 
-def _hear(tracker: Any, monitor: Monitor, saved: Saved) -> None:
+def _hear(tracker: Any, monitor: Monitor, saved: Saved, workers: Workers) -> None:
     own, log, finish = get_ident(), tracker.log, tracker.finish
 
     def heard(values: Any, step: int | None = None, **kwargs: Any) -> Any:
         # A resumed run logs its history again, from a thread.
         if isinstance(values, Mapping) and get_ident() == own:
             metrics = {name.rsplit("@", 1)[0]: value for name, value in values.items() if isinstance(name, str)}
+            workers.take_in()
             monitor.log(metrics, step)
             saved.logged()
         return log(values, step, **kwargs)
@@ -179,8 +219,5 @@ def _hear(tracker: Any, monitor: Monitor, saved: Saved) -> None:
 
 def _monitor(config: Any) -> Monitor:
     settings = dotted(config.to_dict() if hasattr(config, "to_dict") else dict(config or {}))
-    both = settings.get("pg_clip")
-    sides = ("pg_clip_low", "pg_clip_high") if settings.get("use_pg_clip_range") else ("pg_clip", "pg_clip")
-    clip = clip_range(*(settings.get(side) or both for side in sides))
     of_sequences = settings.get("ratio_type") in {"sequence", "segment"}
-    return Monitor(config=settings, algorithm="gspo" if of_sequences else None, clip=clip)
+    return Monitor(config=settings, algorithm="gspo" if of_sequences else None, clip=clip_of(settings))

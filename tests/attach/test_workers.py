@@ -125,6 +125,36 @@ def test_with_a_single_update_the_first_is_all_there_is():
     assert count(watched) == ROWS * WIDTH - ROWS // 2 * 4
 
 
+def test_of_ranks_in_a_row_that_send_the_same_tokens_the_first_counts():
+    watched, _, workers, recorders = job(4, every=2)
+    for rank, one in enumerate(recorders):
+        one.observe(**loss(np.random.default_rng(rank // 2)))
+        sent(one)
+    workers.take_in()
+    watched.log({}, 1)
+    assert count(watched) == 2 * (ROWS * WIDTH - ROWS // 2 * 4)
+
+
+@pytest.mark.parametrize("send", [False, True])
+def test_a_step_of_any_optimizer_of_torch_ends_an_update(send):
+    rng, tokens = np.random.default_rng(0), ROWS * WIDTH - ROWS // 2 * 4
+    watched, _, workers, (one,) = job(1, each=send)
+    model = torch.nn.Linear(1, 1)
+    optimizers = [torch.optim.SGD(model.parameters(), 0.1), torch.optim.AdamW(model.parameters())]
+    off = one.hear_optimizers(send=send)
+    for _ in range(3):
+        one.observe(**loss(rng))
+        one.observe(**loss(rng))
+        for optimizer in optimizers:  # as of a model in parts
+            optimizer.step()
+    off()
+    optimizers[0].step()
+    sent(one)
+    workers.take_in()
+    watched.log({}, 1)
+    assert count(watched) == 4 * tokens
+
+
 def test_where_gaps_may_be_rejected_tokens_the_context_is_unknown():
     rng = np.random.default_rng(0)
     watched, _, workers, (one,) = job(1, gaps=False)

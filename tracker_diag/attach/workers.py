@@ -141,6 +141,23 @@ class Recorder:
         self._updates += self._underway
         self._underway = False
 
+    def hear_optimizers(self, *, send: bool = False) -> Callable[[], None]:
+        """Take each step of any optimizer of torch, of which those of Megatron and FSDP are made, for an update.
+
+        For a worker that takes its steps within one long function. Gives a function that ends it.
+
+        Args:
+            send: whether what is sent is one update, where nothing tells that the worker is done.
+        """
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def stepped(*_: Any) -> None:
+            self.updated()
+            if send:
+                self.send()
+
+        return register_optimizer_step_post_hook(stepped).remove
+
     def send(self) -> None:
         """The update is done: send what its losses came to, even if that is nothing. Waits for nothing.
 
@@ -213,10 +230,14 @@ class Workers:
             is not known which tokens come after a tool.
         each: whether a message is of one update, where the worker is not told when a step ends. The earliest of each
             process since the last step is then that of the first update.
+        every: how many ranks in a row have the same tokens and send them, of which the first one's count.
     """
 
-    def __init__(self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False) -> None:
+    def __init__(
+        self, monitor: "Monitor", *, fresh: bool = True, gaps: bool = True, each: bool = False, every: int = 1
+    ) -> None:
         self._monitor, self._fresh, self._gaps, self._each = monitor, fresh, gaps, each
+        self._every = every
         self._lock = threading.Lock()
         self._come: list[Message] = []
         self._silent: dict[Rank, int] = {}
@@ -226,8 +247,9 @@ class Workers:
     def receive(self, message: bytes) -> None:
         """Keep what a worker sent for the next step; in any thread."""
         found: Message = json.loads(zlib.decompress(message))
-        with self._lock:
-            self._come.append(found)
+        if found["rank"] % self._every == 0:
+            with self._lock:
+                self._come.append(found)
 
     def take_in(self) -> None:
         """Give the monitor all that has come, as a part of the step that is logged next. Waits for nobody."""

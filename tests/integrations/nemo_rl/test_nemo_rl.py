@@ -8,10 +8,12 @@ import torch
 import tracker_diag_nemo_rl as integration
 
 from tracker_diag import Monitor
+from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import MissingExtra
 
 # Signatures as in NVIDIA-NeMo/RL at 7ea279a: nemo_rl/utils/logger.py (LoggerInterface, Logger),
-# nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train).
+# nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train). `source.py`
+# runs the real ones, by the command of `released.py`.
 
 
 class LoggerInterface(ABC):
@@ -289,6 +291,27 @@ def test_a_changed_interface_is_told(nemo, caplog):
     nemo.logger.LoggerInterface = Changed
     integration.attach(Logger(), monitor=Monitor())
     assert "asks for log_table" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "every"),
+    [
+        ({"dtensor_cfg": {"tensor_parallel_size": 2, "context_parallel_size": 4}}, 8),
+        ({"megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 2, "context_parallel_size": 1},
+          "dtensor_cfg": {"tensor_parallel_size": 8}}, 2),
+        ({}, 1),
+    ],
+)  # fmt: skip
+def test_of_ranks_with_the_same_tokens_one_counts(nemo, monkeypatch, policy, every):
+    made = []
+
+    def workers(monitor, **given):
+        made.append(given)
+        return Workers(monitor, **given)
+
+    monkeypatch.setattr(integration, "Workers", workers)
+    integration.attach(Logger(), {"policy": policy})
+    assert made == [{"each": True, "every": every}]
 
 
 def test_without_nemo_rl_what_needs_it_asks_for_it():

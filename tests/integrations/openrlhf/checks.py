@@ -27,10 +27,18 @@ from tracker_diag import Monitor
 from tracker_diag.testing import CapturingBackend
 
 ROWS, PROMPT, RESPONSE, MICRO = 64, 4, 24, 16
+BY_LEVEL = "is_correction_level" in inspect.signature(PolicyLoss.__init__).parameters
+"""Since 0.11.2; before, the correction is on or off."""
+CORRECTION, ON, OFF = (
+    ("algo.advantage.is_correction_level", "token", "off")
+    if BY_LEVEL
+    else ("algo.advantage.is_correction_enable", True, False)
+)
 FLAGS = {
+    CORRECTION: ON,
     "actor.eps_clip_low_high": (0.1, 0.3), "actor.policy_loss_type": "ppo", "actor.num_nodes": 1,
     "actor.num_gpus_per_node": 1, "algo.advantage.estimator": "group_norm", "algo.advantage.gamma": 1.0,
-    "algo.advantage.lambd": 1.0, "algo.advantage.is_correction_level": "token", "algo.advantage.no_std_norm": False,
+    "algo.advantage.lambd": 1.0, "algo.advantage.no_std_norm": False,
     "algo.kl.target": None, "algo.kl.init_coef": 0.01, "algo.kl.use_loss": True, "algo.kl.estimator": "k1",
     "ckpt.save_steps": float("inf"), "ckpt.path": "ckpt", "ckpt.load_enable": False,
     "critic.freezing_steps": -1, "ds.enable_sleep": False, "ds.ring_attn_size": 1,
@@ -190,12 +198,13 @@ def test_the_policy_ratio_is_seen_in_a_loss_of_ones_own_process(watched, rng):
 
 
 def test_the_default_monitor_knows_the_settings_but_no_key(a_trainer, caplog):
-    trainer = a_trainer(**{"algo.advantage.is_correction_level": "off"})
+    trainer = a_trainer(**{CORRECTION: OFF})
     monitor = tracker_diag_openrlhf.attach(trainer)
     assert monitor.clip == (0.1, 0.3)
     assert monitor.config["algo.advantage.estimator"] == "group_norm"
     assert not any(name.startswith("logger.") for name in monitor.config)
     assert caplog.text.count("no signal") == 1
+    assert f"Set --{CORRECTION}" in caplog.text
     monitor.close()
 
 

@@ -7,8 +7,10 @@ from tracker_diag.errors import MissingExtra
 @pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_in_openrlhfs_own_modules(run_checks):
-    run_checks("openrlhf", stand_ins=["flash_attn", "deepspeed", "vllm"], files=["checks.py", "workers.py"])
+@pytest.mark.parametrize("release", [None, "openrlhf-0.10"])
+def test_in_openrlhfs_own_modules(run_checks, release):
+    stand_ins, files = ["flash_attn", "deepspeed", "vllm"], ["checks.py", "workers.py"]
+    run_checks("openrlhf", stand_ins=stand_ins, files=files, release=release)
 
 
 def test_without_it_the_extra_is_named():

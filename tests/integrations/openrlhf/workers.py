@@ -31,6 +31,7 @@ OF_ACTORS = {
     "actor.dual_clip": None, "actor.loss_agg_mode": "token-mean", "actor.aux_loss_coef": 0.0,
     "actor.entropy_coef": None, "algo.advantage.is_correction_mode": "clip",
     "algo.advantage.is_correction_gating": "ratio", "algo.advantage.is_correction_threshold": (0.0, 2.0),
+    "algo.advantage.is_correction_type": "tis",
     "algo.kl.use_loss": False, "ds.packing_samples": False, "train.async_enable": False, "train.max_epochs": 1,
     "train.micro_batch_size": 16, "vllm.sync_backend": "gloo",
 }  # fmt: skip

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 import tracker_diag_roll as integration
+from tracker_diag_roll import workers as of_workers
 
 from tracker_diag import Monitor
+from tracker_diag.attach.workers import Recorder, Workers
 from tracker_diag.errors import MissingExtra
 
 # Signatures and order of calls as in alibaba/ROLL at 8eb27cc: roll/utils/tracking.py (BaseTracker, tracker_registry,
 # create_tracker), roll/utils/train_infer_corrections.py (both functions; the filter changes the batch's mask in
-# place), roll/pipeline/base_pipeline.py and roll/pipeline/agentic/agentic_pipeline.py.
+# place), roll/pipeline/base_pipeline.py, roll/pipeline/base_worker.py (ActorWorker) and
+# roll/pipeline/agentic/agentic_pipeline.py. `source.py` runs the real ones, by the command of `released.py`.
 CORRECTIONS = """
 import torch
 
@@ -49,6 +52,28 @@ class WorkerState:
     @classmethod
     def load_from_json(cls, load_dir, tag):
         return cls()
+
+
+class ActorWorker:
+    """roll/pipeline/base_worker.py: a loss asks for the old log-probabilities, which may be its own."""
+
+    def __init__(self, config, updates=2):
+        self.pipeline_config, self.updates = config, updates
+        self.rank_info = SimpleNamespace(tp_rank=0, cp_rank=0)
+
+    def get_old_log_probs_with_cache(self, data, log_probs):
+        return data.batch["old_log_probs"] if self.pipeline_config.enable_old_logprobs_recompute else log_probs.detach()
+
+    def train_step(self, data):
+        found, model = [], torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for update in range(self.updates):
+            new = (data.batch["old_log_probs"] + 0.1 * update).requires_grad_()
+            loss = (new - self.get_old_log_probs_with_cache(data, new)).exp().mean()
+            loss.backward()
+            optimizer.step()
+            found.append((loss.item(), new.grad))
+        return found
 
 
 class Mlflow:
@@ -215,7 +240,7 @@ def test_settings_reach_the_monitor_and_what_gives_no_signal_is_told(roll, caplo
     assert monitor.config["actor_train.lr"] == 1e-6
     assert not caplog.records
     integration.attach(Config(enable_old_logprobs_recompute=False, track_with=""))
-    assert "Set enable_old_logprobs_recompute: true" in caplog.text
+    assert "set enable_old_logprobs_recompute: true" in caplog.text
     assert "Set track_with" in caplog.text
 
 
@@ -270,6 +295,78 @@ def test_a_run_goes_on_with_the_state_in_the_pipelines_checkpoint(roll, tmp_path
     roll.state.load_from_json(load_dir=str(tmp_path), tag="pipeline")
     assert anew.step is None
     assert "begin anew" in caplog.text
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """The module of ROLL's workers with our hooks, whose recorder sends to `Workers` of a monitor of this process."""
+    kind = type("ActorWorker", (ActorWorker,), {})
+    watched = Monitor(clip=(0.2, 0.28))
+    workers = Workers(watched)
+    recorder = Recorder(0, 1, workers.receive)
+    monkeypatch.setattr(of_workers, "RECORDER", recorder)
+
+    def sketched():
+        recorder.close(60)
+        workers.take_in()
+        watched.log({}, 0)
+        return {name: count for name, count in counts(watched).items() if name[1] in {"all", "post_tool"}}
+
+    return SimpleNamespace(module=SimpleNamespace(ActorWorker=kind), kind=kind, watched=watched, sketched=sketched)
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(worker, updates):
+    data = batch(0)
+    plain = ActorWorker(Config(), updates).train_step(data)
+    of_workers.put(worker.module)
+    ours = worker.kind(Config(), updates).train_step(data)
+    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(plain, ours, strict=True))
+    counted = max(updates - 1, 1)
+    assert worker.sketched() == {("policy", "all"): counted * 48, ("policy", "post_tool"): counted * 12}
+    assert worker.watched.health["rank_errors"] == 0
+
+
+def test_an_actor_that_makes_no_old_log_probabilities_is_compared_with_the_engine(worker):
+    of_workers.put(worker.module)
+    worker.kind(Config(enable_old_logprobs_recompute=False), 1).train_step(batch(0))
+    assert worker.sketched() == {("mismatch", "all"): 48, ("mismatch", "post_tool"): 12}
+
+
+def test_of_ranks_with_the_same_tokens_one_sends(worker):
+    of_workers.put(worker.module)
+    one = worker.kind(Config())
+    one.rank_info.tp_rank = 1
+    one.train_step(batch(0))
+    assert worker.sketched() == {}
+
+
+@pytest.mark.parametrize("gone", ["get_old_log_probs_with_cache", "train_step", "rank_info", "advantages"])
+def test_whatever_is_gone_of_a_worker_is_told_and_it_goes_on(worker, caplog, without, gone):
+    data, own = batch(0), worker.kind
+    if gone in vars(ActorWorker):
+        without(ActorWorker, gone, lambda: of_workers.put(worker.module))
+        without.told_once(caplog.messages)
+    else:
+        of_workers.put(worker.module)
+    one = own(Config())
+    vars(one).pop(gone, None)
+    data.batch.pop(gone, None)
+    assert len(one.train_step(data)) == 2
+    assert sum("than was tested" in text or "integration_errors" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("recompute", "kind", "gaps"),
+    [(True, "token", False), (True, "sequence", True), (False, "token", True)],
+)
+def test_where_filters_take_tokens_out_before_the_workers_gaps_tell_nothing(monkeypatch, roll, recompute, kind, gaps):
+    made = []
+    monkeypatch.setattr(integration, "Workers", lambda monitor, **given: made.append(given))
+    filters = [SimpleNamespace(enabled=True, agg_type=kind)]
+    correction = SimpleNamespace(filters=filters)
+    integration.attach(Config(enable_old_logprobs_recompute=recompute, train_infer_correction=correction))
+    assert made == [{"fresh": recompute, "gaps": gaps}]
 
 
 def test_without_roll_what_needs_it_asks_for_it():

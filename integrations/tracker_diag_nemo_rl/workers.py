@@ -1,0 +1,49 @@
+"""The policy pair from NeMo-RL's policy workers: each looks at what its loss is made of, and sends after each update.
+
+The methods of a worker are of no use for it: Ray copies them into the process as they were where the class was made.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import wrapt
+
+from tracker_diag.attach.kit import clip_range, unless_changed
+from tracker_diag.attach.workers import Recorder
+from tracker_diag.hooks import after
+
+RECORDER = Recorder()
+"""That of this process."""
+
+LOST = "the policy pair of this worker is not seen"
+
+
+def look() -> None:
+    """See the losses of a policy worker, if this process gets one; nothing of NeMo-RL is imported by this."""
+    if RECORDER.placed:
+        return
+    RECORDER.placed = True
+    wrapt.register_post_import_hook(put, "nemo_rl.algorithms.loss.loss_functions")
+
+
+def put(module: Any) -> None:
+    """Put the hook on the clipped loss, of which those of PPO, GRPO, GSPO and CISPO are settings."""
+    from tracker_diag_nemo_rl import TESTED
+
+    takes = ("self", "next_token_logprobs", "data")
+    with unless_changed("nemo-rl", TESTED, LOST) as hooks:
+        hooks.callback(after(module.ClippedPGLossFn, "__call__", takes, _on_loss, RECORDER))
+        hooks.callback(RECORDER.hear_optimizers(send=True))
+
+
+def _on_loss(_: Any, given: Mapping[str, Any]) -> None:
+    loss, new, data = given["self"], given["next_token_logprobs"], given["data"]
+    if loss.force_on_policy_ratio or not new.requires_grad:  # a ratio of 1 by construction; an evaluation
+        return
+    RECORDER.observe(
+        logprobs=new.detach(),
+        old_logprobs=data["prev_logprobs"][:, 1:],
+        model_mask=(data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)).bool(),
+        advantages=data["advantages"][:, 1:],
+        clip=clip_range(loss.ratio_clip_min, loss.ratio_clip_max),
+    )
