@@ -269,6 +269,8 @@ class Monitor(AbstractContextManager["Monitor"]):
             with self.guard("internal_errors"):
                 if self._intake.asked or self.observed or self._samples:  # but no `log` came any more
                     self.log({})
+                if self._intake.close():  # what other ranks have sent since, of the last step too
+                    self._take({}, self.step or 0)
                 self._record_baselines(self._progress.last or 0)
                 self._worst.close()
             self._summary = self._result()
@@ -277,7 +279,6 @@ class Monitor(AbstractContextManager["Monitor"]):
             tables += [self.slices_table(), *self._samples.tables(last=True), *self._worst.tables()]
             tables += self.guards.close()
         self._out.close(self._summary, tables)
-        self._intake.close()
         with self.guard("internal_errors"):
             self._at_close.close()
         atexit.unregister(self.close)

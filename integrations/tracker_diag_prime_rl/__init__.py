@@ -45,8 +45,8 @@ SEES: dict[str, str] = {
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
     "state": "in the process: in the trainer's checkpoint of the step, found again when it resumes",
-    "not": "a policy ratio, since each batch is trained on once; in the process, the last step of other ranks than the "
-    "first and, of the orchestrator's, anything, as it logs in a process of its own; what comes before a sample whose "
+    "not": "a policy ratio, since each batch is trained on once; in the process, anything of the orchestrator's, as it "
+    "logs in a process of its own; what comes before a sample whose "
     "prompt was rewritten: up to its first gap it counts as text_only; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""

@@ -42,7 +42,7 @@ SEES: dict[str, str] = {
     "parts, groups, texts, lengths and statuses of the samples",
     "state": "the trainer's, in Megatron's checkpoints: --save and --load",
     "not": "the policy and reference ratios, which no option of slime hands over: of these the rules see "
-    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; the last step of other ranks than the one that logs; with "
+    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; with "
     "context parallelism statistics of whole sequences are of each rank's part of them; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""

@@ -68,8 +68,8 @@ class Ranks(Protocol):
         """What has failed since the last time of asking."""
         ...
 
-    def close(self) -> None:
-        """Send what is still to be sent."""
+    def close(self) -> Merged:
+        """Send what is still to be sent; gives what has come of the others since the last `merge`."""
         ...
 
 
@@ -154,10 +154,9 @@ class AllReduce:
         found, self._errors = self._errors, []
         return [*found, *(self._parted.errors() if self._parted else ())]
 
-    def close(self) -> None:
-        """Send what is still to be sent."""
-        if self._parted is not None:
-            self._parted.close()
+    def close(self) -> Merged:
+        """Send what is still to be sent, and take the rest, where the ranks have parted."""
+        return Merged({}) if self._parted is None else self._parted.close()
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
         dimensions = {dimension for one in observed.values() for dimension in one.sketches}
@@ -256,10 +255,7 @@ class ThroughStore:
             missing: dict[Rank, int] = {}
             lost = 0
             for other in self._others:
-                due = [at for at in other.ready if at <= step]
-                for at in due:
-                    for pair, one in other.ready.pop(at).items():
-                        merged[pair] = merged[pair] + one if pair in merged else one
+                due = other.due(step, merged)
                 if due and other.seconds is not None:
                     taken[other.label] = other.seconds
                 lost, other.lost = lost + other.lost, 0
@@ -291,9 +287,18 @@ class ThroughStore:
         failed, self._failed = self._failed, []
         return [*failed, *self._thread.errors()]
 
-    def close(self) -> None:
-        """Send what is still to be sent."""
+    def close(self) -> Merged:
+        """Send what is still to be sent; on rank 0 take once more what is there, whatever step it is of."""
+        if self.leads:
+            self._thread.put(self._take)
         self._thread.close(5.0)
+        merged, missing, lost = dict[Pair, Observation](), dict[Rank, int](), 0
+        with self._lock:
+            for other in self._others:
+                if not other.due(None, merged) and other.silent:
+                    missing[other.label] = other.silent
+                lost, other.lost = lost + other.lost, 0
+        return Merged(merged, {}, missing, lost)
 
     def _send(
         self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
@@ -377,6 +382,14 @@ class _Other:
     @property
     def label(self) -> Rank:
         return Rank(self.rank, self.host)
+
+    def due(self, step: int | None, merged: dict[Pair, Observation]) -> bool:
+        """Add what is of `step` or earlier, or all, to `merged`; gives whether there was any."""
+        due = [at for at in self.ready if step is None or at <= step]
+        for at in due:
+            for pair, one in self.ready.pop(at).items():
+                merged[pair] = merged[pair] + one if pair in merged else one
+        return bool(due)
 
 
 def _known(names: Names, agreed: Names) -> bool:
