@@ -23,7 +23,7 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
-from tracker_diag.tensors.ranks import ThroughStore
+from tracker_diag.tensors.store import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach"]
 

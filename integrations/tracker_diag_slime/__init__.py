@@ -27,7 +27,7 @@ from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import in_force
 from tracker_diag.samples.columns import Columns
-from tracker_diag.tensors.ranks import ThroughStore
+from tracker_diag.tensors.store import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 

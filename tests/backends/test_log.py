@@ -84,7 +84,7 @@ def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsy
         names = Names()
 
         def merge(self, step, observed, names, seconds=None):
-            from tracker_diag.tensors.ranks import Merged
+            from tracker_diag.tensors.meeting import Merged
 
             return Merged(dict(observed))
 

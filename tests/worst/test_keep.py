@@ -13,7 +13,7 @@ import torch
 from tracker_diag import Monitor
 from tracker_diag.records import Table
 from tracker_diag.report.tokens import WORST
-from tracker_diag.tensors.ranks import Merged
+from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.slices import Names
 from tracker_diag.testing import CapturingBackend, example_batch
 from tracker_diag.worst import keep
