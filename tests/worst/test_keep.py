@@ -265,11 +265,14 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
             self.names = names
             return Merged({pair: one + one for pair, one in observed.items()})
 
+        def said(self):
+            return ()
+
         def errors(self):
             return ()
 
         def close(self):
-            pass
+            return Merged({})
 
     (alone, _), (both, monitor) = (run((batch(s) for s in range(110)), ranks=ranks) for ranks in (None, Twice()))
     mine, ours = ([one for one in of.summary.worst if one.moment == "worst"] for of in (alone, both))

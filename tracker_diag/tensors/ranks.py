@@ -11,6 +11,7 @@ Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others with
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +50,14 @@ class Ranks(Protocol):
         self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
     ) -> Merged:
         """The step of all ranks, from what this one `observed` with rows of its own `names`."""
+        ...
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Hand `message`, JSON values, to the rank that leads; nobody waits, and each rank says what it likes."""
+        ...
+
+    def said(self) -> Sequence[Mapping[str, Any]]:
+        """On the rank that leads, what others have said and has come since the last time of asking."""
         ...
 
     def errors(self) -> Sequence[Exception]:
@@ -93,6 +102,8 @@ class AllReduce:
         AllReduce._made += 1
         self._name = f"all_reduce/{AllReduce._made}"
         self._hosts: list[str] = [""] * self._world
+        self._said = ThroughStore(default_store(f"{self._name}/said"), self._rank, self._world)
+        """For what ranks say, which asks for no collective, as they may say it at different steps."""
         if not all_there(default_store(self._name), self._rank, self._world, WAIT):
             self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {WAIT}"))
             return
@@ -129,6 +140,14 @@ class AllReduce:
         agreed: Mapping[str, Any] = everyones[0][1]
         return agreed
 
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Hand `message` to rank 0, through the store."""
+        self._said.say(message)
+
+    def said(self) -> Sequence[Mapping[str, Any]]:
+        """What has come of that, on rank 0."""
+        return self._said.said()
+
     def _part(self, step: int, error: Exception) -> ThroughStore:
         self._parted = ThroughStore(default_store(f"{self._name}/parted"), self._rank, self._world)
         self._parted.names = self.names  # what has come so far goes by their rows
@@ -139,11 +158,13 @@ class AllReduce:
     def errors(self) -> Sequence[Exception]:
         """That the ranks have parted, once, and what has failed since."""
         found, self._errors = self._errors, []
-        return [*found, *(self._parted.errors() if self._parted else ())]
+        return [*found, *self._said.errors(), *(self._parted.errors() if self._parted else ())]
 
     def close(self) -> Merged:
         """Send what is still to be sent, and take the rest, where the ranks have parted."""
-        return Merged({}) if self._parted is None else self._parted.close()
+        lost = self._said.close().lost
+        merged = Merged({}) if self._parted is None else self._parted.close()
+        return replace(merged, lost=merged.lost + lost)
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
         dimensions = {dimension for one in observed.values() for dimension in one.sketches}

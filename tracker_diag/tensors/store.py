@@ -4,6 +4,7 @@ import json
 import socket
 import uuid
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -97,6 +98,22 @@ class ThroughStore:
             return None
         return message
 
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Leave `message` for rank 0, in order with the steps that this rank sends. Rank 0 has nobody to say it to."""
+        if self._rank:
+            self._thread.put(lambda: self._leave({"said": message}), droppable=True)
+
+    def said(self) -> Sequence[Mapping[str, Any]]:
+        """On rank 0, what has come; what else is there is taken meanwhile."""
+        found: list[Mapping[str, Any]] = []
+        with self._lock:
+            for other in self._others:
+                found += other.said
+                other.said.clear()
+        if self._others:
+            self._thread.put(self._take, droppable=True)
+        return found
+
     def errors(self) -> Sequence[Exception]:
         """What could not be sent or read."""
         failed, self._failed = self._failed, []
@@ -119,8 +136,10 @@ class ThroughStore:
         self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
     ) -> None:
         state = {pair: one.state_dict() for pair, one in observed.items()}
-        message = {"slot": self._sent, "step": step, "seconds": seconds, "names": rows, "observed": state}
-        sent = zlib.compress(json.dumps(message | {"id": self._id}).encode(), 1)
+        self._leave({"step": step, "seconds": seconds, "names": rows, "observed": state})
+
+    def _leave(self, message: Mapping[str, Any]) -> None:
+        sent = zlib.compress(json.dumps({**message, "slot": self._sent, "id": self._id}).encode(), 1)
         self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
         self._sent += 1
         self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
@@ -141,10 +160,14 @@ class ThroughStore:
         for slot in range(first, sent):
             raw = self._get(f"{other.rank}/{slot % LATE_STEPS}")
             message = json.loads(zlib.decompress(raw)) if raw is not None else {}
-            if (message.get("id"), message.get("slot")) == (process, slot):
-                self._add(other, message)
-            else:  # overwritten meanwhile
+            if (message.get("id"), message.get("slot")) != (process, slot):  # overwritten meanwhile
                 lost += 1
+            elif "said" in message:  # which may be long
+                with self._lock:
+                    other.said.append(message["said"])
+                self._store.delete_key(f"tracker_diag/{other.rank}/{slot % LATE_STEPS}")
+            else:
+                self._add(other, message)
         with self._lock:
             other.lost += lost
 
@@ -193,6 +216,8 @@ class _Other:
     seconds: float | None = None
     ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
     """What has come and is not merged yet, by step."""
+    said: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=LATE_STEPS))
+    """What it has said, and nobody has asked for yet."""
 
     @property
     def label(self) -> Rank:
