@@ -18,7 +18,16 @@ from dataclasses import asdict
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, clip_range, dotted, monitor_knowing, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    dotted,
+    monitor_knowing,
+    unless_changed,
+    watch_once,
+    watching,
+)
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
@@ -75,18 +84,16 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         The monitor of this process; on other ranks than 0 it writes nowhere.
     """
     require("areal", "areal")
-    share, rank = None, _rank()
+    if (there := watching(trainer, monitor)) is not None:
+        return there
+    rank, own = _rank(), monitor is not None
+    ranks = None if own else _ranks(trainer)
+    share = Share(ranks) if ranks and rank else None
+    if rank and not own and share is None:  # another rank hands over the same sequences
+        return Monitor(catalog=False)
     if monitor is None:
-        ranks = _ranks(trainer)
-        if rank:
-            if ranks is None:  # another rank hands over the same sequences
-                return Monitor(catalog=False)
-            share = Share(ranks)
-            monitor = share.monitor
-        else:
-            monitor = monitor_knowing(lambda: _monitor(trainer.config, ranks), "AReaL", TESTED)
-            theirs = getattr(getattr(trainer, "stats_logger", None), "summary_writer", None)
-            add_active(monitor, theirs, sees=SEES)
+        monitor = share.monitor if share else _default(trainer, ranks)
+    watch_once(trainer, monitor)
     watched, saved = monitor, Saved(monitor, "areal", rank)
 
     def on_commit(given: Mapping[str, Any]) -> None:
@@ -119,6 +126,13 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     if share is None:
         with hooks.part(UNSAVED) as on:
             _save_beside(trainer, monitor, saved, on)
+    return monitor
+
+
+def _default(trainer: Any, ranks: ThroughStore | None) -> Monitor:
+    monitor = monitor_knowing(lambda: _monitor(trainer.config, ranks), "AReaL", TESTED)
+    theirs = getattr(getattr(trainer, "stats_logger", None), "summary_writer", None)
+    add_active(monitor, theirs, sees=SEES)
     return monitor
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active
+from tracker_diag.attach.kit import Hooks, add_active, watch_once, watching
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
@@ -69,6 +69,8 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
     """
     theirs: Any = require("prime_rl.monitors", "prime-rl", "prime_rl.utils.monitor")
     first, own = _rank() == 0, _trainer.share()
+    if _process and (there := watching(_process[0], monitor if first else None)) is not None:
+        return there
     ranks = together(*own) if own else None
     share = Share(ranks) if ranks and not first else None
     if share:
@@ -78,6 +80,7 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
         if first:
             add_active(monitor, sees=SEES)
     watch, hooks = _Watch(monitor, share), Hooks("prime-rl", TESTED)
+    watch_once(watch, monitor)
     with hooks.part("nothing of it is watched") as parts:
         on = first or share is not None
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15

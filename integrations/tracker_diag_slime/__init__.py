@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, plain, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    monitor_knowing,
+    plain,
+    unless_changed,
+    watch_once,
+    watching,
+)
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
@@ -78,8 +87,12 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor: one with settings, rules or backends of your own.
     """
     require("slime", "slime")
+    if _trainer and (there := watching(_trainer[0], monitor)) is not None:
+        return there
     monitor, _trainer[:] = monitor or _monitor(args, rollout=False), [None]
+    watch_once(monitor, monitor)
     hooks, saved = Hooks("slime", TESTED), Saved(monitor, "slime")
+    monitor.at_close(hooks.close)
     waiting: dict[str, Any] = {}
 
     def on_log(_: Any, given: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from areal.utils.recover import RecoverHandler
 from areal.utils.stats_logger import StatsLogger
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the group "fake"
 
-from tracker_diag import Monitor
+from tracker_diag import DiagError, Monitor
 from tracker_diag.testing import CapturingBackend
 
 ROWS, PROMPT, RESPONSE = 32, 4, 24
@@ -204,6 +204,22 @@ def test_what_is_committed_goes_to_the_monitor_with_its_global_step(watched):
     watched.trainer.stats_logger.commit(0, 7, 7, data)
     watched.monitor.close()
     assert watched.captured.own == {7: {"ppo_actor/task_reward/avg": 0.5, "rollout/reward": 0.25}}
+
+
+def test_attached_twice_each_step_is_heard_once(watched, rng):
+    trainer = watched.trainer
+    assert tracker_diag_areal.attach(trainer) is watched.monitor
+    assert tracker_diag_areal.attach(trainer, monitor=watched.monitor) is watched.monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        tracker_diag_areal.attach(trainer, monitor=Monitor())
+    batch = made(rng)
+    sampled = int(batch["loss_mask"].sum())
+    trainer.stats_logger.commit(0, 0, 0, one_step(an_actor(), batch))
+    assert watched.counts("mismatch")["all"] == sampled
+    assert list(watched.captured.own) == [0]
+    anew = tracker_diag_areal.attach(trainer)  # the one before is closed
+    assert anew is not watched.monitor
+    trainer.stats_logger.close()
 
 
 def test_the_default_monitor_knows_the_settings():
