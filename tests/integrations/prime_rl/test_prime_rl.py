@@ -449,7 +449,7 @@ def test_attached_twice_each_step_is_heard_once(prime_rl, rng):
 
 def test_attached_twice_to_a_release_each_step_is_heard_once(released, rng):
     monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
-    assert integration.attach(monitor=monitor) is monitor
+    assert integration.attach() is monitor
     train_released(released, rng, 2)
     assert monitor.summary().steps == 2
     assert counts(monitor)["post_tool"] == 2 * 4 * 14
