@@ -47,6 +47,8 @@ class ThroughStore:
         """Keys of what this rank has said, the last ones."""
         self._host = host or socket.gethostname()
         self._id, self._sent = uuid.uuid4().hex[:8], 0
+        self._looks = False
+        """Whether it was looked for what has come, by `merge`, since `said` was asked."""
         self._thread = Writer(f"tracker_diag-rank-{rank}", UNSENT_STEPS)
         self._lock = Lock()
         self._others = [_Other(other) for other in range(1, world_size)] if rank == 0 else []
@@ -78,7 +80,8 @@ class ThroughStore:
                 other.silent = 0 if due or 0 < len(other.ready) < LATE_STEPS else other.silent + 1
                 if other.silent:
                     missing[other.label] = other.silent
-        self._thread.put(self._take, droppable=True)
+        self._look()
+        self._looks = True
         return Merged(merged, taken, missing, lost)
 
     def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -110,8 +113,9 @@ class ThroughStore:
             for other in self._others:
                 found += other.said
                 other.said.clear()
-        if self._others:
-            self._thread.put(self._take, droppable=True)
+        if self._others and not self._looks:
+            self._look()
+        self._looks = False
         return found
 
     def errors(self) -> Sequence[Exception]:
@@ -143,6 +147,9 @@ class ThroughStore:
         self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
         self._sent += 1
         self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
+
+    def _look(self) -> None:
+        self._thread.put(self._take, droppable=True)
 
     def _take(self) -> None:
         for other in self._others:
