@@ -33,7 +33,8 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.replay import replay
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.tensors.batch import TokenBatch
-from tracker_diag.tensors.ranks import AllReduce, ThroughStore
+from tracker_diag.tensors.ranks import AllReduce
+from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.traces.report import read_traces
 
 __all__ = [

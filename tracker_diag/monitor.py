@@ -116,7 +116,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._keys = key_map(())
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks, clip)
-        self._samples = SampleIntake(self._state, essential_tools, texts=texts)
+        self._samples = SampleIntake(self._state, ranks, essential_tools, texts=texts)
         self._worst = WorstSequences(self._state, decode, live=source == "live")
         self._history, self._progress, self.silence = History(), Progress(), Silence()
         self.events = self._history.events
@@ -269,6 +269,8 @@ class Monitor(AbstractContextManager["Monitor"]):
             with self.guard("internal_errors"):
                 if self._intake.asked or self.observed or self._samples:  # but no `log` came any more
                     self.log({})
+                if self._intake.close() | self._samples.gather():  # what other ranks have sent since
+                    self._take({}, self.step or 0)
                 self._record_baselines(self._progress.last or 0)
                 self._worst.close()
             self._summary = self._result()
@@ -277,7 +279,6 @@ class Monitor(AbstractContextManager["Monitor"]):
             tables += [self.slices_table(), *self._samples.tables(last=True), *self._worst.tables()]
             tables += self.guards.close()
         self._out.close(self._summary, tables)
-        self._intake.close()
         with self.guard("internal_errors"):
             self._at_close.close()
         atexit.unregister(self.close)
@@ -361,6 +362,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Evaluate what has come, as a part of step `at`."""
         with self.guard("internal_errors"):
             gathered = self._intake.gather(at)
+            self._samples.gather()
             if self._open is None or at != self._open.step:
                 self._progress.begin(at, with_tensors=bool(gathered))
                 self._record_baselines(at)

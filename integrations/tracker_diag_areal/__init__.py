@@ -5,7 +5,9 @@
         trainer.train(workflow=...)
 
 Log-probabilities are looked at where the loss is computed, before M2PO and rejection sampling take tokens out, and
-sliced by the policy version that sampled each token.
+sliced by the policy version that sampled each token. Rank 0 writes and tells people; the other data-parallel ranks hand
+over what their shares of the batch come to, a step later. Of ranks that have the same sequences, as with tensor or
+context parallelism, the first one is looked at.
 """
 
 import logging
@@ -16,10 +18,21 @@ from dataclasses import asdict
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, clip_range, dotted, monitor_knowing
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    dotted,
+    monitor_knowing,
+    unless_changed,
+    watch_once,
+    watching,
+)
 from tracker_diag.attach.saved import UNSAVED, Saved
+from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
+from tracker_diag.tensors.store import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach"]
 
@@ -35,8 +48,8 @@ SEES: dict[str, str] = {
     "advantage": "the sign of each token's advantage",
     "metrics": "all that StatsLogger.commit is given, with its global step",
     "state": "beside the recover checkpoint, found again when the trainer recovers",
-    "not": "tokens of other ranks than the first, unless the monitor is one with ranks; any ratio in single-controller "
-    "mode, where the loss is computed in other processes; with prox_logp_method=loglinear the policy and mismatch "
+    "not": "any ratio in single-controller mode, where the loss is computed in other processes, and with pipeline "
+    "parallelism, where ranks compute it that log nothing; with prox_logp_method=loglinear the policy and mismatch "
     "pairs, whose proximal policy is then an interpolation; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
@@ -45,6 +58,13 @@ SINGLE_CONTROLLER = (
     "in single-controller mode the loss is computed in other processes: no signal. Tails, ESS and KL by slice will not "
     "be seen, only what the trainer logs. To see them, launch with one trainer process a rank (SPMD)."
 )
+
+PIPELINE = (
+    "with pipeline parallelism the loss is computed by ranks that log nothing: no signal. Tails, ESS and KL by slice "
+    "will not be seen, only what the trainer logs. To see them, leave the actor in one stage (p1 of its backend)."
+)
+
+OTHERS = "tokens of other ranks than the first are not seen"
 
 _log = logging.getLogger("tracker_diag")
 
@@ -57,18 +77,29 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         trainer: a `PPOTrainer`, or anything with its `config` and `stats_logger`.
-        monitor: one with settings, rules, ranks or backends of your own. By default one that knows the trainer's
-            settings, its algorithm and its clip range.
+        monitor: one with settings, rules, ranks or backends of your own, for this process. By default rank 0 has one
+            that knows the trainer's settings, its algorithm and its clip range, and that sees the tokens of all ranks.
+
+    Returns:
+        The monitor of this process; on other ranks than 0 it writes nowhere.
     """
     require("areal", "areal")
+    if (there := watching(trainer, monitor)) is not None:
+        return there
+    rank, own = _rank(), monitor is not None
+    ranks = None if own else _ranks(trainer)
+    share = Share(ranks) if ranks and rank else None
+    if rank and not own and share is None:  # another rank hands over the same sequences
+        return Monitor(catalog=False)
     if monitor is None:
-        monitor = monitor_knowing(lambda: _monitor(trainer.config), "AReaL", TESTED)
-        # Ranks other than the first commit nothing, and need no folder.
-        theirs = getattr(getattr(trainer, "stats_logger", None), "summary_writer", None)
-        add_active(monitor, theirs, sees=SEES, wait=_rank() != 0)
-    watched, saved = monitor, Saved(monitor, "areal", _rank())
+        monitor = share.monitor if share else _default(trainer, ranks)
+    watch_once(trainer, monitor)
+    watched, saved = monitor, Saved(monitor, "areal", rank)
 
     def on_commit(given: Mapping[str, Any]) -> None:
+        if share:
+            share.stepped(given["global_step"])
+            return
         rows = [given["data"]] if isinstance(given["data"], Mapping) else given["data"]
         metrics = {key: value for row in rows for key, value in row.items() if not key.endswith("__count")}
         watched.log(metrics, given["global_step"])
@@ -86,15 +117,40 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         on.callback(before(trainer.stats_logger, "commit", ("global_step", "data"), on_commit, monitor))
         on.callback(before(trainer.stats_logger, "close", (), on_close, monitor))
     with hooks.part("ratios of tokens are not seen") as on:
-        if require("areal.utils.environ", "areal").is_single_controller():
+        if _single_controller():
             _log.warning(SINGLE_CONTROLLER)
         else:
             actor = require("areal.trainer.ppo.actor", "areal")
             parameters = ("logprobs", "input_data", "current_version", "use_decoupled_loss")
             on.callback(after(actor, "grpo_loss_fn", parameters, on_loss, monitor))
-    with hooks.part(UNSAVED) as on:
-        _save_beside(trainer, monitor, saved, on)
+    if share is None:
+        with hooks.part(UNSAVED) as on:
+            _save_beside(trainer, monitor, saved, on)
     return monitor
+
+
+def _default(trainer: Any, ranks: ThroughStore | None) -> Monitor:
+    monitor = monitor_knowing(lambda: _monitor(trainer.config, ranks), "AReaL", TESTED)
+    theirs = getattr(getattr(trainer, "stats_logger", None), "summary_writer", None)
+    add_active(monitor, theirs, sees=SEES)
+    return monitor
+
+
+def _ranks(trainer: Any) -> ThroughStore | None:
+    """How this rank comes together with the others; None where it has no share of its own, or is alone."""
+    with unless_changed("AReaL", TESTED, OTHERS):
+        actor = trainer.actor
+        if _single_controller() or not actor.is_data_parallel_head():
+            return None
+        if trainer.actor_alloc.parallel.pp_size > 1:
+            _log.warning(PIPELINE)
+        else:
+            return together(actor.data_parallel_rank, actor.data_parallel_world_size)
+    return None
+
+
+def _single_controller() -> bool:
+    return bool(require("areal.utils.environ", "areal").is_single_controller())
 
 
 def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, on: ExitStack) -> None:
@@ -145,10 +201,10 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _monitor(given: Any) -> Monitor:
+def _monitor(given: Any, ranks: ThroughStore | None) -> Monitor:
     settings = asdict(given)
     settings.pop("stats_logger", None)  # it has the tracker's key
     config = dotted(settings)
     clip = clip_range(config.get("actor.eps_clip"), config.get("actor.eps_clip_higher"))
     gspo = config.get("actor.importance_sampling_level") == "sequence"
-    return Monitor(config=config, algorithm="gspo" if gspo else "grpo", clip=clip)
+    return Monitor(config=config, algorithm="gspo" if gspo else "grpo", clip=clip, ranks=ranks)

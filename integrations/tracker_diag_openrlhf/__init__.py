@@ -28,6 +28,8 @@ from tracker_diag.attach.kit import (
     observe_before_update,
     of_sequences,
     unless_changed,
+    watch_once,
+    watching,
 )
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
@@ -87,9 +89,12 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             arguments, its algorithm and its clip range.
     """
     require("openrlhf", "openrlhf")
+    if (there := watching(trainer, monitor)) is not None:
+        return there
     if monitor is None:
         monitor = monitor_knowing(lambda: _monitor(trainer.args), "OpenRLHF", TESTED)
         add_active(monitor, getattr(trainer, "tensorboard_logger", None), sees=SEES)
+    watch_once(trainer, monitor)
     hooks, saved = Hooks("OpenRLHF", TESTED), Saved(monitor, "openrlhf")
     with hooks.part("nothing that it logs is heard") as on:
         _hear(trainer, monitor, on)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active
+from tracker_diag.attach.kit import Hooks, add_active, watch_once, watching
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
@@ -45,8 +45,8 @@ SEES: dict[str, str] = {
     "env": "from the exports: the environment's name",
     "metrics": "in the process: all that the trainer logs, with its step",
     "state": "in the process: in the trainer's checkpoint of the step, found again when it resumes",
-    "not": "a policy ratio, since each batch is trained on once; in the process, the last step of other ranks than the "
-    "first and, of the orchestrator's, anything, as it logs in a process of its own; what comes before a sample whose "
+    "not": "a policy ratio, since each batch is trained on once; in the process, anything of the orchestrator's, as it "
+    "logs in a process of its own; what comes before a sample whose "
     "prompt was rewritten: up to its first gap it counts as text_only; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
@@ -69,6 +69,8 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
     """
     theirs: Any = require("prime_rl.monitors", "prime-rl", "prime_rl.utils.monitor")
     first, own = _rank() == 0, _trainer.share()
+    if _process and (there := watching(_process[0], monitor if first else None)) is not None:
+        return there
     ranks = together(*own) if own else None
     share = Share(ranks) if ranks and not first else None
     if share:
@@ -78,6 +80,7 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
         if first:
             add_active(monitor, sees=SEES)
     watch, hooks = _Watch(monitor, share), Hooks("prime-rl", TESTED)
+    watch_once(watch, monitor)
     with hooks.part("nothing of it is watched") as parts:
         on = first or share is not None
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15

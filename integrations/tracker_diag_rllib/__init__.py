@@ -46,9 +46,11 @@ def attach(algorithm: Any, *, monitor: Monitor | None = None, writer: Any = None
     from tracker_diag_rllib.callback import DiagnosticsCallback
 
     callback = DiagnosticsCallback()
-    present = algorithm.callbacks
-    algorithm.callbacks = [*(present if isinstance(present, list) else [present]), callback]
-    return callback.begin(algorithm, monitor, writer)
+    watching = callback.begin(algorithm, monitor, writer)
+    if callback.monitor is not None:  # else another one watches already
+        present = algorithm.callbacks
+        algorithm.callbacks = [*(present if isinstance(present, list) else [present]), callback]
+    return watching
 
 
 __getattr__ = on_demand("tracker_diag_rllib.callback", "DiagnosticsCallback", "ray.rllib", "rllib")

@@ -9,7 +9,7 @@ from typing import Any
 from ray.rllib.callbacks.callbacks import RLlibCallback  # pyright: ignore[reportMissingImports]  # Ray pins too much to be in every environment
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, resume
+from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, resume, watch_once, watching
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.hooks import after, before
 from tracker_diag_rllib import SEES, TESTED
@@ -37,6 +37,8 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
 
     def begin(self, algorithm: Any, monitor: Monitor | None, writer: Any = None) -> Monitor:
         """Look on from now on; gives the monitor, a new one if none is given."""
+        if (there := watching(algorithm, monitor)) is not None:  # by another callback
+            return there
         config = getattr(algorithm, "config", None)
         if monitor is None:
             clip = clip_range(getattr(config, "clip_param", None))
@@ -44,6 +46,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             make = partial(Monitor, algorithm="ppo", clip=clip)
             monitor = monitor_knowing(lambda: make(config=settings(config)), "Ray", TESTED)
             add_active(monitor, *([writer] if writer is not None else []), sees=SEES)
+        watch_once(algorithm, monitor)
         self.monitor, hooks = monitor, Hooks("Ray", TESTED)
         with hooks.part("the diagnostics are closed when the process ends") as on:
             on.callback(before(algorithm, "cleanup", [], self._ending, monitor))

@@ -76,10 +76,17 @@ class DiagnosticsCallback(BaseCallback):
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
         self._begun_at, self._ended = 0, False
+        self._underway: dict[str, Any] | None = None
+        """The variables of the `learn` that is watched: of a callback that stands twice in a list SB3 makes each call
+        twice, of which the second is left out."""
+        self._stepped = 0
         self._episodes: deque[dict[str, Any]] = deque(maxlen=MOST_EPISODES)
         """Those that have ended since the last dump."""
 
     def _on_training_start(self) -> None:
+        if self._underway is self.locals:
+            return
+        self._underway, self._stepped = self.locals, self.num_timesteps
         self._let_go()  # a training that was interrupted may have left something
         model = self.model
         monitor = self.monitor = self._given or self._made(model)
@@ -146,7 +153,8 @@ class DiagnosticsCallback(BaseCallback):
         self._observe()
 
     def _on_step(self) -> bool:
-        if self.monitor is not None:
+        if self.monitor is not None and self.num_timesteps != self._stepped:
+            self._stepped = self.num_timesteps
             with self.monitor.guard("integration_errors"):
                 self._ended |= bool(np.any(self.locals.get("dones", False)))
                 for place, info in enumerate(self.locals.get("infos", ())):
@@ -178,6 +186,9 @@ class DiagnosticsCallback(BaseCallback):
             _log.warning("%s", told)
 
     def _on_training_end(self) -> None:
+        if self._underway is None:
+            return
+        self._underway = None
         self._observe()
         if self.monitor is not None:
             self._give_samples()

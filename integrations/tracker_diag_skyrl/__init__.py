@@ -30,6 +30,8 @@ from tracker_diag.attach.kit import (
     observe_before_update,
     of_sequences,
     on_demand,
+    watch_once,
+    watching,
 )
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
@@ -92,7 +94,10 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
             settings, its algorithm and its clip range.
     """
     require("skyrl", "skyrl")
+    if (there := watching(trainer, monitor)) is not None:
+        return there
     monitor = monitor or monitor_of(trainer)
+    watch_once(trainer, monitor)
     if hasattr(trainer, "async_train_dataloader"):  # fully asynchronous
         _watch(trainer, monitor)
     else:

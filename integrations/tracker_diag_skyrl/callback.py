@@ -1,15 +1,18 @@
 """The callback for SkyRL's synchronous trainer."""
 
+import logging
 from typing import Any
 
 # Untyped where SkyRL is not installed.
 from skyrl.train.utils.callbacks import TrainingCallback  # pyright: ignore[reportMissingImports]
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks
+from tracker_diag.attach.kit import Hooks, watch_once, watching
 from tracker_diag.attach.saved import Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag_skyrl import LOST, TESTED, Batches, monitor_of, save_beside, workers_of
+
+_log = logging.getLogger("tracker_diag")
 
 
 class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBaseClass]
@@ -39,7 +42,14 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
             save_beside(trainer, self.monitor, self._saved, self._hooks)
 
     def on_train_start(self, trainer: Any, callback_input: Any, control: Any) -> None:
+        there = watching(trainer, None)
+        if there is not None and there is not self.monitor:
+            self.monitor = None
+            _log.warning("this trainer is watched already: of two diagnostics the first one goes on alone")
+            return
         self.look_at(trainer)
+        if there is None and self.monitor is not None:
+            watch_once(trainer, self.monitor)
 
     def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
         if self.monitor and self._batches:

@@ -20,14 +20,23 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tracker_diag import Monitor
-from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, plain, unless_changed
+from tracker_diag.attach.kit import (
+    Hooks,
+    add_active,
+    clip_range,
+    monitor_knowing,
+    plain,
+    unless_changed,
+    watch_once,
+    watching,
+)
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 from tracker_diag.rules.loader import in_force
 from tracker_diag.samples.columns import Columns
-from tracker_diag.tensors.ranks import ThroughStore
+from tracker_diag.tensors.store import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
@@ -42,7 +51,7 @@ SEES: dict[str, str] = {
     "parts, groups, texts, lengths and statuses of the samples",
     "state": "the trainer's, in Megatron's checkpoints: --save and --load",
     "not": "the policy and reference ratios, which no option of slime hands over: of these the rules see "
-    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; the last step of other ranks than the one that logs; with "
+    "train/ppo_kl, train/pg_clipfrac and train/kl_loss; with "
     "context parallelism statistics of whole sequences are of each rank's part of them; which tool answered",
 }
 """What is seen of a run, and under `not` what is not."""
@@ -78,8 +87,12 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
         monitor: one with settings, rules or backends of your own.
     """
     require("slime", "slime")
+    if _trainer and (there := watching(_trainer[0], monitor)) is not None:
+        return there
     monitor, _trainer[:] = monitor or _monitor(args, rollout=False), [None]
+    watch_once(monitor, monitor)
     hooks, saved = Hooks("slime", TESTED), Saved(monitor, "slime")
+    monitor.at_close(hooks.close)
     waiting: dict[str, Any] = {}
 
     def on_log(_: Any, given: Mapping[str, Any]) -> None:

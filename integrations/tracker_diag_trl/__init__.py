@@ -34,8 +34,8 @@ SEES = {
     "prompt": "GRPO: told apart by their token ids",
     "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
     "samples": "GRPO and RLOO: rewards by function, advantage, length and text of each completion, and the tool calls "
-    "that were answered, by tool; with attach(correct=...) whether it is right. Of several processes each has its own "
-    "share alone, and what TRL itself logs is of all",
+    "that were answered, by tool; with attach(correct=...) whether it is right. Of several processes the first counts "
+    "those of all, those of the others a log later; texts stay on their process",
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
     "AsyncGRPO; in GRPO with the liger loss of older releases, or as Unsloth has it; which of several tools answered; "

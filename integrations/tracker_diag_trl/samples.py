@@ -11,7 +11,7 @@ FAILED = "{'error': "
 
 
 class CompletionSamples:
-    """Rewards, texts and tool calls of each generation; of this process's share, where there are several.
+    """Rewards, texts and tool calls of each generation, of this process's share; the monitor brings several together.
 
     Args:
         correct: name of the reward function that says whether the answer is right.

@@ -28,6 +28,8 @@ from tracker_diag.attach.kit import (
     observe_before_update,
     of_sequences,
     unless_changed,
+    watch_once,
+    watching,
 )
 from tracker_diag.attach.saved import UNSAVED
 from tracker_diag.attach.workers import Workers
@@ -106,11 +108,15 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     rows. They are closed when `tracking` is finished, before the trackers' runs are.
 
     Args:
-        monitor: one with settings, rules or backends of your own. By default one that knows the run's settings,
-            its algorithm and its clip range.
+        monitor: one with settings, rules or backends of your own, in place of that which watches already, as the
+            plugin's does. By default one that knows the run's settings, its algorithm and its clip range.
         config: the run's settings, nested; for the default monitor.
     """
     require("verl", "verl")
+    if (there := watching(tracking, None)) is not None:  # installing is enough, so that there is one as a rule
+        if monitor is None or monitor is there:
+            return there
+        there.close()
     settings: dict[str, object] = {}
     with unless_changed("verl", TESTED, "the run's settings are not known"):
         settings = dotted(dict(config or {}))
@@ -118,6 +124,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         monitor = monitor_knowing(lambda: _monitor(settings), "verl", TESTED)
         theirs = getattr(tracking, "logger", {}).get("tensorboard")
         add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
+    watch_once(tracking, monitor)
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()

@@ -1,6 +1,8 @@
 import json
 import math
+import weakref
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from tracker_diag import Monitor, diagnose
 from tracker_diag.attach import kit
 from tracker_diag.backends.jsonl import unused_folder
 from tracker_diag.backends.notify import NOTIFY
-from tracker_diag.errors import MissingExtra, require
+from tracker_diag.errors import DiagError, MissingExtra, require
 from tracker_diag.hooks import HookError, after, before
 
 FIRING = 2
@@ -272,6 +274,26 @@ def test_another_error_goes_through_with_the_hooks_off(monitor, caplog):
 def test_a_frameworks_name_is_found_in_upper_and_lower_case(caplog):
     kit.tell_changed("PyDantic", "1", HookError("gone"))
     assert f"Installed: {version('pydantic')}. Tested: 1." in caplog.text
+
+
+def test_what_is_watched_is_so_until_its_monitor_is_closed_or_it_is_gone(monitor):
+    class Trainer:
+        pass
+
+    trainer, unreferenced = Trainer(), SimpleNamespace()
+    for one in (trainer, unreferenced):
+        assert kit.watching(one, monitor) is None
+        kit.watch_once(one, monitor)
+        assert kit.watching(one, None) is kit.watching(one, monitor) is monitor
+        with pytest.raises(DiagError, match="monitor: another one given"):
+            kit.watching(one, Monitor())
+    gone, at = weakref.ref(trainer), id(trainer)
+    del trainer, one
+    assert gone() is None  # nothing of ours keeps it
+    assert kit._watched[at][0]() is None
+    monitor.close()
+    assert kit.watching(unreferenced, Monitor()) is None
+    assert not {at, id(unreferenced)} & set(kit._watched)
 
 
 def test_a_batch_before_its_update_has_two_pairs_and_no_policy(rng):

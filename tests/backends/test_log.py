@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor
+from tracker_diag.tensors.meeting import Merged
 from tracker_diag.testing import CapturingBackend, example_batch
 
 
@@ -84,15 +85,16 @@ def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsy
         names = Names()
 
         def merge(self, step, observed, names, seconds=None):
-            from tracker_diag.tensors.ranks import Merged
-
             return Merged(dict(observed))
+
+        def said(self):
+            return ()
 
         def errors(self):
             return ()
 
         def close(self):
-            pass
+            return Merged({})
 
     run(make_batch, ranks=Alone()).close()
     run(make_batch, source="tokens.parquet").close()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import tracker_diag as td
 from tracker_diag import Monitor
-from tracker_diag.tensors.ranks import ThroughStore
+from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.testing import CapturingBackend
 
 desk = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("desk_training.py"))))

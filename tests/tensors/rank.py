@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from tracker_diag import Guard, Monitor, Rule
-from tracker_diag.tensors.ranks import AllReduce, ThroughStore
+from tracker_diag.tensors.ranks import AllReduce
+from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.testing import CapturingBackend
 
 STEPS, SEQUENCES, WIDTH = 12, 16, 40

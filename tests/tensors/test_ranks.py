@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from tracker_diag import Monitor, TokenBatch
 from tracker_diag.metrics.series import NAMED_ROWS, Rank
+from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.observation import Observation
-from tracker_diag.tensors.ranks import Merged, ThroughStore
 from tracker_diag.tensors.slices import Names, label
+from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.tensors.windows import PairWindow
 from tracker_diag.testing import CapturingBackend
 
@@ -189,11 +190,14 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
         def merge(self, step, observed, names, seconds=None):
             return Merged(dict(observed), {Rank(0, "a"): 1.0, Rank(1, "b"): 1.0 + step}, {Rank(1, "b"): step})
 
+        def said(self):
+            return ()
+
         def errors(self):
             return ()
 
         def close(self):
-            pass
+            return Merged({})
 
     def run(cut=None):
         found, seen = {}, CapturingBackend()
@@ -284,6 +288,53 @@ def test_rank_0_takes_what_is_there_and_asks_for_no_more():
 
 def tokens_of(step):
     return TokenBatch.of(**worker.batch(step, 0)).model_mask.sum()
+
+
+def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
+    store, seen = dist.HashStore(), CapturingBackend()
+    first, second = ThroughStore(store, 0, 3, "a"), ThroughStore(store, 1, 3, "b")
+    monitor, theirs = Monitor([seen], ranks=first), Names()
+    monitor.observe(**worker.batch(0, 0))
+    monitor.log({"reward": 0.5}, 0)
+    settle(first)
+    for step in (0, 4):  # it is ahead, too
+        second.merge(step, observed(step, 1, theirs, 0), theirs)
+    second.close()
+    begun = time.monotonic()
+    summary = monitor.close()
+    assert time.monotonic() - begun < 4  # a third rank never comes
+    assert (summary.steps, summary.last_step) == (1, 0)
+    (row,) = (row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "all"))
+    assert row["count"] == sum(
+        TokenBatch.of(**worker.batch(step, rank)).model_mask.sum() for step, rank in ((0, 0), (0, 1), (4, 1))
+    )
+    text_only = next(row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "text_only"))
+    assert seen.scalars(0)["diag/policy/text_only/count"] == text_only["count"]
+    (text_only,) = (row for row in report(monitor) if (row["pair"], row["slice"]) == ("policy", "text_only"))
+    assert seen.scalars(0)["diag/policy/text_only/count"] == text_only["count"]
+    assert set(first.names.rows["tool"]) == {"search", "python", "browser"}
+    assert monitor._intake.missing == {Rank(2, ""): 1}
+    assert not +monitor.health
+
+
+def test_a_store_that_fails_at_the_end_is_told():
+    class Broken:
+        def check(self, keys):
+            raise RuntimeError("the store is gone")
+
+    ranks = ThroughStore(dist.HashStore(), 0, 2, "a")
+    monitor = Monitor(ranks=ranks)
+    monitor.observe(**worker.batch(0, 0))
+    monitor.log({}, 0)
+    settle(ranks)
+    ranks._store = Broken()
+    monitor.close()
+    assert [str(one) for one in monitor.failures] == ["rank_errors: RuntimeError: the store is gone"]
+
+
+def report(monitor):
+    table = monitor.slices_table()
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
 def test_a_store_that_fails_costs_rank_0_nothing_of_its_own():

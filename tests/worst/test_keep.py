@@ -13,7 +13,7 @@ import torch
 from tracker_diag import Monitor
 from tracker_diag.records import Table
 from tracker_diag.report.tokens import WORST
-from tracker_diag.tensors.ranks import Merged
+from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.slices import Names
 from tracker_diag.testing import CapturingBackend, example_batch
 from tracker_diag.worst import keep
@@ -265,11 +265,14 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
             self.names = names
             return Merged({pair: one + one for pair, one in observed.items()})
 
+        def said(self):
+            return ()
+
         def errors(self):
             return ()
 
         def close(self):
-            pass
+            return Merged({})
 
     (alone, _), (both, monitor) = (run((batch(s) for s in range(110)), ranks=ranks) for ranks in (None, Twice()))
     mine, ours = ([one for one in of.summary.worst if one.moment == "worst"] for of in (alone, both))

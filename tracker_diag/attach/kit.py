@@ -1,12 +1,13 @@
 """What integrations are made of: each package under `integrations/` adds what is peculiar to its framework.
 
 Settings of a run (`dotted`, `plain`, `clip_range`), the trackers that are underway (`add_active`), the state of an
-earlier process (`resume`; `saved.py` has it beside checkpoints), a framework that may have changed (`Hooks`,
-`unless_changed`, `monitor_knowing`, `tell_changed`), a batch as a driver has it (`observe_before_update`,
-`of_sequences`), and a class that needs the framework (`on_demand`).
+earlier process (`resume`; `saved.py` has it beside checkpoints), a training that is attached to twice (`watching`,
+`watch_once`), a framework that may have changed (`Hooks`, `unless_changed`, `monitor_knowing`, `tell_changed`), a batch
+as a driver has it (`observe_before_update`, `of_sequences`), and a class that needs the framework (`on_demand`).
 """
 
 import logging
+import weakref
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
@@ -19,7 +20,7 @@ from tracker_diag.backends.base import Backend
 from tracker_diag.backends.discovery import active_backends, backend_of
 from tracker_diag.backends.jsonl import JsonlBackend, unused_folder
 from tracker_diag.backends.notify import Notifier, from_environment
-from tracker_diag.errors import require
+from tracker_diag.errors import DiagError, require
 from tracker_diag.hooks import HookError
 from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor import Monitor
@@ -193,6 +194,43 @@ def release_of(framework: str) -> str:
         return version(framework) if framework else ""
     except PackageNotFoundError:
         return "unknown"
+
+
+_watched: dict[int, tuple[Callable[[], object], Monitor]] = {}
+"""By the id of what is watched: what gives it, if it is there yet, and its monitor, until that is closed."""
+
+
+def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
+    """The monitor that watches `owner` already, as where it is attached to twice; None if there is none.
+
+    Args:
+        owner: what a framework's training is of, as its trainer.
+        monitor: that which is given for it now.
+
+    Raises:
+        DiagError: `monitor` is another one.
+    """
+    of, there = _watched.get(id(owner), (None, None))
+    if of is None or of() is not owner:
+        return None
+    if monitor is not None and monitor is not there:
+        raise DiagError("monitor: another one given, expected that which watches this training already, or none")
+    return there
+
+
+def watch_once(owner: object, monitor: Monitor) -> None:
+    """Say that `monitor` watches `owner` from now on, until it is closed; see `watching`."""
+
+    def ended() -> None:
+        if _watched.get(key, (None, None))[1] is monitor:
+            del _watched[key]
+
+    key = id(owner)
+    try:
+        _watched[key] = weakref.ref(owner), monitor
+    except TypeError:  # it takes none
+        _watched[key] = lambda: owner, monitor
+    monitor.at_close(ended)
 
 
 class Hooks(ExitStack):

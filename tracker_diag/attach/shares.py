@@ -8,8 +8,8 @@ one; a rank that has died is told as missing.
 
 from tracker_diag.monitor import Monitor
 from tracker_diag.tensors.meeting import default_store
-from tracker_diag.tensors.ranks import ThroughStore
 from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.store import ThroughStore
 
 
 def together(rank: int, world: int) -> ThroughStore | None:

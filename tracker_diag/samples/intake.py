@@ -15,6 +15,7 @@ from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.columns import Columns, free_key
 from tracker_diag.samples.samples import Samples
 from tracker_diag.samples.tables import reward_histogram, samples_table
+from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import key_part
 
 EVERY = 50
@@ -33,17 +34,18 @@ class Taken:
 
 
 class SampleIntake:
-    """Takes what `samples` is given, of this process alone: with several ranks each gives its own share.
+    """Takes what `samples` is given: with several ranks each gives its own share, and the first counts those of all.
 
     Args:
+        ranks: how those of several ranks come together; this process alone if None.
         essential: tools that the task needs, by name.
         texts: whether completions may be shown in the table.
     """
 
-    def __init__(self, health: Health, essential: Sequence[str], *, texts: bool) -> None:
+    def __init__(self, health: Health, ranks: Ranks | None, essential: Sequence[str], *, texts: bool) -> None:
         if isinstance(essential, str):
             raise BatchError("essential_tools", repr(essential), "a list of names")
-        self._health, self._texts = health, texts
+        self._health, self._ranks, self._texts = health, ranks, texts
         self.strict = True
         """Until one call has gone well, whatever is wrong with one raises."""
         self._essential = tuple(dict.fromkeys(key_part(name) for name in essential))
@@ -71,6 +73,21 @@ class SampleIntake:
         new = Samples.of(cast("Columns", given), texts=self._texts)
         self._incoming = new if self._incoming is None else self._incoming.merged(new)
         self.strict = False
+
+    def gather(self) -> bool:
+        """Hand what is there to the rank that leads; on it, add what has come of the others. Texts stay where they are.
+
+        Returns:
+            Whether there is anything.
+        """
+        if self._ranks is not None:
+            with self._health.guard("rank_errors"):
+                if self._incoming is not None and not self._ranks.leads:
+                    self._ranks.say(self._incoming.state_dict())
+                for state in self._ranks.said():
+                    theirs = Samples.of_state(state)
+                    self._incoming = theirs if self._incoming is None else self._incoming.merged(theirs)
+        return bool(self)
 
     def taken(self, step: int) -> Taken:
         """What all samples of `step` come to, if there are new ones."""

@@ -7,6 +7,7 @@ from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.tensors.batch import Tensors, TokenBatch
+from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.parts import PART, contexts, observations
 from tracker_diag.tensors.ranks import Ranks
@@ -115,14 +116,20 @@ class Intake:
         if self._ranks is not None and asked:
             with self._health.guard("rank_errors"):
                 merged = self._ranks.merge(step, on_host(observed), self._names, self._seconds)
-                observed, self.missing = merged.observed, merged.missing
-                self._health.counts["lost_rank_steps"] += merged.lost
-                self.time_ratio = merged.time_ratio
-            for error in self._ranks.errors():
-                self._health.record("rank_errors", error)
+                observed, self.time_ratio = merged.observed, merged.time_ratio
+                self._heard(merged)
+            self._tell_errors(self._ranks)
         for pair, one in observed.items():
             add_observation(self._gathered, pair, one)
         return self._gathered
+
+    def _heard(self, merged: Merged) -> None:
+        self.missing = merged.missing
+        self._health.counts["lost_rank_steps"] += merged.lost
+
+    def _tell_errors(self, ranks: Ranks) -> None:
+        for error in ranks.errors():
+            self._health.record("rank_errors", error)
 
     def taken(self) -> dict[Pair, Observation]:
         """What was gathered, in numpy arrays; waits for a device if it is on one."""
@@ -133,11 +140,17 @@ class Intake:
         """The worst sequences of the places that are looked at, since the last call."""
         return self.worst.taken(self._names)
 
-    def close(self) -> None:
-        """Send what is still to be sent to other ranks."""
-        if self._ranks:
-            with self._health.guard("rank_errors"):
-                self._ranks.close()
+    def close(self) -> bool:
+        """Send what is still to be sent to other ranks, and gather the rest of theirs; gives whether there was any."""
+        if self._ranks is None:
+            return False
+        with self._health.guard("rank_errors"):
+            merged = self._ranks.close()
+            self._heard(merged)
+            for pair, one in merged.observed.items():
+                add_observation(self._gathered, pair, one)
+        self._tell_errors(self._ranks)
+        return bool(self._gathered)
 
     def state_dict(self) -> dict[str, Any]:
         return {

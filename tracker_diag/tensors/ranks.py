@@ -9,14 +9,9 @@ Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others with
 `observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
 """
 
-import json
 import socket
-import uuid
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
-from threading import Lock
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,16 +23,9 @@ from tracker_diag.tensors.flat import counts_of, observation_of, sums_of
 from tracker_diag.tensors.meeting import Merged, all_there, default_store
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.worker import Writer
+from tracker_diag.tensors.store import WAIT, ThroughStore, adopt
 
 INT32_MAX = 2**31 - 1
-WAIT = timedelta(seconds=5)
-"""How long a rank waits for the others, at most; then it goes on by the store, for good."""
-LATE_STEPS = 64
-"""Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
-UNSENT_STEPS = 16
-"""Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
-
 STEP, SECONDS, KNOWN, HAS = range(4)
 """Columns of what each rank gathers: its step, its seconds, whether it knows all names, whether it has a dimension;
 of the last one for each dimension, and after them the sums."""
@@ -64,12 +52,20 @@ class Ranks(Protocol):
         """The step of all ranks, from what this one `observed` with rows of its own `names`."""
         ...
 
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Hand `message`, JSON values, to the rank that leads; nobody waits, and each rank says what it likes."""
+        ...
+
+    def said(self) -> Sequence[Mapping[str, Any]]:
+        """On the rank that leads, what others have said and has come since the last time of asking."""
+        ...
+
     def errors(self) -> Sequence[Exception]:
         """What has failed since the last time of asking."""
         ...
 
-    def close(self) -> None:
-        """Send what is still to be sent."""
+    def close(self) -> Merged:
+        """Send what is still to be sent; gives what has come of the others since the last `merge`."""
         ...
 
 
@@ -106,6 +102,8 @@ class AllReduce:
         AllReduce._made += 1
         self._name = f"all_reduce/{AllReduce._made}"
         self._hosts: list[str] = [""] * self._world
+        self._said = ThroughStore(default_store(f"{self._name}/said"), self._rank, self._world)
+        """For what ranks say, which asks for no collective, as they may say it at different steps."""
         if not all_there(default_store(self._name), self._rank, self._world, WAIT):
             self._part(0, TimeoutError(f"not all of {self._world} ranks have made an AllReduce within {WAIT}"))
             return
@@ -142,7 +140,15 @@ class AllReduce:
         agreed: Mapping[str, Any] = everyones[0][1]
         return agreed
 
-    def _part(self, step: int, error: Exception) -> "ThroughStore":
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Hand `message` to rank 0, through the store."""
+        self._said.say(message)
+
+    def said(self) -> Sequence[Mapping[str, Any]]:
+        """What has come of that, on rank 0."""
+        return self._said.said()
+
+    def _part(self, step: int, error: Exception) -> ThroughStore:
         self._parted = ThroughStore(default_store(f"{self._name}/parted"), self._rank, self._world)
         self._parted.names = self.names  # what has come so far goes by their rows
         what = f"the ranks part at step {step}, and go on through a store: {type(error).__name__}: {error}"
@@ -152,12 +158,13 @@ class AllReduce:
     def errors(self) -> Sequence[Exception]:
         """That the ranks have parted, once, and what has failed since."""
         found, self._errors = self._errors, []
-        return [*found, *(self._parted.errors() if self._parted else ())]
+        return [*found, *self._said.errors(), *(self._parted.errors() if self._parted else ())]
 
-    def close(self) -> None:
-        """Send what is still to be sent."""
-        if self._parted is not None:
-            self._parted.close()
+    def close(self) -> Merged:
+        """Send what is still to be sent, and take the rest, where the ranks have parted."""
+        lost = self._said.close().lost
+        merged = Merged({}) if self._parted is None else self._parted.close()
+        return replace(merged, lost=merged.lost + lost)
 
     def _merge(self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None) -> Merged:
         dimensions = {dimension for one in observed.values() for dimension in one.sketches}
@@ -207,184 +214,9 @@ class AllReduce:
         mine = {dimension: [*names.rows[dimension], *names.folded[dimension]] for dimension in names.rows}
         self._dist.all_gather_object(everyones, mine, group=self._group)
         for theirs in everyones:
-            _adopt(self.names, theirs)
-
-
-class ThroughStore:
-    """No collective: each rank leaves its part of a step in `store`, and rank 0 takes what is there.
-
-    A thread sends, and on rank 0 a thread takes and adds up, so that training waits for neither. What comes late
-    is merged into the step at which it comes. On other ranks than 0 nothing is evaluated.
-
-    Args:
-        store: a `torch.distributed.TCPStore` or `HashStore`, whose server is rank 0's.
-        rank, world_size: this process, and how many there are.
-        host: the name under which this rank is reported.
-    """
-
-    def __init__(self, store: Any, rank: int, world_size: int, host: str | None = None) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank: {rank} given, expected 0 … {world_size - 1}")
-        self.names = Names()
-        self._store, self._rank, self.leads = store, rank, rank == 0
-        self._failed: list[Exception] = []
-        self._agreed: list[str] = []
-        """Keys of what this rank has said, the last ones."""
-        self._host = host or socket.gethostname()
-        self._id, self._sent = uuid.uuid4().hex[:8], 0
-        self._thread = Writer(f"tracker_diag-rank-{rank}", UNSENT_STEPS)
-        self._lock = Lock()
-        self._others = [_Other(other) for other in range(1, world_size)] if rank == 0 else []
-        for other in self._others:  # what an earlier process of ours has taken, or has missed, is past
-            other.id, other.taken = self._count(other.rank)
-        if rank:
-            self._thread.put(lambda: self._set(f"{rank}/host", self._host.encode()))
-
-    def merge(
-        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
-    ) -> Merged:
-        """On rank 0 the step with all that has come of the others; on these nothing, since they only send."""
-        if self._rank:
-            rows: dict[Dimension, list[str]] = {dimension: list(known) for dimension, known in names.rows.items()}
-            kept = dict(observed)
-            self._thread.put(lambda: self._send(step, seconds, rows, kept), droppable=True)
-            return Merged({})
-        with self._lock:
-            _adopt(self.names, names.rows)
-            merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
-            taken = {} if seconds is None else {Rank(0, self._host): seconds}
-            missing: dict[Rank, int] = {}
-            lost = 0
-            for other in self._others:
-                due = [at for at in other.ready if at <= step]
-                for at in due:
-                    for pair, one in other.ready.pop(at).items():
-                        merged[pair] = merged[pair] + one if pair in merged else one
-                if due and other.seconds is not None:
-                    taken[other.label] = other.seconds
-                lost, other.lost = lost + other.lost, 0
-                other.silent = 0 if due or 0 < len(other.ready) < LATE_STEPS else other.silent + 1
-                if other.silent:
-                    missing[other.label] = other.silent
-        self._thread.put(self._take, droppable=True)
-        return Merged(merged, taken, missing, lost)
-
-    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What rank 0 has left at `step`; the others wait for it, 5 seconds at most. Rank 0 waits for nobody."""
-        key = f"agreed/{step}"
-        try:
-            if message is None:
-                self._store.wait([f"tracker_diag/{key}"], WAIT)
-                agreed: Mapping[str, Any] = json.loads(self._get(key) or b"null")
-                return agreed
-            self._set(key, json.dumps(message).encode())
-            self._agreed.append(key)
-            if len(self._agreed) > LATE_STEPS:
-                self._store.delete_key(f"tracker_diag/{self._agreed.pop(0)}")
-        except Exception as error:  # noqa: BLE001  # whatever a store raises
-            self._failed.append(RuntimeError(f"no decision at step {step}: {type(error).__name__}: {error}"))
-            return None
-        return message
-
-    def errors(self) -> Sequence[Exception]:
-        """What could not be sent or read."""
-        failed, self._failed = self._failed, []
-        return [*failed, *self._thread.errors()]
-
-    def close(self) -> None:
-        """Send what is still to be sent."""
-        self._thread.close(5.0)
-
-    def _send(
-        self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
-    ) -> None:
-        state = {pair: one.state_dict() for pair, one in observed.items()}
-        message = {"slot": self._sent, "step": step, "seconds": seconds, "names": rows, "observed": state}
-        sent = zlib.compress(json.dumps(message | {"id": self._id}).encode(), 1)
-        self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
-        self._sent += 1
-        self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
-
-    def _take(self) -> None:
-        for other in self._others:
-            self._take_from(other)
-
-    def _take_from(self, other: "_Other") -> None:
-        """Read and add up what `other` has left since the last time."""
-        if not other.host and (host := self._get(f"{other.rank}/host")) is not None:
-            other.host = host.decode()
-        process, sent = self._count(other.rank)
-        if process != other.id:  # it was started anew
-            other.id, other.taken = process, 0
-        first = max(other.taken, sent - LATE_STEPS)
-        lost, other.taken = first - other.taken, sent
-        for slot in range(first, sent):
-            raw = self._get(f"{other.rank}/{slot % LATE_STEPS}")
-            message = json.loads(zlib.decompress(raw)) if raw is not None else {}
-            if (message.get("id"), message.get("slot")) == (process, slot):
-                self._add(other, message)
-            else:  # overwritten meanwhile
-                lost += 1
-        with self._lock:
-            other.lost += lost
-
-    def _add(self, other: "_Other", message: Mapping[str, Any]) -> None:
-        theirs = Names()
-        _adopt(theirs, message["names"])
-        packed: dict[str, Any] = message["observed"]
-        unpacked: dict[Pair, Observation] = {
-            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
-        }
-        with self._lock:
-            _adopt(self.names, theirs.rows)
-            at = other.ready.setdefault(int(message["step"]), {})
-            for pair, one in unpacked.items():
-                moved = one.renamed(theirs, self.names)
-                at[pair] = at[pair] + moved if pair in at else moved
-            other.seconds = message["seconds"]
-            while len(other.ready) > LATE_STEPS:  # far ahead of us, or on another count of steps
-                other.ready.pop(min(other.ready))
-                other.lost += 1
-
-    def _count(self, rank: int) -> tuple[str, int]:
-        """Which process of `rank` has sent how many steps."""
-        process, _, sent = (self._get(f"{rank}/sent") or b":0").decode().partition(":")
-        return process, int(sent)
-
-    def _set(self, key: str, value: bytes) -> None:
-        self._store.set(f"tracker_diag/{key}", value)
-
-    def _get(self, key: str) -> bytes | None:
-        """The value of `key` if there is one; a store's own `get` would wait for it."""
-        full = f"tracker_diag/{key}"
-        return bytes(self._store.get(full)) if self._store.check([full]) else None
-
-
-@dataclass
-class _Other:
-    """What rank 0 knows of another rank."""
-
-    rank: int
-    host: str = ""
-    id: str = ""
-    taken: int = 0
-    silent: int = 0
-    lost: int = 0
-    seconds: float | None = None
-    ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
-    """What has come and is not merged yet, by step."""
-
-    @property
-    def label(self) -> Rank:
-        return Rank(self.rank, self.host)
+            adopt(self.names, theirs)
 
 
 def _known(names: Names, agreed: Names) -> bool:
     """Whether `agreed` has all that could still get a row there."""
     return all(len(agreed.rows[d]) == NAMED_ROWS - 1 or set(names.rows[d]) <= set(agreed.rows[d]) for d in names.rows)
-
-
-def _adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
-    for dimension, known in rows.items():
-        for name in known:
-            into.row(dimension, name)

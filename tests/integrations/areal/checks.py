@@ -1,28 +1,35 @@
 """What the integration does in AReaL's own modules; `test_areal.py` runs this in a process that can import them."""
 
 import inspect
+import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import tracker_diag_areal
 import wandb
 from areal.api import FinetuneSpec, StepInfo
+from areal.api.alloc_mode import ModelAllocation
 from areal.api.cli_args import GRPOConfig, PPOActorConfig, RecoverConfig, StatsLoggerConfig, TrackioConfig, WandBConfig
 from areal.trainer.ppo import actor as ppo
 from areal.utils import environ, stats_tracker
 from areal.utils.data import pack_tensor_dict
 from areal.utils.recover import RecoverHandler
 from areal.utils.stats_logger import StatsLogger
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the group "fake"
 
-from tracker_diag import Monitor
+from tracker_diag import DiagError, Monitor
 from tracker_diag.testing import CapturingBackend
 
 ROWS, PROMPT, RESPONSE = 32, 4, 24
 VERSION = 5
+AN_ENGINE = {"data_parallel_rank": 0, "data_parallel_world_size": 1, "is_data_parallel_head": lambda: True}
 
 
 def made(rng, post=0.02, text=0.02):
@@ -93,7 +100,8 @@ def a_trainer(curves=None, project=None, **wandb):
     recover = RecoverConfig(experiment_name="agent", trial_name="run", fileroot=here, mode="on", freq_steps=2)
     return SimpleNamespace(
         config=config, stats_logger=StatsLogger(config, spec), recover_handler=RecoverHandler(recover, spec),
-        recover_info=None,
+        recover_info=None, actor=SimpleNamespace(**AN_ENGINE),
+        actor_alloc=ModelAllocation.from_str("fsdp:d1", name="actor"),
     )  # fmt: skip
 
 
@@ -198,6 +206,22 @@ def test_what_is_committed_goes_to_the_monitor_with_its_global_step(watched):
     assert watched.captured.own == {7: {"ppo_actor/task_reward/avg": 0.5, "rollout/reward": 0.25}}
 
 
+def test_attached_twice_each_step_is_heard_once(watched, rng):
+    trainer = watched.trainer
+    assert tracker_diag_areal.attach(trainer) is watched.monitor
+    assert tracker_diag_areal.attach(trainer, monitor=watched.monitor) is watched.monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        tracker_diag_areal.attach(trainer, monitor=Monitor())
+    batch = made(rng)
+    sampled = int(batch["loss_mask"].sum())
+    trainer.stats_logger.commit(0, 0, 0, one_step(an_actor(), batch))
+    assert watched.counts("mismatch")["all"] == sampled
+    assert list(watched.captured.own) == [0]
+    anew = tracker_diag_areal.attach(trainer)  # the one before is closed
+    assert anew is not watched.monitor
+    trainer.stats_logger.close()
+
+
 def test_the_default_monitor_knows_the_settings():
     trainer = a_trainer(mode="disabled")
     monitor = tracker_diag_areal.attach(trainer)
@@ -235,7 +259,8 @@ def test_an_areal_that_has_changed_is_told_and_training_goes_on(monkeypatch, tol
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        ("trainer", "stats_logger"), ("trainer", "recover_handler"), ("trainer", "recover_info"), ("logger", "commit"),
+        ("trainer", "actor"), ("trainer", "actor_alloc"), ("trainer", "stats_logger"),
+        ("trainer", "recover_handler"), ("trainer", "recover_info"), ("logger", "commit"),
         ("logger", "close"), ("ppo", "grpo_loss_fn"), ("environ", "is_single_controller"), ("handler", "dump"),
         ("config", "actor"), (None, "areal.trainer.ppo.actor"),
     ],
@@ -244,7 +269,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(without, told, rng, 
     trainer = a_trainer(mode="disabled")
     owners = {"trainer": trainer, "logger": StatsLogger, "ppo": ppo, "environ": environ, "handler": RecoverHandler,
               "config": trainer.config, None: None}  # fmt: skip
-    given = None if owner == "config" else Monitor()
+    given = None if name.startswith("actor") else Monitor()
     monitor = without(owners[owner], name, lambda: tracker_diag_areal.attach(trainer, monitor=given))
     stats = one_step(an_actor(), made(rng))
     trainer.stats_logger.commit(0, 0, 0, stats)
@@ -298,6 +323,95 @@ def train(trainer, rng):
         stats = one_step(an_actor(), made(rng, post=0.02 if step < 30 else 0.5))
         trainer.stats_logger.commit(0, step, step, stats)
     trainer.stats_logger.close()
+
+
+@pytest.fixture
+def job():
+    """This process as one rank of a job of four, of whose others nobody knows: torch's own fake group."""
+
+    def become(trainer, rank, *, data, head=True, stages=1):
+        dist.init_process_group("fake", store=dist.HashStore(), rank=rank, world_size=4)
+        trainer.actor.data_parallel_rank, trainer.actor.data_parallel_world_size = data
+        trainer.actor.is_data_parallel_head = lambda: head
+        trainer.actor_alloc = ModelAllocation.from_str(f"megatron:d{data[1]}p{stages}", name="actor")
+
+    yield become
+    dist.destroy_process_group()
+
+
+def hooked(trainer):
+    return hasattr(ppo.grpo_loss_fn, "__wrapped__"), "commit" in vars(trainer.stats_logger)
+
+
+@pytest.mark.parametrize(("rank", "data"), [(0, (0, 2)), (1, (0, 2)), (2, (1, 2)), (3, (1, 2))])
+def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatch, job, rank, data):
+    monkeypatch.setenv("RANK", str(rank))
+    trainer = a_trainer(mode="disabled")
+    job(trainer, rank, data=data, head=rank % 2 == 0)
+    monitor = tracker_diag_areal.attach(trainer)
+    assert hooked(trainer) == (rank % 2 == 0, rank % 2 == 0)
+    assert [one.name for one in monitor.backends] == (["jsonl"] if rank == 0 else [])
+    if rank % 2 == 0:
+        ranks = monitor._intake._ranks
+        assert (ranks._rank, len(ranks._others)) == (data[0], 1 if rank == 0 else 0)
+        trainer.stats_logger.close()
+    assert hooked(trainer) == (False, False)
+
+
+def test_with_pipeline_parallelism_no_signal_is_told_by_the_rank_that_logs(monkeypatch, job, told):
+    trainer = a_trainer(mode="disabled")
+    job(trainer, 0, data=(0, 2), stages=2)
+    tracker_diag_areal.attach(trainer)
+    trainer.stats_logger.close()
+    assert ["leave the actor in one stage" in message for message in told] == [True]
+
+
+@pytest.mark.parametrize("name", ["data_parallel_rank", "data_parallel_world_size", "is_data_parallel_head"])
+def test_an_engine_that_says_nothing_of_its_share_costs_the_other_ranks_alone(job, told, without, rng, name):
+    trainer = a_trainer(mode="disabled")
+    job(trainer, 0, data=(0, 2))
+    monitor = without(trainer.actor, name, lambda: tracker_diag_areal.attach(trainer))
+    assert "tokens of other ranks than the first are not seen" in without.told_once(told)
+    trainer.stats_logger.commit(0, 0, 0, one_step(an_actor(), made(rng)))
+    trainer.stats_logger.close()
+    assert {row[1] for row in monitor.slices_table().rows} >= {"text_only", "post_tool"}
+
+
+def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_us(tmp_path, alerted):
+    """AReaL's own FSDP engine, actor, loss and logger on two processes with gloo."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, Path(__file__).with_name("ranks.py"), tmp_path], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-8000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    for rank in (first, second):
+        assert rank["plain"] == rank["watched"]  # losses and weights to the bit, collectives and groups
+        assert rank["plain"]["collectives"] > 45
+        assert rank["failures"] == []
+        assert not rank["hooked"]
+    assert first["plain"]["losses"] != second["plain"]["losses"]  # each of its own tokens
+    assert first["missing"] == 0
+    assert second["backends"] == []
+
+    given = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    one = Monitor(window=len(given[0]))
+    for step, batches in enumerate(zip(*given, strict=True)):
+        for batch in (*batches[0], *batches[1]):
+            tracker_diag_areal.observe(batch, one)
+        one.log({}, step)
+    one.close()
+    table = one.slices_table()
+    assert counted(first["table"]) == counted(dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert {("mismatch", "post_tool"), ("policy", "all")} <= set(counted(first["table"]))
+    assert alerted("POL001") == {"wandb", "webhook"}
+    assert [one["title"].split()[0] for one in alerted.told].count("POL001") == 1  # by one process
+
+
+def counted(rows):
+    """Of each slice how many tokens there are, and the tail."""
+    return {(row["pair"], row["slice"]): (row["count"], row["p50"], row["p95"]) for row in rows if row["count"]}
 
 
 @pytest.mark.matrix("areal", "real modules, made tensors")

@@ -23,7 +23,7 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.config import hierarchize
 from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger
 
-from tracker_diag import Monitor
+from tracker_diag import DiagError, Monitor
 from tracker_diag.testing import CapturingBackend
 
 ROWS, PROMPT, RESPONSE, MICRO = 64, 4, 24, 16
@@ -168,6 +168,18 @@ def test_tokens_are_sliced_by_the_action_ranges(a_trainer, watched, rng):
     told = watched.captured.scalars(1)
     assert (told["diag/samples/reward"], told["diag/samples/truncated_share"]) == (0.5, 0.0)
     assert told["diag/samples/response_length"] > 0
+    assert watched.monitor.failures == []
+
+
+def test_attached_twice_each_step_is_heard_once(a_trainer, watched, rng):
+    trainer = a_trainer()
+    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
+    assert tracker_diag_openrlhf.attach(trainer) is watched.monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        tracker_diag_openrlhf.attach(trainer, monitor=Monitor())
+    one_step(trainer, 1, samples(rng))
+    lengths = [RESPONSE - row % 3 for row in range(ROWS)]
+    assert watched.counts("mismatch")["post_tool"] == sum(n - 12 for n in lengths[: ROWS // 2])
     assert watched.monitor.failures == []
 
 

@@ -15,7 +15,7 @@ import torch
 import tracker_diag_prime_rl as integration
 from tracker_diag_prime_rl import read_exports
 
-from tracker_diag import Monitor, ThroughStore
+from tracker_diag import DiagError, Monitor, ThroughStore
 from tracker_diag.errors import MissingExtra, SourceError
 from tracker_diag.runs import replay
 from tracker_diag.testing import CapturingBackend
@@ -433,6 +433,28 @@ def test_samples_that_do_not_fit_to_the_losses_are_of_unknown_context_and_it_is_
     found = counts(monitor)
     assert (found["all"], found["text_only"], found["post_tool"]) == (8 * 4 * 26, 0, 8 * 4 * 14)
     assert caplog.text.count("nobody has said whether a tool result comes before them") == 1
+
+
+def test_attached_twice_each_step_is_heard_once(prime_rl, rng):
+    prime_rl.MONITORS.append(Wandb([]))
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    assert integration.attach() is monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        integration.attach(monitor=Monitor())
+    assert [type(one).__name__ for one in prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
+    train(prime_rl, rng, 2)
+    assert counts(monitor)["post_tool"] == 2 * 4 * 14
+    assert not +monitor.health
+
+
+def test_attached_twice_to_a_release_each_step_is_heard_once(released, rng):
+    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    assert integration.attach() is monitor
+    train_released(released, rng, 2)
+    assert monitor.summary().steps == 2
+    assert counts(monitor)["post_tool"] == 2 * 4 * 14
+    released.monitor.close()
+    assert not +monitor.health
 
 
 GONE = ["prime_rl.trainer.rl.data", "prime_rl.trainer.ckpt", "DataLoader", "get_batch", "CheckpointManager", "save"]

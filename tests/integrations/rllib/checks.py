@@ -11,7 +11,8 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from torch.utils.tensorboard import SummaryWriter
 from tracker_diag_rllib import DiagnosticsCallback, attach
 
-from tracker_diag import Monitor
+from tracker_diag import DiagError, Monitor
+from tracker_diag.testing import CapturingBackend
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -128,11 +129,26 @@ def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, c
     (tmp_path / "tracker_diag_0.json").unlink()
     algorithm, monitor = restored()
     assert monitor.step is None
+    assert attach(algorithm) is monitor  # the callback's
+    monitor.close()
     late = attach(algorithm)  # and again, by itself: one that has trained already
     assert caplog.text.count("run begin anew") == 2
     algorithm.train()
-    assert (monitor.summary().first_step, late.summary().first_step) == (3, 3)
+    assert late.summary().first_step == 3
     algorithm.stop()
+
+
+def test_attached_twice_each_step_is_heard_once():
+    algorithm = config().build_algo()
+    monitor = attach(algorithm, monitor=Monitor([kept := CapturingBackend()]))
+    assert attach(algorithm) is monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        attach(algorithm, monitor=Monitor())
+    algorithm.train()
+    algorithm.stop()
+    assert sum("Diagnostics" in type(one).__name__ for one in algorithm.callbacks) == 1
+    assert list(kept.own) == [1]
+    assert not +monitor.health
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,9 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback, callback
 
+from tracker_diag import Monitor
+from tracker_diag.testing import CapturingBackend
+
 pytestmark = pytest.mark.slow
 
 STEPS = 256
@@ -82,6 +85,24 @@ def test_whatever_is_gone_costs_its_own_part(without, caplog, touched, error):
     assert seen == (set() if blind else {"policy"})
     heard = ours.monitor.summary().steps
     assert heard == 1 if TOUCHED[touched] == METRICS else heard >= 4  # the last row is given at the end
+
+
+def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_training_is_as_without():
+    twice, once = (DiagnosticsCallback(monitor=Monitor([CapturingBackend()])) for _ in range(2))
+    assert same(learn([twice, twice]), plain())
+    learn(once)
+    seen, expected = twice.monitor.backends[0], once.monitor.backends[0]
+    assert [seen.scalars(step) for step in seen.records] == [expected.scalars(step) for step in expected.records]
+    assert twice.monitor._samples._of_step[1].n == once.monitor._samples._of_step[1].n > 0
+    assert not +twice.monitor.health
+
+
+def test_of_the_same_one_twice_there_is_one_default_monitor(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    ours = DiagnosticsCallback()
+    learn([ours, ours])
+    learn([ours, ours])  # and another training has another one
+    assert len([*tmp_path.rglob("findings.jsonl")]) == 2
 
 
 def test_given_twice_each_sees_what_it_would_alone_and_training_is_as_without(caplog):

@@ -19,7 +19,7 @@ from skyrl.train.utils.callbacks import CallbackHandler, CallbackInput, Training
 from skyrl.train.utils.tracking import Tracking
 from skyrl.train.utils.trainer_utils import ResumeMode
 
-from tracker_diag import Monitor
+from tracker_diag import DiagError, Monitor
 from tracker_diag.testing import CapturingBackend
 
 ROWS, RESPONSE = 64, 24
@@ -199,6 +199,37 @@ def test_a_loss_on_the_rollouts_log_probabilities_is_told_once_as_no_signal(watc
     assert caplog.text.count("no signal") == 1
     assert watched.counts("mismatch") == {}
     assert set(watched.captured.own) == {1, 2}
+
+
+@pytest.mark.parametrize("kind", [RayPPOTrainer, FullyAsyncRayPPOTrainer])
+def test_attached_twice_each_step_is_heard_once(watched, rng, kind):
+    tracker = Tracking("agent", "run")
+    own = {"async_train_dataloader": None} if kind is FullyAsyncRayPPOTrainer else {}
+    trainer = a_trainer(kind, tracker, **own)
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    assert tracker_diag_skyrl.attach(trainer) is watched.monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        tracker_diag_skyrl.attach(trainer, monitor=Monitor())
+    if own:
+        trainer.train_critic_and_policy(made(rng))
+        tracker.log(trainer.all_metrics, step=1, commit=True)
+    else:
+        trainer._fire("on_train_start")
+        sync_step(trainer, 1, made(rng))
+    assert watched.counts("mismatch")["all"] == int(made(rng)["loss_mask"].sum())
+    assert watched.monitor.failures == []
+
+
+def test_a_callback_beside_attach_leaves_it_to_that(watched, rng, caplog):
+    callback = tracker_diag_skyrl.DiagnosticsCallback()
+    trainer = a_trainer(RayPPOTrainer, Tracking("agent", "run"), _callback_handler=CallbackHandler([callback]))
+    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
+    trainer._fire("on_train_start")
+    sync_step(trainer, 1, made(rng))
+    trainer._fire("on_train_end")
+    assert callback.monitor is None
+    assert caplog.text.count("watched already") == 1
+    assert watched.counts("mismatch")["all"] == int(made(rng)["loss_mask"].sum())
 
 
 def test_the_default_monitor_knows_the_settings():

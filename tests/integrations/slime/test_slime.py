@@ -6,7 +6,7 @@ import pytest
 import torch
 import tracker_diag_slime as integration
 
-from tracker_diag import Monitor, ThroughStore
+from tracker_diag import DiagError, Monitor, ThroughStore
 from tracker_diag.errors import MissingExtra
 from tracker_diag.hooks import HookError
 from tracker_diag.rules.algorithm import algorithm_of
@@ -136,6 +136,20 @@ def test_the_correction_comes_out_as_slimes_own(slime):
                 expected_masks = given["loss_masks"]
                 assert torch.equal(loss, given["pg_loss"])
             assert all(torch.equal(a, b) for a, b in zip(masks, expected_masks, strict=True))
+
+
+def test_attached_twice_each_step_is_heard_once(slime):
+    args, backend = arguments(), CapturingBackend()
+    monitor = integration.attach(args, monitor=Monitor([backend]))
+    assert integration.attach(args) is monitor
+    with pytest.raises(DiagError, match="monitor: another one given"):
+        integration.attach(args, monitor=Monitor())
+    train(slime, args, integration.tis)
+    monitor.close()
+    assert slime.logging_utils.log is log
+    assert list(backend.own) == [0, 1, 2]
+    assert not +monitor.health
+    assert integration.attach(args) is not monitor  # which is closed
 
 
 def _batches():
@@ -294,15 +308,20 @@ def test_a_trainer_goes_on_with_the_state_in_megatrons_checkpoint(slime, tmp_pat
     train(slime, args, integration.tis, steps=4, per_rollout=2)
     sys.modules["slime.backends.megatron_utils.model"].save_checkpoint(1, tmp_path, None, None)
     assert monitor.state_dict()["rows"] == 200
-    again = integration.attach(arguments(load=str(tmp_path)), monitor=Monitor())
+
+    def resumed():
+        integration._trainer.clear()  # as a process that begins
+        return integration.attach(arguments(load=str(tmp_path)), monitor=Monitor())
+
+    again = resumed()
     assert again.step == 3
     assert not caplog.records
     (tmp_path / "iter_0000001" / "tracker_diag_0.json").unlink()
-    anew = integration.attach(arguments(load=str(tmp_path)), monitor=Monitor())
+    anew = resumed()
     assert anew.state_dict()["rows"] == 196
     assert "begin anew" in caplog.text
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")  # the base model, in Megatron's form
-    assert integration.attach(arguments(load=str(tmp_path)), monitor=Monitor()).step is None
+    assert resumed().step is None
     assert caplog.text.count("begin anew") == 1
 
 

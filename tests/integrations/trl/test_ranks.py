@@ -38,5 +38,8 @@ def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker
     assert ("ENV001", "all") in fired
     failed = [row["tools/failure_frequency"] for row in first["own"] if "loss" in row]
     assert 0.2 < statistics.median(failed) < 0.8  # of the calls of both: its own do not fail
+    # So do our own counts of samples, though each process has texts and calls of its share alone.
+    counted = [of for of in first["scalars"].values() if "diag/samples/tool_failure_rate" in of]
+    assert 0.2 < statistics.median(of["diag/samples/tool_failure_rate"] for of in counted) < 0.8
     assert alerted("ENV001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
     assert [one["title"].split()[0] for one in alerted.told].count("ENV001") == 1  # by one process

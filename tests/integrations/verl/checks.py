@@ -158,6 +158,21 @@ def test_tokens_are_sliced_by_the_mask_before_rejection(tracking, rng):
     assert "policy" not in {row[0] for row in slices(tracking).rows}
 
 
+def test_attached_twice_each_step_is_heard_once_and_another_monitor_takes_its_place(tracking, rng):
+    of_plugin = tracking.diag
+    assert tracker_diag_verl.attach(tracking) is of_plugin
+    v0_step(tracking, 1, made(rng))
+    assert counts(tracking, "mismatch")["all"] == int(made(rng).batch["response_mask"].sum())
+    own = Monitor([kept := CapturingBackend()])
+    again = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
+    of_plugin = again.diag
+    assert tracker_diag_verl.attach(again, monitor=own) is own is again.diag
+    v0_step(again, 1, made(rng))
+    again.finish()
+    assert list(kept.own) == [1]
+    assert (of_plugin.step, +of_plugin.health) == (None, {})
+
+
 def test_rejected_tokens_have_no_advantage_and_count_as_modified(tracking, rng):
     batch = made(rng, post=0.8)
     before = int(batch.batch["response_mask"].sum())

@@ -1,0 +1,246 @@
+"""Store: the observations of several ranks come together in a `torch.distributed` store, and nobody waits."""
+
+import json
+import socket
+import uuid
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Lock
+from typing import Any
+
+from tracker_diag.metrics.series import PAIRS, Dimension, Pair, Rank
+from tracker_diag.tensors.meeting import Merged
+from tracker_diag.tensors.observation import Observation
+from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.worker import Writer
+
+WAIT = timedelta(seconds=5)
+"""How long a rank waits for the others, at most; then it goes on by the store, for good."""
+LATE_STEPS = 64
+"""Steps that a store keeps of each rank for rank 0 to take; older ones are overwritten, and counted."""
+UNSENT_STEPS = 16
+"""Steps that a rank keeps while its store is slow; further ones are dropped, and told."""
+
+
+class ThroughStore:
+    """No collective: each rank leaves its part of a step in `store`, and rank 0 takes what is there.
+
+    A thread sends, and on rank 0 a thread takes and adds up, so that training waits for neither. What comes late
+    is merged into the step at which it comes. On other ranks than 0 nothing is evaluated.
+
+    Args:
+        store: a `torch.distributed.TCPStore` or `HashStore`, whose server is rank 0's.
+        rank, world_size: this process, and how many there are.
+        host: the name under which this rank is reported.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, host: str | None = None) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank: {rank} given, expected 0 … {world_size - 1}")
+        self.names = Names()
+        self._store, self._rank, self.leads = store, rank, rank == 0
+        self._failed: list[Exception] = []
+        self._agreed: list[str] = []
+        """Keys of what this rank has said, the last ones."""
+        self._host = host or socket.gethostname()
+        self._id, self._sent = uuid.uuid4().hex[:8], 0
+        self._looks = False
+        """Whether it was looked for what has come, by `merge`, since `said` was asked."""
+        self._thread = Writer(f"tracker_diag-rank-{rank}", UNSENT_STEPS)
+        self._lock = Lock()
+        self._others = [_Other(other) for other in range(1, world_size)] if rank == 0 else []
+        for other in self._others:  # what an earlier process of ours has taken, or has missed, is past
+            other.id, other.taken = self._count(other.rank)
+        if rank:
+            self._thread.put(lambda: self._set(f"{rank}/host", self._host.encode()))
+
+    def merge(
+        self, step: int, observed: Mapping[Pair, Observation], names: Names, seconds: float | None = None
+    ) -> Merged:
+        """On rank 0 the step with all that has come of the others; on these nothing, since they only send."""
+        if self._rank:
+            rows: dict[Dimension, list[str]] = {dimension: list(known) for dimension, known in names.rows.items()}
+            kept = dict(observed)
+            self._thread.put(lambda: self._send(step, seconds, rows, kept), droppable=True)
+            return Merged({})
+        with self._lock:
+            adopt(self.names, names.rows)
+            merged: dict[Pair, Observation] = {pair: one.renamed(names, self.names) for pair, one in observed.items()}
+            taken = {} if seconds is None else {Rank(0, self._host): seconds}
+            missing: dict[Rank, int] = {}
+            lost = 0
+            for other in self._others:
+                due = other.due(step, merged)
+                if due and other.seconds is not None:
+                    taken[other.label] = other.seconds
+                lost, other.lost = lost + other.lost, 0
+                other.silent = 0 if due or 0 < len(other.ready) < LATE_STEPS else other.silent + 1
+                if other.silent:
+                    missing[other.label] = other.silent
+        self._look()
+        self._looks = True
+        return Merged(merged, taken, missing, lost)
+
+    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """What rank 0 has left at `step`; the others wait for it, 5 seconds at most. Rank 0 waits for nobody."""
+        key = f"agreed/{step}"
+        try:
+            if message is None:
+                self._store.wait([f"tracker_diag/{key}"], WAIT)
+                agreed: Mapping[str, Any] = json.loads(self._get(key) or b"null")
+                return agreed
+            self._set(key, json.dumps(message).encode())
+            self._agreed.append(key)
+            if len(self._agreed) > LATE_STEPS:
+                self._store.delete_key(f"tracker_diag/{self._agreed.pop(0)}")
+        except Exception as error:  # noqa: BLE001  # whatever a store raises
+            self._failed.append(RuntimeError(f"no decision at step {step}: {type(error).__name__}: {error}"))
+            return None
+        return message
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """Leave `message` for rank 0, in order with the steps that this rank sends. Rank 0 has nobody to say it to."""
+        if self._rank:
+            self._thread.put(lambda: self._leave({"said": message}), droppable=True)
+
+    def said(self) -> Sequence[Mapping[str, Any]]:
+        """On rank 0, what has come; what else is there is taken meanwhile."""
+        found: list[Mapping[str, Any]] = []
+        with self._lock:
+            for other in self._others:
+                found += other.said
+                other.said.clear()
+        if self._others and not self._looks:
+            self._look()
+        self._looks = False
+        return found
+
+    def errors(self) -> Sequence[Exception]:
+        """What could not be sent or read."""
+        failed, self._failed = self._failed, []
+        return [*failed, *self._thread.errors()]
+
+    def close(self) -> Merged:
+        """Send what is still to be sent; on rank 0 take once more what is there, whatever step it is of."""
+        if self.leads:
+            self._thread.put(self._take)
+        self._thread.close(5.0)
+        merged, missing, lost = dict[Pair, Observation](), dict[Rank, int](), 0
+        with self._lock:
+            for other in self._others:
+                if not other.due(None, merged) and other.silent:
+                    missing[other.label] = other.silent
+                lost, other.lost = lost + other.lost, 0
+        return Merged(merged, {}, missing, lost)
+
+    def _send(
+        self, step: int, seconds: float | None, rows: dict[Dimension, list[str]], observed: dict[Pair, Observation]
+    ) -> None:
+        state = {pair: one.state_dict() for pair, one in observed.items()}
+        self._leave({"step": step, "seconds": seconds, "names": rows, "observed": state})
+
+    def _leave(self, message: Mapping[str, Any]) -> None:
+        sent = zlib.compress(json.dumps({**message, "slot": self._sent, "id": self._id}).encode(), 1)
+        self._set(f"{self._rank}/{self._sent % LATE_STEPS}", sent)
+        self._sent += 1
+        self._set(f"{self._rank}/sent", f"{self._id}:{self._sent}".encode())
+
+    def _look(self) -> None:
+        self._thread.put(self._take, droppable=True)
+
+    def _take(self) -> None:
+        for other in self._others:
+            self._take_from(other)
+
+    def _take_from(self, other: "_Other") -> None:
+        """Read and add up what `other` has left since the last time."""
+        if not other.host and (host := self._get(f"{other.rank}/host")) is not None:
+            other.host = host.decode()
+        process, sent = self._count(other.rank)
+        if process != other.id:  # it was started anew
+            other.id, other.taken = process, 0
+        first = max(other.taken, sent - LATE_STEPS)
+        lost, other.taken = first - other.taken, sent
+        for slot in range(first, sent):
+            raw = self._get(f"{other.rank}/{slot % LATE_STEPS}")
+            message = json.loads(zlib.decompress(raw)) if raw is not None else {}
+            if (message.get("id"), message.get("slot")) != (process, slot):  # overwritten meanwhile
+                lost += 1
+            elif "said" in message:  # which may be long
+                with self._lock:
+                    other.said.append(message["said"])
+                self._store.delete_key(f"tracker_diag/{other.rank}/{slot % LATE_STEPS}")
+            else:
+                self._add(other, message)
+        with self._lock:
+            other.lost += lost
+
+    def _add(self, other: "_Other", message: Mapping[str, Any]) -> None:
+        theirs = Names()
+        adopt(theirs, message["names"])
+        packed: dict[str, Any] = message["observed"]
+        unpacked: dict[Pair, Observation] = {
+            pair: Observation.of_state(packed[pair]) for pair in PAIRS if pair in packed
+        }
+        with self._lock:
+            adopt(self.names, theirs.rows)
+            at = other.ready.setdefault(int(message["step"]), {})
+            for pair, one in unpacked.items():
+                moved = one.renamed(theirs, self.names)
+                at[pair] = at[pair] + moved if pair in at else moved
+            other.seconds = message["seconds"]
+            while len(other.ready) > LATE_STEPS:  # far ahead of us, or on another count of steps
+                other.ready.pop(min(other.ready))
+                other.lost += 1
+
+    def _count(self, rank: int) -> tuple[str, int]:
+        """Which process of `rank` has sent how many steps."""
+        process, _, sent = (self._get(f"{rank}/sent") or b":0").decode().partition(":")
+        return process, int(sent)
+
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(f"tracker_diag/{key}", value)
+
+    def _get(self, key: str) -> bytes | None:
+        """The value of `key` if there is one; a store's own `get` would wait for it."""
+        full = f"tracker_diag/{key}"
+        return bytes(self._store.get(full)) if self._store.check([full]) else None
+
+
+@dataclass
+class _Other:
+    """What rank 0 knows of another rank."""
+
+    rank: int
+    host: str = ""
+    id: str = ""
+    taken: int = 0
+    silent: int = 0
+    lost: int = 0
+    seconds: float | None = None
+    ready: dict[int, dict[Pair, Observation]] = field(default_factory=dict[int, dict[Pair, Observation]])
+    """What has come and is not merged yet, by step."""
+    said: deque[Mapping[str, Any]] = field(default_factory=lambda: deque[Mapping[str, Any]](maxlen=LATE_STEPS))
+    """What it has said, and nobody has asked for yet."""
+
+    @property
+    def label(self) -> Rank:
+        return Rank(self.rank, self.host)
+
+    def due(self, step: int | None, merged: dict[Pair, Observation]) -> bool:
+        """Add what is of `step` or earlier, or all, to `merged`; gives whether there was any."""
+        due = [at for at in self.ready if step is None or at <= step]
+        for at in due:
+            for pair, one in self.ready.pop(at).items():
+                merged[pair] = merged[pair] + one if pair in merged else one
+        return bool(due)
+
+
+def adopt(into: Names, rows: Mapping[Dimension, Sequence[str]]) -> None:
+    """Give the names of `rows` rows in `into` too, in their order."""
+    for dimension, known in rows.items():
+        for name in known:
+            into.row(dimension, name)
