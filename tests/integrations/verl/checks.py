@@ -375,7 +375,8 @@ def test_a_verl_that_has_changed_is_told_and_training_goes_on(tracking, rng, mon
     ],
 )
 def test_settings_that_leave_no_signal_are_told_once(config, said, caplog):
-    tracker_diag_verl.attach(SimpleNamespace(), config=config)
+    tracker_diag_verl.attach(SimpleNamespace(), config=config).close()
+    tracker_diag_verl.CHECKPOINTS.leave()  # else what the next test loads would be of this run
     assert caplog.text.count(said) == 1
 
 
