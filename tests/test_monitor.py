@@ -752,7 +752,7 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 9; leave it out, and the diagnostics begin anew"),
+        ({}, "state: version None given, expected 10; leave it out, and the diagnostics begin anew"),
         ({"version": 10}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
