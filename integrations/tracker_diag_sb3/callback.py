@@ -24,7 +24,7 @@ NAME = "Stable-Baselines3"
 
 SETTINGS = (
     "learning_rate", "n_steps", "batch_size", "n_epochs", "gamma", "gae_lambda", "ent_coef", "vf_coef",
-    "max_grad_norm", "target_kl", "normalize_advantage", "buffer_size", "train_freq", "gradient_steps", "tau",
+    "max_grad_norm", "target_kl", "normalize_advantage", "buffer_size", "train_freq", "gradient_steps", "tau", "seed",
 )  # fmt: skip
 
 

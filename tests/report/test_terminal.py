@@ -61,6 +61,13 @@ def test_a_quiet_run(quiet):
     assert headline(quiet) == "ok: no rule fired at warn or above in 0 steps"
 
 
+def test_what_was_found_live_alone_is_no_all_clear(quiet):
+    text = shown(verdict(quiet, live=["NUM008: fired at step 512"]))
+    assert "found live, what is said below; nothing more in what the run logged" in text
+    assert "said live NUM008: fired at step 512" in text
+    assert "no rule fired" not in text
+
+
 def test_the_verdict_in_one_line(broken):
     assert headline(broken) == "error: NUM004 since step 7: NaN or infinity; last good step 6"
 

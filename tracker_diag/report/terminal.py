@@ -44,7 +44,7 @@ def verdict(
     head = Text.assemble(
         ("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}")
     )
-    parts: list[RenderableType] = [head, _broke_first(summary, color, cost)]
+    parts: list[RenderableType] = [head, _broke_first(summary, color, cost, seen_live=bool(live))]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
@@ -68,9 +68,12 @@ def headline(summary: Summary) -> str:
     return said if back is None else f"{said}; last good step {back}"
 
 
-def _broke_first(summary: Summary, color: str, cost: str) -> Table:
+def _broke_first(summary: Summary, color: str, cost: str, *, seen_live: bool) -> Table:
     rows = labelled(LABELS)
     first = summary.first_break
+    if first is None and seen_live:  # live the rules see the tensors, of which not all is logged
+        rows.add_row("found", Text("live, what is said below; nothing more in what the run logged", style="bold yellow"))
+        return rows
     if first is None:
         rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
         return rows
