@@ -72,7 +72,9 @@ def _broke_first(summary: Summary, color: str, cost: str, *, seen_live: bool) ->
     rows = labelled(LABELS)
     first = summary.first_break
     if first is None and seen_live:  # live the rules see the tensors, of which not all is logged
-        rows.add_row("found", Text("live, what is said below; nothing more in what the run logged", style="bold yellow"))
+        rows.add_row(
+            "found", Text("live, what is said below; nothing more in what the run logged", style="bold yellow")
+        )
         return rows
     if first is None:
         rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
