@@ -62,7 +62,7 @@ def test_a_quiet_run(quiet):
 
 
 def test_what_was_found_live_alone_is_no_all_clear(quiet):
-    text = shown(verdict(quiet, live=["NUM008: fired at step 512"]))
+    text = shown(verdict(quiet, live=["NUM008: fired at step 512"], alarmed=True))
     assert "found live, what is said below; nothing more in what the run logged" in text
     assert "said live NUM008: fired at step 512" in text
     assert "no rule fired" not in text

@@ -27,6 +27,7 @@ def verdict(
     *,
     cost: str = "",
     live: Sequence[object] = (),
+    alarmed: bool = False,
     where: Sequence[str] = (),
     again: str = "",
     explains: str = "--blind",
@@ -36,6 +37,7 @@ def verdict(
     Args:
         cost: what was spent since the onset.
         live: what the diagnostics found while the run was underway, one after another.
+        alarmed: whether any of that is at warn or above.
         where: places at which the run can be seen.
         again: the command that shows it again, later.
         explains: what says which rules cannot see, and why.
@@ -44,7 +46,7 @@ def verdict(
     head = Text.assemble(
         ("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}")
     )
-    parts: list[RenderableType] = [head, _broke_first(summary, color, cost, seen_live=bool(live))]
+    parts: list[RenderableType] = [head, _broke_first(summary, color, cost, alarmed=alarmed)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
@@ -68,10 +70,10 @@ def headline(summary: Summary) -> str:
     return said if back is None else f"{said}; last good step {back}"
 
 
-def _broke_first(summary: Summary, color: str, cost: str, *, seen_live: bool) -> Table:
+def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> Table:
     rows = labelled(LABELS)
     first = summary.first_break
-    if first is None and seen_live:  # live the rules see the tensors, of which not all is logged
+    if first is None and alarmed:  # live the rules see the tensors, of which not all is logged
         rows.add_row(
             "found", Text("live, what is said below; nothing more in what the run logged", style="bold yellow")
         )

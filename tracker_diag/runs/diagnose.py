@@ -85,6 +85,11 @@ class Diagnosis:
 
         return timeline_figure(self.summary)
 
+    @property
+    def alarmed_live(self) -> bool:
+        """Whether the diagnostics in the run have found something at warn or above."""
+        return any(one.severity != "info" for one in self.live)
+
     def at_least(self, severity: Severity) -> "Diagnosis":
         """The same with the findings of `severity` and above alone."""
         kept = tuple(

@@ -46,7 +46,7 @@ class Follower:
         *,
         expected_runs_between_false_alarms: float = USUAL,
     ) -> None:
-        self.rules, self._dial = rules, expected_runs_between_false_alarms
+        self._rules, self._dial = rules, expected_runs_between_false_alarms
         self._judge: Judge | None = None
         self._state = state
         self._begin()
@@ -128,7 +128,7 @@ class Follower:
     def _new(self, run: FinishedRun) -> Judge:
         settings = GrowthSettings.for_run(self._rows) if self._rows else GrowthSettings()
         settings = settings.dialled(self._dial)
-        return Judge(Engine(self.rules, settings, algorithm_of(run.config)), run.config, run.quantum)
+        return Judge(Engine(self._rules, settings, algorithm_of(run.config)), run.config, run.quantum)
 
     def _resumed(self, run: FinishedRun, state: Mapping[str, Any]) -> Judge:
         self._rows = state["rows"]

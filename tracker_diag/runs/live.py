@@ -8,6 +8,7 @@ from tracker_diag.metrics.registry import PREFIX, canonical
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import STATE_VALUES
+from tracker_diag.rules.loader import catalog
 
 RULE = f"{PREFIX}rule/"
 SAMPLES = f"{PREFIX}samples/"
@@ -25,8 +26,8 @@ class LiveFinding:
     slice: str | None = None
     onset: int | None = None
     resolved: int | None = None
-    severity: str = ""
-    """Empty where the run left its metrics alone."""
+    severity: str = "warn"
+    """Of a run that left its metrics alone that of its rule, as far as it is known."""
 
     def __str__(self) -> str:
         place = f" on {self.slice}" if self.slice else ""
@@ -58,8 +59,15 @@ def sampled(row: Mapping[str, float]) -> Iterator[tuple[str, float]]:
 
 def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
     """What fired live, the earliest first: as the run's list of findings says it, else from the states of the rules."""
+    usual: dict[str, str] = {rule.id: rule.severity for rule in catalog()}
+
+    def of(rule: str) -> str:
+        return usual.get(rule, "warn")
+
     found = [
-        LiveFinding(one["rule"], one["fired"], one["slice"], one["onset"], one["resolved"], one.get("severity", ""))
+        LiveFinding(
+            one["rule"], one["fired"], one["slice"], one["onset"], one["resolved"], one.get("severity", of(one["rule"]))
+        )
         for one in listed
         if one.get("fired") is not None
     ]
@@ -73,6 +81,6 @@ def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, 
             if value == FIRING:
                 firing.setdefault(rule, step)
             elif value == HEALTHY and rule in firing:
-                found.append(LiveFinding(rule, firing.pop(rule), resolved=step))
-    found += [LiveFinding(rule, step) for rule, step in firing.items()]
+                found.append(LiveFinding(rule, firing.pop(rule), resolved=step, severity=of(rule)))
+    found += [LiveFinding(rule, step, severity=of(rule)) for rule, step in firing.items()]
     return sorted(found, key=lambda one: (one.fired, one.rule))

@@ -9,7 +9,7 @@ from tracker_diag.runs.diagnose import Cost, Diagnosis
 
 def on_screen(found: Diagnosis) -> RenderableType:
     """The verdict with the curves that it rests on, and what the first break has cost."""
-    return verdict(found.summary, cost=_cost(found), live=found.live)
+    return verdict(found.summary, cost=_cost(found), live=found.live, alarmed=found.alarmed_live)
 
 
 def _cost(found: Diagnosis) -> str:

@@ -134,7 +134,7 @@ class Watched:
         self._follower = follower
         left = stop() and follower.waits
         self._read = "" if left else self.listed.mark
-        live = _said_live(run, follower)
+        live = [one for one in told(run.rows, run.findings) if one.severity != "info"]
         # One that is watched from inside tells its alerts itself; at its end it is known whether it has.
         if not self._history and not (follower.own and (live or not over)):
             messages = [Message.of(self._with_command(one), self.key, self.listed.name) for one in notices]
@@ -207,7 +207,7 @@ class Watched:
     ) -> FleetRow:
         summary, first = found.summary, found.summary.first_break
         firing = [_level(one.severity) for one in summary.incidents if one.state == "firing"]
-        firing += [_level(one.severity or "warn") for one in live if one.resolved is None]
+        firing += [_level(one.severity) for one in live if one.resolved is None]
         best, last = _outcome(found)
         if follower.late:
             notes.append(f"{follower.late:,} values came after a later step, left out")
@@ -238,13 +238,6 @@ class Watched:
 def _level(severity: str) -> str:
     """How a run stands by a severity, or by what its tags say."""
     return severity if severity in ("warn", "error") else "ok"
-
-
-def _said_live(run: FinishedRun, follower: Follower) -> list[LiveFinding]:
-    """What the diagnostics in the run have told a person of, the earliest first."""
-    notes = {rule.id for rule in follower.rules if rule.severity == "info"}
-    found = told(run.rows, run.findings)
-    return [one for one in found if one.severity != "info" and (one.severity or one.rule not in notes)]
 
 
 def _with_first(row: FleetRow, live: LiveFinding) -> FleetRow:
