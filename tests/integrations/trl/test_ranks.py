@@ -42,4 +42,9 @@ def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker
     counted = [of for of in first["scalars"].values() if "diag/samples/tool_failure_rate" in of]
     assert 0.2 < statistics.median(of["diag/samples/tool_failure_rate"] for of in counted) < 0.8
     assert alerted("ENV001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
-    assert [one["title"].split()[0] for one in alerted.told].count("ENV001") == 1  # by one process
+    # By one process. Which tool it is stands in the samples, a log later or two: it may be told before the end.
+    told = [one["title"] for one in alerted.told if "ENV001" in one["title"]]
+    assert told in (
+        ["ENV001 all: Tool calls fail"],
+        ["ENV001 all: Tool calls fail", "ENV001 tool:lookup: Tool calls fail"],
+    )
