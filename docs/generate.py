@@ -172,8 +172,8 @@ def alerts_page() -> str:
     ill, sound = (min(row["runs"] for row in of) for of in (failures, healthy))
     so_far = "" if ill == sound == 200 else f", so far {ill} of each failure and {sound} of each healthy kind"
     lines = [
-        f"| {row['name']} | {row['found']} of {row['runs']} | {row['named']} | {row['early']} | {row['delay'] or '–'} "
-        f"| {row['late'] or '–'} | {', '.join(row['else']) or '–'} |"
+        f"| {row['name']} | {row['found']} of {row['runs']} | {row['named']} | {row['early']} | {row['delay'] or 0:g} "
+        f"| {row['late'] or 0:g} | {', '.join(row['else']) or '–'} |"
         for row in failures
     ]
     return "\n".join(
