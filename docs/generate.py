@@ -151,8 +151,8 @@ of 0.05, which itself moves from step to step, in each slice on its own, by 10 %
 wrote these runs too: they measure delays and false alarms under such noise, not whether real failures look like this.
 
 A run ends with the first rule that fires and is no part of another finding. Seeds are those from 20,000 on, which the
-rules were not made on. Once they were looked at: of the first 27 runs of each kind, played before, 2 of *one of four tools
-×4* had an environment's name. POL019 was then changed, on other seeds, and all runs were played anew.
+rules were not made on. Once they were looked at: of the first 27 runs of each kind, played before, 2 of *one of four
+tools ×4* had an environment's name. POL019 was then changed, on other seeds, and all runs were played anew.
 
 ## Failures
 
