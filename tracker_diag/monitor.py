@@ -376,18 +376,20 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._windows.rebaseline()
             self._tell_events(step, events, self._engine.rebaseline(step))
 
-    def _tell_events(self, step: int, events: Sequence[str], ended: Sequence[Finding] = ()) -> None:
-        """Keep and write what was done on purpose at `step`, and the findings that `ended` by it."""
+    def _tell_events(
+        self, step: int, events: Sequence[str], ended: Sequence[Finding] = (), notices: Sequence[Notice] = ()
+    ) -> None:
+        """Keep and write what was done on purpose at `step`, and the findings that `ended` by it; tell `notices`."""
         if events or ended:
             self.events += [(step, event) for event in events]
-            self._out.events(step, events, ended, self._alerts.notices(step, ended, self._engine))
+            over = self._alerts.notices(step, ended, self._engine)
+            self._out.events(step, events, ended, [*notices, *over])
 
     def _tell_guards(self, step: int, said: Sequence[str], done: Sequence[Notice] = ()) -> None:
         """Keep, write and say what guards have said at `step`; of what is `done` people are told."""
-        if said:
-            self._state.tell([one for one in said if not any(one in notice.text for notice in done)])
-            self.events += [(step, one) for one in said]
-            self._out.events(step, said, (), done)
+        told = {notice.text for notice in done}
+        self._state.tell(one for one in said if one not in told)
+        self._tell_events(step, said, notices=done)
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""

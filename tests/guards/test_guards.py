@@ -94,7 +94,7 @@ def test_training_stops_and_everybody_hears_why(trained, caplog):
     assert (notice.step, notice.level, notice.title) == (step, "warn", "A guard acts: stop training")
     assert notice.text == event
     assert caplog.text.count(event) == 1
-    assert summary.caveats[0] == f"a guard has stopped the training: {event}"
+    assert summary.caveats[0] == f"the training was stopped by {event}"
 
 
 def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
@@ -102,7 +102,7 @@ def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
     ((_, event),) = said(done, "stop_training")
     assert caplog.text.count(event) == 1
     assert not any(one.title.startswith("A guard") for one in done.seen.notices)
-    assert not any("a guard has stopped" in caveat for caveat in done.seen.summary.caveats)
+    assert not any("was stopped by" in caveat for caveat in done.seen.summary.caveats)
 
 
 def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained):

@@ -122,7 +122,7 @@ class Guards:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What a verdict on the run is not to leave out."""
-        return (f"a guard has stopped the training: {self.stopped}",) if self.stopped else ()
+        return (f"the training was stopped by {self.stopped}",) if self.stopped else ()
 
     def checkpoint(self, path: Path, step: int, run: HasFindings) -> None:
         """Register the checkpoint at `path`, of `step`; on the rank that decides alone."""
