@@ -6,8 +6,6 @@ The methods of a worker are of no use for it: Ray copies them into the process a
 from collections.abc import Mapping
 from typing import Any
 
-import wrapt
-
 from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
@@ -20,10 +18,7 @@ LOST = "the policy pair of this worker is not seen"
 
 def look() -> None:
     """See the losses of a policy worker, if this process gets one; nothing of NeMo-RL is imported by this."""
-    if RECORDER.placed:
-        return
-    RECORDER.placed = True
-    wrapt.register_post_import_hook(put, "nemo_rl.algorithms.loss.loss_functions")
+    RECORDER.place({"nemo_rl.algorithms.loss.loss_functions": put})
 
 
 def put(module: Any) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import wrapt
-
 from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
@@ -17,10 +15,7 @@ LOST = "the policy pair of this worker is not seen"
 
 def look() -> None:
     """See the losses of the actor, if this process gets one; nothing of OpenRLHF is imported by this."""
-    if RECORDER.placed:
-        return
-    RECORDER.placed = True
-    wrapt.register_post_import_hook(put, "openrlhf.trainer.ray.ppo_actor")
+    RECORDER.place({"openrlhf.trainer.ray.ppo_actor": put})
 
 
 def put(module: Any) -> None:

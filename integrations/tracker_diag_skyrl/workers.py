@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-import wrapt
-
 from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import HookError, after, replace
@@ -25,11 +23,7 @@ _WORKER = "skyrl.backends.skyrl_train.workers.worker"
 
 def look() -> None:
     """See the losses of a policy worker, if this process gets one; nothing of SkyRL is imported by this."""
-    if RECORDER.placed:
-        return
-    RECORDER.placed = True
-    wrapt.register_post_import_hook(_guarded(losses), _UTILS)
-    wrapt.register_post_import_hook(_guarded(updates), _WORKER)
+    RECORDER.place({_UTILS: _guarded(losses), _WORKER: _guarded(updates)})
 
 
 def _guarded(put: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-import wrapt
-
 from tracker_diag.attach.kit import clip_range, unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import HookError, after, replace
@@ -27,16 +25,14 @@ RECORDER = Recorder()
 
 def look() -> None:
     """From now on see the losses of an actor that this process may get."""
-    if RECORDER.placed:
-        return
-    RECORDER.placed, watch = True, _Worker(RECORDER)
-    for module, put in {
+    watch = _Worker(RECORDER)
+    places = {
         "verl.trainer.ppo.core_algos": watch.losses,  # before others import the function from there
         "verl.workers.engine.base": watch.engine,
         "verl.workers.engine_workers": watch.engine_worker,
         "verl.workers.actor.dp_actor": watch.actor,  # of 0.7
-    }.items():
-        wrapt.register_post_import_hook(_guarded(put), module)
+    }
+    RECORDER.place({module: _guarded(put) for module, put in places.items()})
 
 
 def _guarded(put: Callable[[Any], None]) -> Callable[[Any], None]:

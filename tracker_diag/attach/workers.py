@@ -14,17 +14,18 @@ import json
 import logging
 import os
 import socket
-import sys
 import threading
 import uuid
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from tracker_diag.errors import BatchError, of_a_handler, require
+import wrapt
+
+from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
+from tracker_diag.errors import BatchError, of_a_handler
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.stats.arrays import on_device
@@ -38,23 +39,8 @@ from tracker_diag.tensors.worker import Writer
 if TYPE_CHECKING:
     from tracker_diag.monitor import Monitor
 
-MAILBOX = "tracker_diag_policy"
-"""The name of the mailbox among the actors of a job."""
-
-KEPT = 4096
-"""Messages that a mailbox keeps while nobody takes them; older ones go, and are counted as lost."""
-
 UNSENT = 16
 """Updates that a worker keeps while its mailbox is slow."""
-
-LOOKS = 1.0
-"""Seconds after which the reader of a mailbox looks whether Ray is there still."""
-
-TRIES = 5
-"""Updates without a mailbox after which a worker says so."""
-
-_held: list[Any] = []
-"""Mailboxes that this process has made or taken over."""
 
 _log = logging.getLogger("tracker_diag")
 
@@ -89,15 +75,26 @@ class Recorder:
     def __init__(
         self, rank: int | None = None, world: int | None = None, send: Callable[[bytes], object] | None = None
     ) -> None:
-        self._given, self._post = (rank, world), send or _Post()
-        self.placed = False
-        """Whether an integration has put its hooks on, which it does once in a process."""
+        self._given, self._post = (rank, world), send or Post()
+        self._placed = False
         self._health, self._names = Health(), Names()
         self._parts: tuple[dict[Pair, Observation], dict[Pair, Observation]] = {}, {}
         self._updates, self._underway, self._asked, self._batches, self._sent = 0, False, False, 0, 0
         self._process = uuid.uuid4().hex[:8]
         self._failures = Counter[str]()
         self._writer: Writer | None = None
+
+    def place(self, hooks: Mapping[str, Callable[[Any], None]]) -> None:
+        """Put an integration's hooks on, once in a process.
+
+        Args:
+            hooks: by name the modules that they are on, each with what is called with it once it is imported; nothing
+                is imported by this.
+        """
+        if not self._placed:
+            self._placed = True
+            for module, put in hooks.items():
+                wrapt.register_post_import_hook(put, module)
 
     def observe(self, *, clip: tuple[float, float] = (0.2, 0.2), **tensors: Any) -> None:
         """Take in one loss.
@@ -305,98 +302,15 @@ class Workers:
         A mailbox that is there already, of an earlier monitor of the job, is taken over. Nothing is done in a process
         that is not part of a Ray job. What fails is counted.
         """
-        ray = sys.modules.get("ray")
-        if ray is None or not ray.is_initialized():
-            return self
         with self._monitor.guard("rank_errors"):
-            scheduling: Any = require("ray.util.scheduling_strategies", "rllib")
-            here = scheduling.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-            kind = ray.remote(num_cpus=0)(Mailbox)
-            made = kind.options(name=MAILBOX, get_if_exists=True, scheduling_strategy=here).remote()
-            _held.append(made)  # an actor ends with the first of its handles
-            thread = threading.Thread(target=self._read, args=(made,), name=MAILBOX, daemon=True)
-            thread.start()
+            if (mailbox := opened()) is not None:
+                threading.Thread(target=self._read, args=(mailbox,), name=MAILBOX, daemon=True).start()
         return self
 
     def _read(self, mailbox: Any) -> None:
-        ray: Any = require("ray", "rllib")
-        reader = uuid.uuid4().hex
         try:
-            while (messages := _come(mailbox.take.remote(reader), ray)) is not None:
-                for message in messages:
-                    with self._monitor.guard("rank_errors"):
-                        self.receive(message)
-        except Exception as error:  # noqa: BLE001  # the mailbox has died, or Ray was shut down as it was asked
-            if ray.is_initialized():
-                self._monitor.record("rank_errors", error)
-
-
-def _come(asked: Any, ray: Any) -> list[bytes] | None:
-    """What `asked`, a reference of Ray, comes to; None once Ray has been shut down.
-
-    In `ray.get` this thread would wait inside of Ray, and be in it still while the trainer's thread takes it down.
-    """
-    future = asked.future()
-    while not wait((future,), LOOKS).done:
-        if not ray.is_initialized():
-            return None
-    messages: list[bytes] | None = future.result()
-    return messages
-
-
-class Mailbox:
-    """The actor of Ray: keeps what workers put, for the latest reader to take."""
-
-    def __init__(self) -> None:
-        import asyncio
-
-        self._kept = deque[bytes](maxlen=KEPT)
-        self._there = asyncio.Condition()
-        self._reader, self._was = "", set[str]()
-
-    async def put(self, message: bytes) -> None:
-        """Keep `message`."""
-        async with self._there:
-            self._kept.append(message)
-            self._there.notify_all()
-
-    async def take(self, reader: str) -> list[bytes] | None:
-        """All that is kept, as soon as there is any; None where a later reader has come."""
-        async with self._there:
-            if reader not in self._was:
-                self._was.add(reader)
-                self._reader = reader
-                self._there.notify_all()
-            await self._there.wait_for(lambda: self._kept or self._reader != reader)
-            if self._reader != reader:
-                return None
-            found = list(self._kept)
-            self._kept.clear()
-            return found
-
-
-class _Post:
-    """Puts messages into the mailbox, once there is one; runs in the writer's thread."""
-
-    def __init__(self) -> None:
-        self._mailbox: Any = None
-        self._tries = 0
-
-    def __call__(self, message: bytes) -> None:
-        ray: Any = require("ray", "rllib")
-        if self._mailbox is None:
-            try:
-                self._mailbox = ray.get_actor(MAILBOX)
-            except ValueError:  # the trainer has not begun yet, or has no monitor
-                self._tries += 1
-                if self._tries == TRIES:
-                    _log.warning(
-                        "no monitor in this Ray job: the policy pair of this worker is not seen. The process that "
-                        "logs needs tracker_diag too."
-                    )
-                return
-        try:
-            ray.get(self._mailbox.put.remote(message))
-        except ray.exceptions.RayActorError:
-            self._mailbox = None  # another may have been made
-            raise
+            for message in messages(mailbox):
+                with self._monitor.guard("rank_errors"):
+                    self.receive(message)
+        except Exception as error:  # noqa: BLE001  # the mailbox has died
+            self._monitor.record("rank_errors", error)

@@ -23,7 +23,8 @@ from openrlhf.utils.config import hierarchize
 from remote import WORLD, Actor
 
 from tracker_diag import Monitor
-from tracker_diag.attach.workers import MAILBOX, Workers
+from tracker_diag.attach.mailbox import MAILBOX
+from tracker_diag.attach.workers import Workers
 
 a_trainer = checks.a_trainer
 
