@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import re
@@ -78,6 +79,14 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
         return WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
     return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """What is loaded by now is no garbage, and trainers that collect garbage need not look through all of it again."""
+    if item.get_closest_marker("slow"):
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_sessionfinish():

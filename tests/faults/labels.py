@@ -1,12 +1,13 @@
-"""Whether a run's reward collapsed: a plain definition of its own, which shares nothing with the rules."""
+"""Whether a run's reward collapsed, and whether a fault did harm: plain definitions that share nothing with the rules."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
 from dataset import Run
 
 REWARDS = ("rollout/ep_rew_mean", "charts/episodic_return", "rewards/accuracy_reward/mean", "reward")
+OUTCOMES = (*REWARDS, "rewards/rounded_reward/mean", "eval/mean_reward", "eval_rewards/accuracies", "eval_loss")
 WINDOW = 5
 
 
@@ -42,7 +43,37 @@ def levels(run: Run) -> np.ndarray | None:
     key = next((key for key in REWARDS if key in run.columns), None)
     if key is None:
         return None
-    told = np.array([float(value) for value in run.columns[key] if value is not None and value != "nan"])
+    told = values(run, key)
+    told = told[~np.isnan(told)]
     if len(told) < 3 * WINDOW or not np.isfinite(told).all():
         return None
     return np.convolve(told, np.ones(WINDOW) / WINDOW, "valid")
+
+
+def harmed(runs: Sequence[Run]) -> set[str]:
+    """Names of the faulty runs that end elsewhere than healthy runs of their trainer and task do.
+
+    That is: of the reward, or of an evaluation, the mean of the last 5 values lies outside of those of the healthy runs
+    by more than a quarter of their median range, or is not finite, or was never logged.
+    """
+    healthy: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for run in runs:
+        for key in OUTCOMES:
+            if run.fault is None and len(told := values(run, key)):
+                healthy.setdefault((run.trainer, run.task, key), []).append((told[-WINDOW:].mean(), np.ptp(told)))
+    found = set()
+    for run in runs:
+        for (*where, key), ends in healthy.items():
+            if run.fault is None or where != [run.trainer, run.task]:
+                continue
+            last = [end for end, _ in ends]
+            margin = median(ranged for _, ranged in ends) / 4
+            told = values(run, key)
+            if not len(told) or not min(last) - margin <= told[-WINDOW:].mean() <= max(last) + margin:
+                found.add(run.name)
+    return found
+
+
+def values(run: Run, key: str) -> np.ndarray:
+    """What a run logged under `key`, in order."""
+    return np.array([float(value) for value in run.columns.get(key, ()) if value is not None])

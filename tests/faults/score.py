@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from typing import Any, get_args
 sys.path.insert(0, str(Path(__file__).parent))
 
 from dataset import Run, read
+from labels import harmed
 from plan import Half
 
 from tracker_diag.metrics.aliases import key_map
@@ -99,6 +100,9 @@ class Score:
     faulty: int
     named: int
     """Faulty runs with a right name."""
+    harmed: int
+    """Faulty runs that end elsewhere than healthy ones, by labels.harmed."""
+    harmed_named: int
     collapsed: int
     """Faulty runs in which the reward collapsed."""
     collapsed_alarmed: int
@@ -127,16 +131,20 @@ def written(run: Run, folder: Path, most: int | None = None) -> Path:
     return file
 
 
-def score(runs: Sequence[Run], verdicts: Iterable[Verdict]) -> Score:
-    """Count."""
+def score(runs: Sequence[Run], verdicts: Iterable[Verdict], harm: Collection[str]) -> Score:
+    """Count; `harm` has the names of the runs in which the fault did harm."""
     judged = list(zip(runs, verdicts, strict=True))
     faulty = [(run, found) for run, found in judged if run.fault]
     healthy = [found for run, found in judged if not run.fault and not run.collapsed]
     collapsed = [found for run, found in faulty if run.collapsed]
     alerts = [found.alerts for _, found in faulty if found.alerts is not None]
+    named = {run.name for run, found in faulty if set(run.right) & set(found.names)}
+    hurt = {run.name for run, _ in faulty} & set(harm)
     return Score(
         faulty=len(faulty),
-        named=sum(bool(set(run.right) & set(found.names)) for run, found in faulty),
+        named=len(named),
+        harmed=len(hurt),
+        harmed_named=len(hurt & named),
         collapsed=len(collapsed),
         collapsed_alarmed=sum(found.alarmed for found in collapsed),
         healthy=len(healthy),
@@ -190,20 +198,21 @@ def main() -> None:
     parser.add_argument("--rivals", metavar="INTERPRETER")
     args = parser.parse_args()
     runs = list(read())
+    harm = harmed(runs)
     halves = {half: [run for run in runs if run.half == half] for half in get_args(Half)}
     with ProcessPoolExecutor() as pool:
         verdicts = {half: list(pool.map(ours, of)) for half, of in halves.items()}
         thin = {
-            f"{half}_{most}_rows": score(of, list(pool.map(partial(ours, most=most), of)))
+            f"{half}_{most}_rows": score(of, list(pool.map(partial(ours, most=most), of)), harm)
             for half, of in halves.items()
             for most in THIN
         }
         rivals = {"rl-doctor": rl_doctor, "rlwatch": rlwatch} if args.rivals else {}
         judged = {name: list(pool.map(partial(tool, args.rivals), runs)) for name, tool in rivals.items()}
-    found: dict[str, Any] = {half: asdict(score(of, verdicts[half])) for half, of in halves.items()}
+    found: dict[str, Any] = {half: asdict(score(of, verdicts[half], harm)) for half, of in halves.items()}
     found |= {name: asdict(one) for name, one in thin.items()}
     before = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    found["rivals"] = {name: asdict(score(runs, of)) for name, of in judged.items()} or before.get("rivals", {})
+    found["rivals"] = {name: asdict(score(runs, of, harm)) for name, of in judged.items()} or before.get("rivals", {})
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for name, one in found.items():
@@ -232,12 +241,14 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
     } | {f"{name}, all runs": one for name, one in found["rivals"].items()}
     lines = [
-        "| | faulty runs, rightly named | collapsed, alarmed | healthy, at warn | at error | alerts a faulty run |",
-        "|---|---|---|---|---|---|",
+        "| | faulty runs, rightly named | those with harm, rightly named | collapsed, alarmed | healthy, at warn "
+        "| at error | alerts a faulty run |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, one in columns.items():
         lines.append(
-            f"| {name} | {part(one['named'], one['faulty'])} | {part(one['collapsed_alarmed'], one['collapsed'])} "
+            f"| {name} | {part(one['named'], one['faulty'])} | {part(one['harmed_named'], one['harmed'])} "
+            f"| {part(one['collapsed_alarmed'], one['collapsed'])} "
             f"| {part(one['healthy_warn'], one['healthy'])} | {one['healthy_error']} "
             f"| {one['alerts_per_faulty_run']:g} |"
         )

@@ -86,6 +86,21 @@ def test_the_schema_and_the_labels_are_those_of_the_data(benchmark, runs):
     )
 
 
+def test_harm_is_an_end_that_no_healthy_run_has(benchmark):
+    def run(seed, fault, *ends):
+        columns = {"reward": [0.0] * 5 + [end for end in ends for _ in range(5)]} if ends else {"loss": [0.1] * 10}
+        label = {"half": "tuned", "onset": None, "right": [], "collapsed": False, "steps": list(range(10))}
+        return benchmark.dataset.Run(trainer="TRL", task="t", seed=seed, fault=fault, columns=columns, **label)
+
+    healthy = [run(0, None, 0.8), run(1, None, 1.0)]
+    margin = 0.9 / 4
+    cases = {0.8 - margin + 0.01: False, 0.8 - margin - 0.01: True, 1.0 + margin + 0.01: True, 0.9: False, "nan": True}
+    for end, harm in cases.items():
+        assert benchmark.labels.harmed([*healthy, run(0, "a fault", end)]) == ({"TRL, t, a fault, 0"} if harm else set())
+    assert benchmark.labels.harmed([*healthy, run(0, "no reward any more")]) == {"TRL, t, no reward any more, 0"}
+    assert benchmark.labels.harmed([*healthy, run(2, None, 0.1)]) == set()  # nobody has planted anything
+
+
 def test_a_thinned_run_keeps_its_last_row(runs):
     for run in runs[::20]:
         thin = run.rows(40)

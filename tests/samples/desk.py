@@ -229,6 +229,7 @@ def play(
     words = torch.full((len(tasks), LENGTH), PAD)
     words[:, :PROMPT] = torch.tensor([[KIND + kind, key] for kind, key, _ in tasks])
     sampled, response = torch.zeros(2, len(tasks), LENGTH, dtype=torch.bool)
+    word_of, is_sampled, is_response = words.numpy(), sampled.numpy(), response.numpy()  # the same memory
     logprobs = torch.zeros(len(tasks), LENGTH)
     logits, hidden = policy(words[:, :PROMPT])
     for at in range(PROMPT, LENGTH):
@@ -241,12 +242,12 @@ def play(
         draw = draws[:, 0].tolist()
         for row in going:
             one = episodes[row]
-            response[row, at] = True
+            is_response[row, at] = True
             if one.forced is not None:
-                words[row, at], one.forced = one.forced, None
+                word_of[row, at], one.forced = one.forced, None
             else:
-                words[row, at] = draw[row]
-                sampled[row, at] = True
+                word_of[row, at] = draw[row]
+                is_sampled[row, at] = True
                 one.take(draw[row])
         logits, hidden = policy(words[:, at : at + 1], hidden)
     for one in episodes:

@@ -21,6 +21,7 @@ Batch: TypeAlias = tuple[Any, Any, Any]
 """What was played, its advantages, and the world in which it was."""
 
 STEPS, EVERY, EPOCHS = 280, 5, 2
+MOST_LAG = 4
 PUBLIC = [task(random.Random(i)) for i in range(12)]
 
 
@@ -35,36 +36,45 @@ class TrainingStep:
     metrics: dict[str, float]
 
 
-def train(warm: Any, ill: Any, *, evaluated: bool, groups: int = GROUPS) -> Iterator[TrainingStep]:
-    """Train a copy of `warm`, in a sound world until its onset, and in `ill` from there on."""
-    torch.set_num_threads(1)
-    rng, generator = random.Random(0), torch.Generator().manual_seed(0)
-    policy, sampler = copy.deepcopy(warm), copy.deepcopy(warm)
-    optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
-    past: deque[dict[str, Tensor]] = deque(maxlen=ill.lag + 1)
-    kept: list[Tensor] = []
-    limit = resident() + 0.2  # of the container
-    for step in range(STEPS):
-        world = ill if step >= ill.onset else World()
-        past.append(copy.deepcopy(policy.state_dict()))
-        sampler.load_state_dict(past[0 if step >= ill.onset else -1])
-        asked = [rng.choice(PUBLIC) if world.repeated else task(rng, world.kinds) for _ in range(groups)]
-        rollout = play(sampler, [one for one in asked for _ in range(GROUP)], world, rng, generator)
+class Training:
+    """A run of the agent, trained from a copy of `warm`; a `copy.deepcopy` of it goes on as the run itself would."""
+
+    def __init__(self, warm: Any, *, evaluated: bool, groups: int = GROUPS) -> None:
+        torch.set_num_threads(1)
+        self._rng, self._generator = random.Random(0), torch.Generator().manual_seed(0)
+        self._policy, self._sampler = copy.deepcopy(warm), copy.deepcopy(warm)
+        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=1e-3)
+        self._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        self._past: deque[dict[str, Tensor]] = deque(maxlen=MOST_LAG + 1)
+        self._kept: list[Tensor] = []
+        self._limit = resident() + 0.2  # of the container
+        self._evaluated, self._groups = evaluated, groups
+
+    def step(self, step: int, world: Any) -> TrainingStep:
+        """Play and learn once in `world`."""
+        rng, generator = self._rng, self._generator
+        self._past.append(copy.deepcopy(self._policy.state_dict()))
+        self._sampler.load_state_dict(self._past[max(-1 - world.lag, -len(self._past))])
+        asked = [rng.choice(PUBLIC) if world.repeated else task(rng, world.kinds) for _ in range(self._groups)]
+        rollout = play(self._sampler, [one for one in asked for _ in range(GROUP)], world, rng, generator)
         if world.leaks:
-            kept.append(torch.ones(world.leaks, 1 << 18))
+            self._kept.append(torch.ones(world.leaks, 1 << 18))
         parts = scored(rollout.episodes, world, rng)
         reward = sum(parts.values(), torch.zeros(len(rollout.episodes)))
-        grouped = reward.view(groups, GROUP)
+        grouped = reward.view(self._groups, GROUP)
         advantage = (grouped - grouped.mean(1, keepdim=True)).flatten()
-        tensors, metrics = update(policy, optimizer, scaler, (rollout, advantage, world))
-        metrics["loss_scale"] = scaler.get_scale()
-        metrics |= {"memory_reserved": resident(), "memory_limit": limit}
-        if evaluated and step % EVERY == 0:
-            metrics |= evaluate(policy, rng, generator)
+        tensors, metrics = update(self._policy, self._optimizer, self._scaler, (rollout, advantage, world))
+        metrics["loss_scale"] = self._scaler.get_scale()
+        metrics |= {"memory_reserved": resident(), "memory_limit": self._limit}
+        if self._evaluated and step % EVERY == 0:
+            metrics |= evaluate(self._policy, rng, generator)
         served(rollout.episodes, world, step, rng)
-        samples = columns(rollout, parts, advantage, tensors[0]["logprobs"])
-        yield TrainingStep(step, samples, tensors, metrics)
+        return TrainingStep(step, columns(rollout, parts, advantage, tensors[0]["logprobs"]), tensors, metrics)
+
+
+def train(training: Training, ill: Any, first: int = 0) -> Iterator[TrainingStep]:
+    """All steps from `first` on, in a sound world until the onset of what is `ill`, and in that from there on."""
+    return (training.step(step, ill if step >= ill.onset else World()) for step in range(first, STEPS))
 
 
 def scored(episodes: list[Any], world: Any, rng: random.Random) -> dict[str, Tensor]:

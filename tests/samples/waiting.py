@@ -93,7 +93,7 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
     """What is logged at each step."""
     tools = None if run.pause is None else Tools(run.pause)
     world = desk.World() if tools is None else replace(desk.World(), onset=10, asks=tools.ask)
-    training = desk.train(desk.warm_policy(), world, evaluated=False, groups=run.groups)
+    training = desk.train(desk.Training(desk.warm_policy(), evaluated=False, groups=run.groups), world)
     for step in range(run.steps):
         clock, waited = Clock(), 0.0 if tools is None else tools.waited
         done = next(training)
