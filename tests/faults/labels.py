@@ -1,4 +1,4 @@
-"""Whether a run's reward collapsed, and whether a fault did harm: plain definitions that share nothing with the rules."""
+"""Whether a run's reward collapsed, and whether a fault did harm: definitions that share no code with the rules."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median

@@ -241,8 +241,7 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         **{f"the untouched half, thinned to {most} rows": found[f"untouched_{most}_rows"] for most in THIN},
     } | {f"{name}, all runs": one for name, one in found["rivals"].items()}
     lines = [
-        "| | faulty runs, rightly named | those with harm, rightly named | collapsed, alarmed | healthy, at warn "
-        "| at error | alerts a faulty run |",
+        "| | faulty, rightly named | of those with harm | collapsed, alarmed | healthy, at warn | at error | alerts |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, one in columns.items():

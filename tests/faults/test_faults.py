@@ -96,7 +96,8 @@ def test_harm_is_an_end_that_no_healthy_run_has(benchmark):
     margin = 0.9 / 4
     cases = {0.8 - margin + 0.01: False, 0.8 - margin - 0.01: True, 1.0 + margin + 0.01: True, 0.9: False, "nan": True}
     for end, harm in cases.items():
-        assert benchmark.labels.harmed([*healthy, run(0, "a fault", end)]) == ({"TRL, t, a fault, 0"} if harm else set())
+        found = benchmark.labels.harmed([*healthy, run(0, "a fault", end)])
+        assert found == ({"TRL, t, a fault, 0"} if harm else set())
     assert benchmark.labels.harmed([*healthy, run(0, "no reward any more")]) == {"TRL, t, no reward any more, 0"}
     assert benchmark.labels.harmed([*healthy, run(2, None, 0.1)]) == set()  # nobody has planted anything
 

@@ -18,7 +18,6 @@ STEPS = 300
 RULES = {rule.id: rule for rule in td.catalog()}
 
 
-
 def play(fault, *, ill):
     """A run of 300 steps, watched as a user does, to the step at which the fault is found; what it adds up to."""
     rng, seen = np.random.default_rng(5), CapturingBackend()
