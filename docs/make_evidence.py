@@ -311,17 +311,17 @@ STALE = [
     "one figure: of 1,000 healthy runs each 10 of ppo, 10 of grpo, **14 of gspo**, 3 of dpo and 1 of sft were",
     "alarmed, 38 of 5,000 (0.76 %), none at error: by EVA002 14, by OUT001 11, by EVA005 7. At most 10 of 1,000 are",
     "asked. Of 5,100 failing runs 5,071 had a right name (99 %), 211 of them as a note, and 5,018 a right first",
-    "break (98 %); of each link at least 96 % and 95 %. Named in less than 95 of 100: *judge glitch* 88, *margin",
-    "collapse* 94; *responses cut* has a right first break in 80 and *judge bias* in 83. The tables stay as they",
-    "are until gspo is mended, and then are made on seeds from 60,000 on.",
+    "break (98 %); in no link were less than 96 % named, or less than 95 % first. Named in less than 95 of 100:",
+    "*judge glitch* 88, *margin collapse* 94; *responses cut* has a right first break in 80 and *judge bias* in 83.",
+    "The tables stay as they are until gspo is mended, and then are made on seeds from 60,000 on.",
 ]
 
 
 MENDED = [
     "Reports on those from 40,000 and from 50,000 on fell short again: of 1,000 healthy runs 19 of grpo's and 21 of",
-    "gspo's were alarmed, then 14 of gspo's. OUT001, NUM002, EVA005, SFT002 and rules that docs/faults.md tells of",
-    "were mended, again on seeds below 10,000; and a rule that says of itself that it sees no harm counts as a",
-    "note.",
+    "gspo's were alarmed, then 14 of gspo's. After the first of them OUT001, NUM002, EVA005, SFT002 and rules that",
+    "docs/faults.md tells of were mended, again on seeds below 10,000; and a rule that says of itself that it sees",
+    "no harm counts as a note.",
 ]
 
 

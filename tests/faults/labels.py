@@ -63,12 +63,12 @@ def harmed(runs: Sequence[Run]) -> set[str]:
                 healthy.setdefault((run.trainer, run.task, key), []).append((told[-WINDOW:].mean(), np.ptp(told)))
     found = set()
     for run in runs:
-        for (*where, key), ends in healthy.items():
-            if run.fault is None or where != [run.trainer, run.task]:
+        for key in OUTCOMES:
+            ends = healthy.get((run.trainer, run.task, key))
+            if run.fault is None or not ends:
                 continue
-            last = [end for end, _ in ends]
-            margin = median(ranged for _, ranged in ends) / 4
-            told = values(run, key)
+            last, ranges = zip(*ends, strict=True)
+            margin, told = median(ranges) / 4, values(run, key)
             if not len(told) or not min(last) - margin <= told[-WINDOW:].mean() <= max(last) + margin:
                 found.add(run.name)
     return found

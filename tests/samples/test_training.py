@@ -63,31 +63,29 @@ def warm():
 
 
 @pytest.fixture(scope="module")
-def sound_until_the_onset(warm):
-    """By whether they are evaluated, trainings that stand before the onset of most faults, and their steps so far."""
+def steps_of(warm):
+    """Trains in a world. Until the usual onset all worlds are sound, so that those steps are played once."""
 
     @cache
-    def trained(evaluated):
+    def sound(evaluated):
         training = desk.Training(warm, evaluated=evaluated)
         return training, [training.step(step, World()) for step in range(World().onset)]
 
-    return trained
+    def steps(world, evaluated):
+        if world.onset < World().onset:
+            return desk.train(desk.Training(warm, evaluated=evaluated), world)
+        training, before = sound(evaluated)
+        return chain(before, desk.train(copy.deepcopy(training), world, world.onset))
+
+    return steps
 
 
-def steps_of(sound_until_the_onset, world, evaluated):
-    """A training in `world`. Until the onset all are the same, so that is played once."""
-    if world.onset < World().onset:
-        return desk.train(desk.Training(desk.warm_policy(), evaluated=evaluated), world)
-    training, before = sound_until_the_onset(evaluated)
-    return chain(before, desk.train(copy.deepcopy(training), world, world.onset))
-
-
-def watch(sound_until_the_onset, world, rules):
+def watch(steps_of, world, rules):
     """A training, until each of `rules` has fired on its slice, or to its end: what was found, and the summary."""
     seen = CapturingBackend()
     settings = {"catalog": False, "essential_tools": ["search"], "algorithm": "grpo"}
     monitor = Monitor([seen], rules=[RULES[rule] for rule in rules], **settings)
-    for step in steps_of(sound_until_the_onset, world, not EVALUATED.isdisjoint(rules)):
+    for step in steps_of(world, not EVALUATED.isdisjoint(rules)):
         monitor.samples(**step.samples)
         for tensors in step.tensors:
             monitor.observe(**tensors)
@@ -100,17 +98,17 @@ def watch(sound_until_the_onset, world, rules):
 
 
 @pytest.mark.slow
-def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(sound_until_the_onset):
-    fired, summary = watch(sound_until_the_onset, World(), dict.fromkeys(CONCERNED, None))
+def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
+    fired, summary = watch(steps_of, World(), dict.fromkeys(CONCERNED, None))
     assert fired == set()
     assert summary.blind == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_with_the_world_is_found(sound_until_the_onset, fault):
+def test_what_is_wrong_with_the_world_is_found(steps_of, fault):
     world, rules = FAULTS[fault]
-    fired, _ = watch(sound_until_the_onset, world, rules)
+    fired, _ = watch(steps_of, world, rules)
     assert set(rules.items()) <= fired
 
 
