@@ -54,10 +54,13 @@ def interrupted(monitor, delay, raised):
 
 
 def is_dropped(frame):
-    """Whether Python drops what is raised here: in `__del__`, and in what it calls when a weak reference dies."""
+    """Whether what is raised here is dropped: by Python in `__del__` and in what it calls when a weak reference dies.
+
+    By W&B while it takes in what is printed, after it has been imported: `console_capture` logs it and goes on.
+    """
     while frame is not None:
-        of_weak = "weakref" in Path(frame.f_code.co_filename).name
-        if frame.f_code.co_name == "__del__" or (of_weak and frame.f_code.co_name in ("_remove", "remove")):
+        name, file = frame.f_code.co_name, Path(frame.f_code.co_filename).name
+        if name == "__del__" or ("weakref" in file and name in ("_remove", "remove")) or file == "console_capture.py":
             return True
         frame = frame.f_back
     return False
