@@ -5,22 +5,26 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
-FRAMEWORKS := $(addprefix build/frameworks/,shared verl verl-0.7 verl-0.8 openrlhf openrlhf-0.10 skyrl areal rllib) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
+FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
+EARLIER := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0)
 
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
-# Four workers for two cores: many tests wait, for servers, browsers and other processes.
+# More workers than cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: frameworks demo test test-long check lint types fast chaos faults alerts docs matrix evidence guards-study bench screenshots clean
+.PHONY: frameworks demo test test-earlier test-long check lint types fast chaos faults alerts docs matrix evidence guards-study bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
-test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS)  ## everything, with real servers, a browser and training runs
-	$(PYTEST)
+test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS)  ## all but earlier releases, with real servers, a browser and training
+	$(PYTEST) -m "not earlier"
+
+test-earlier: $(VENV)/.dev $(FRAMEWORKS) $(EARLIER)  ## with earlier releases of the frameworks
+	$(PYTEST) -m earlier
 
 test-long: $(VENV)/.dev  ## the properties, with forty times as many examples; for the night
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
@@ -36,7 +40,7 @@ types: $(VENV)/.dev
 	$(BIN)/pyright
 
 fast: $(VENV)/.dev
-	$(PYTEST) --numprocesses 2 -m "not slow" -q
+	$(PYTEST) --numprocesses 3 -m "not slow" -q
 
 chaos: $(VENV)/.dev  ## a thousand random programs for each tracker, under faults; two hours
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
@@ -50,7 +54,7 @@ alerts: $(VENV)/.dev  ## what the alarms make of 4,800 runs, docs/alerts.json; h
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py
 
-matrix: $(VENV)/.dev $(FRAMEWORKS)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
+matrix: $(VENV)/.dev $(FRAMEWORKS) $(EARLIER)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
 	rm -f build/matrix.jsonl
 	MATRIX=$(CURDIR)/build/matrix.jsonl $(PYTEST) -m matrix
 	$(BIN)/python docs/make_matrix.py build/matrix.jsonl
@@ -81,7 +85,7 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(UV) --python $(VENV) --editable ".[dev]"
 	touch $@ $(VENV)/.demo
 
-frameworks: $(FRAMEWORKS)  ## trainers that cannot be installed beside each other, for their tests
+frameworks: $(FRAMEWORKS) $(EARLIER)  ## trainers that cannot be installed beside each other, for their tests
 
 build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 	rm -rf $@

@@ -388,7 +388,7 @@ def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_u
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     for rank in (first, second):
         assert rank["plain"] == rank["watched"]  # losses and weights to the bit, collectives and groups
-        assert rank["plain"]["collectives"] > 45
+        assert rank["plain"]["collectives"] > 12
         assert rank["failures"] == []
         assert not rank["hooked"]
     assert first["plain"]["losses"] != second["plain"]["losses"]  # each of its own tokens

@@ -1,7 +1,7 @@
 """One rank of an AReaL job on the host, as torchrun starts it: python ranks.py FOLDER.
 
-AReaL's FSDP engine, actor, loss and logger train a tiny model, without us and then with us; in place of rollouts are
-made sequences, whose log-probabilities of the rollout engine are the trainer's with noise.
+AReaL's FSDP engine, actor, loss and logger train a tiny model, some steps without us and then all with us; in place of
+rollouts are made sequences, whose log-probabilities of the rollout engine are the trainer's with noise.
 """
 
 import hashlib
@@ -29,6 +29,8 @@ from torch.distributed import distributed_c10d
 from tracker_diag import Monitor
 
 STEPS, ROWS, PROMPT, WIDTH, WIDER_FROM = 45, 12, 4, 28, 30
+COMPARED = 12
+"""Steps of the training without us, and of what is held against it; each updates all weights twice."""
 CHECKPOINT = Path(__file__).parents[1] / "trl" / "checkpoint"
 
 
@@ -92,12 +94,11 @@ def collectives():
     return sum(group._get_sequence_number_for_group() for group in distributed_c10d._world.pg_map)
 
 
-def train(trainer, rank, monitor=None):
+def train(trainer, generator, steps, monitor=None):
     """As `PPOTrainer.train` does; digests of losses and weights, the number of collectives and of groups."""
     actor, before, groups = trainer.actor, collectives(), len(distributed_c10d._world.pg_map)
     losses = ppo.grpo_loss_fn.__wrapped__ if monitor else ppo.grpo_loss_fn
-    generator = torch.Generator().manual_seed(rank)
-    for step in range(STEPS):
+    for step in steps:
         losses.given.append([])
         actor.ppo_update(actor.compute_advantages(made(generator, actor, step)))
         actor.step_lr_scheduler()
@@ -118,7 +119,7 @@ def main(folder):
     theirs, found = ppo.grpo_loss_fn, {}
     first = a_trainer(folder / "plain", world)
     ppo.grpo_loss_fn = update_wrapper(Losses(), theirs)
-    found["plain"] = train(first, rank)
+    found["plain"] = train(first, torch.Generator().manual_seed(rank), range(COMPARED))
     first.stats_logger.close()
 
     ppo.grpo_loss_fn = theirs
@@ -126,7 +127,9 @@ def main(folder):
     ppo.grpo_loss_fn = losses = update_wrapper(Losses(), theirs)
     tracker_diag_areal.Monitor = partial(Monitor, window=STEPS)  # in which all steps are
     monitor = tracker_diag_areal.attach(trainer)
-    found["watched"] = train(trainer, rank, monitor)
+    generator = torch.Generator().manual_seed(rank)
+    found["watched"] = train(trainer, generator, range(COMPARED), monitor)
+    train(trainer, generator, range(COMPARED, STEPS), monitor)
     torch.save(losses.given, folder / f"{rank}.pt")
     while monitor._intake._ranks._thread._calls:  # what it has to hand over is on its way
         time.sleep(0.01)

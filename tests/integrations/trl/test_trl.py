@@ -366,6 +366,7 @@ def test_several_processes_are_counted_together(tmp_path, zygote, two_ranks):
     assert first["calls"] != second["calls"]
 
 
+@pytest.mark.earlier
 def test_there_are_older_releases_to_test_against():
     assert len(VERSIONS) >= 3, "none in build/trl: run the tests through make, which downloads them"
 
@@ -377,7 +378,10 @@ OVERPAID = """\
 
 
 @pytest.mark.matrix("trl", "run for real")
-@pytest.mark.parametrize("path", [*VERSIONS, None], ids=lambda path: path.name if path else "installed")
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(None, id="installed"), *(pytest.param(p, id=p.name, marks=pytest.mark.earlier) for p in VERSIONS)],
+)
 def test_the_private_functions_are_as_we_know_them_and_every_tracker_is_told_in(
     path, tmp_path, zygote, new_mlflow_store, alerted
 ):
