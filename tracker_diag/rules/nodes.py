@@ -234,7 +234,7 @@ class Gain(Node):
     never: bool = False
     """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 1,000."""
     else_no: bool = False
-    """Say no and not unknown until then: for one of several ways in which a rule may hold."""
+    """Say no and not unknown while there is too little to tell: for one of several ways in which a rule may hold."""
 
 
 class Absent(Node):

@@ -119,7 +119,7 @@ class GainReader(CourseReader):
 
     def __init__(self, signal: Gain, at: Place) -> None:
         self._never, self._enough = signal.never, 0
-        self._too_early = False if signal.never and signal.else_no else None
+        self._too_early = False if signal.else_no else None
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
             self.needed = LEVELS
@@ -130,7 +130,7 @@ class GainReader(CourseReader):
             return self._too_early
         gain = self._course.gain()
         if gain is None or not self._never:
-            return None if gain is None else gain.kept
+            return self._too_early if gain is None else gain.kept
         # What has never risen is said to have once it has for sure.
         return not gain.rose and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
