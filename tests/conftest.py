@@ -25,6 +25,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.disable()  # until all tests are collected: what is imported for them is no garbage
+
 # How long an example takes is the machine's affair, and no property of the code.
 settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
@@ -79,6 +81,11 @@ def pytest_ignore_collect(collection_path, config):
     if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
         return WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
     return None
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
