@@ -108,13 +108,26 @@ def test_a_tail_beyond_the_sketch_is_said_to_be_at_least_so_large(rng, make_batc
     assert "after a tool at least 256, before any 0." in said
 
 
-def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch):
+def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch, caplog):
     late, nobody = Monitor(), Monitor()
-    short(make_batch, (0, 1), late)
-    late.expect(60)
     nobody.expect(None)
     nobody.expect(0)
+    short(make_batch, (0, 1), late)
+    late.expect(None)
+    assert caplog.messages == []
+    late.expect(60)
     assert late.state_dict()["rows"] is nobody.state_dict()["rows"] is None
+    assert caplog.messages == [
+        "expect(rows=60): the run has begun, so this changes nothing; say it before the first step"
+    ]
+
+
+def test_how_long_a_run_is_may_be_said_again(make_batch, caplog):
+    monitor = Monitor()
+    monitor.expect(60)
+    short(make_batch, (0, 1), monitor)
+    monitor.expect(60)
+    assert caplog.messages == []
 
 
 def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch):

@@ -166,9 +166,13 @@ class Monitor(AbstractContextManager["Monitor"]):
     def expect(self, rows: int | None) -> None:
         """Say how many rows the run is meant to log, before the first: a short run is judged by shorter horizons.
 
-        Nothing changes where `settings` were given, or where nobody knows: for 0 and None.
+        Nothing changes where `settings` were given, or where nobody knows: for 0 and None. What comes too late is told.
         """
-        if rows and not self._given and self.step is None:
+        if not rows or self._given:
+            return
+        if self.step is not None:
+            self._state.tell([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
+        else:
             self._settings = GrowthSettings.for_run(rows).dialled(self._dial)
             self._engine = Engine(self._engine.rules, self._settings, self.algorithm, self._engine.earlier)
             self._windows.burn_in, self._windows.baseline = self._settings.short.burn_in, self._settings.short.baseline

@@ -107,6 +107,7 @@ def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
     return not_observed(windows) | on_policy
 
 
+LATE = "expect(rows={}): the run has begun, so this changes nothing; say it before the first step"
 SAY_SHORT = "if it is meant to be so short, say so before its first step: run.diag.expect(rows={})"
 
 

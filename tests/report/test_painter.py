@@ -4,15 +4,28 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from tracker_diag.records import Histogram
+from tracker_diag.report import painter as module
 from tracker_diag.report.figures import pixels, tail_figure
 from tracker_diag.report.painter import Painter
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def process():
+    """Begun anew: whatever draws for other tests is none of these."""
+    found = module._process
+    theirs = vars(found).copy()
+    found.forget()
+    yield found
+    found._end()
+    vars(found).update(theirs)
 
 
 @pytest.fixture
@@ -25,21 +38,57 @@ def shown():
     ]
 
 
-def test_the_picture_is_the_same_pixel_by_pixel(shown):
+def test_the_picture_is_the_same_pixel_by_pixel(shown, process):
     painter = Painter()
     here = pixels(tail_figure(shown, "policy pair, step 3"))
     for _ in range(2):
         np.testing.assert_array_equal(painter.tail(shown, "policy pair, step 3"), here)
-    assert painter._process.poll() is None
+    running = process._running
+    assert running.poll() is None
     painter.close()
+    assert running.returncode == 0
     np.testing.assert_array_equal(painter.tail(shown, "policy pair, step 3"), here)  # and so it is after the end
+    assert process._running is None
 
 
-def test_one_that_is_killed_is_done_without(shown):
-    painter = Painter()
+def test_one_process_draws_for_all_until_the_last_is_closed(shown, process):
+    one, other, gone = Painter(), Painter(), Painter()
+    gone.tail(shown, "a")
+    running = process._running
+    del gone
+    one.tail(shown, "a")
+    one.close()
+    here = other.tail(shown, "b")
+    assert process._running is running
+    other.close()
+    assert running.returncode == 0
+    next_run = Painter()
+    np.testing.assert_array_equal(next_run.tail(shown, "b"), here)
+    assert process._running not in (None, running)
+    next_run.close()
+
+
+def test_threads_that_draw_at_a_time_each_get_their_own(shown):
+    painters = [Painter() for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        titles = [str(number) for number in range(4)]
+        drawn = list(pool.map(lambda painter, title: painter.tail(shown, title), painters, titles))
+    for painter, title, picture in zip(painters, titles, drawn, strict=True):
+        np.testing.assert_array_equal(picture, pixels(tail_figure(shown, title)))
+        painter.close()
+
+
+def test_one_that_is_killed_is_done_without_until_the_next_run(shown, process):
+    painter, other = Painter(), Painter()
     here = painter.tail(shown, "a")
-    os.kill(painter._process.pid, signal.SIGKILL)
+    os.kill(process._running.pid, signal.SIGKILL)
+    for one in (painter, other):
+        np.testing.assert_array_equal(one.tail(shown, "a"), here)
+        assert process._running is None
+        one.close()
+    painter = Painter()
     np.testing.assert_array_equal(painter.tail(shown, "a"), here)
+    assert process._running.poll() is None
     painter.close()
 
 
@@ -53,7 +102,7 @@ def test_it_ends_with_its_parent_and_while_a_fork_of_it_lives(tmp_path):
 import os, sys
 import numpy as np
 from tracker_diag.records import Histogram
-from tracker_diag.report.painter import Painter
+from tracker_diag.report.painter import Painter, _process
 one = np.ones(3, int)
 painter = Painter()
 painter.tail([Histogram("h", "policy", "text_only", one, np.array([0.1, 0.2, 0.3, 0.4]), one)], "a")
@@ -63,7 +112,7 @@ if not os.fork():
     os.close(1)
     os.read(ends, 1)  # until its parent has ended
     os._exit(0)
-process = painter._process
+process = _process._running
 if sys.argv[1] == "close":
     painter.close()
     print(process.returncode)
@@ -77,16 +126,16 @@ os._exit(0)
     assert closed.stdout == "0\n"
 
 
-def test_a_fork_that_forgets_it_leaves_it_alone(shown):
+def test_a_fork_leaves_it_alone(shown, process):
     painter = Painter()
     here = painter.tail(shown, "a")
     child = os.fork()
     if not child:
-        painter.__del__()
-        os._exit(0)
-    os.waitpid(child, 0)
+        painter.close()
+        os._exit(process._running is not None)
+    assert os.waitpid(child, 0)[1] == 0
     np.testing.assert_array_equal(painter.tail(shown, "a"), here)
-    assert painter._process.poll() is None
+    assert process._running.poll() is None
     painter.close()
 
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO, Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -27,45 +28,65 @@ _HEAD = struct.Struct("<II")
 
 
 class Painter:
-    """Draws tails and time lines; its process starts with the first picture, and ends with `close` or with this one."""
+    """Draws tails and time lines, in a process that all painters of this one share.
+
+    It starts with the first picture, and ends with the last `close` or with this process.
+    """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._parent = os.getpid()
-        self._fails = False
-        self._lock = threading.Lock()
+        _process.painters.add(self)
 
     def tail(self, histograms: Sequence[Histogram], title: str) -> Pixels:
         """The picture of `report.figures.figure_of`, (H, W, 3) uint8 RGB."""
         return self._painted({"title": title, "of": [_plain(one) for one in histograms]})
-
-    def _painted(self, wanted: dict[str, Any]) -> Pixels:
-        with self._lock:
-            if not self._fails:
-                try:
-                    return self._asked(wanted)
-                except (OSError, EOFError, ValueError):
-                    self._fails = True
-                    self._end()
-        return _drawn(wanted)
 
     def picture(self, drawing: Drawing) -> Pixels:
         """The time line that `drawing` is of, (H, W, 3) uint8 RGB."""
         return self._painted({"picture": drawing.of})
 
     def close(self) -> None:
-        """End the process; what is asked for later is drawn here."""
-        with self._lock:
-            self._fails = True
-            self._end()
+        """Let go of the process; what is asked for later is drawn here."""
+        _process.leave(self)
 
-    def __del__(self) -> None:
-        with suppress(Exception):
-            self._end()
+    def _painted(self, wanted: dict[str, Any]) -> Pixels:
+        there = _process.ask(wanted) if self in _process.painters else None
+        return _drawn(wanted) if there is None else there
+
+
+class _Process:
+    """The one that draws for all `painters` that are not closed."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a fork, which leaves the process of its parent alone."""
+        self.painters = WeakSet[Painter]()
+        self._lock = threading.RLock()
+        self._running: subprocess.Popen[bytes] | None = None
+        self._fails = False
+
+    def ask(self, wanted: dict[str, Any]) -> Pixels | None:
+        """What it draws; None if it cannot be started, or has ended by itself, until all painters are closed."""
+        with self._lock:
+            try:
+                return None if self._fails else self._asked(wanted)
+            except (OSError, EOFError, ValueError):
+                self._fails = True
+                self._end()
+                return None
+
+    def leave(self, painter: Painter) -> None:
+        """Do without `painter`, and end with the last one."""
+        with self._lock:
+            self.painters.discard(painter)
+            if not self.painters:
+                self._fails = False
+                self._end()
 
     def _asked(self, wanted: dict[str, Any]) -> Pixels:
-        self._process = self._process or _started()
-        asked, answer = self._process.stdin, self._process.stdout
+        self._running = self._running or _started()
+        asked, answer = self._running.stdin, self._running.stdout
         if asked is None or answer is None:
             raise OSError("no pipe")
         asked.write(json.dumps(wanted).encode() + b"\n")
@@ -74,8 +95,8 @@ class Painter:
         return np.frombuffer(_read(answer, height * width * 3), np.uint8).reshape(height, width, 3)
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None or os.getpid() != self._parent:  # a fork of this process has one that is none of its own
+        process, self._running = self._running, None
+        if process is None:
             return
         for stream in (process.stdin, process.stdout):
             with suppress(OSError, ValueError):
@@ -90,6 +111,12 @@ class Painter:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+_process = _Process()
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_process.forget)
 
 
 def _started() -> "subprocess.Popen[bytes]":
