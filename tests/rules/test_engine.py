@@ -327,6 +327,14 @@ def test_what_is_spared_stays_so_after_a_restart():
     assert [finding.severity for finding in again.findings] == ["info"]
 
 
+@pytest.mark.parametrize(("else_no", "early"), [(False, "unknown"), (True, "healthy")])
+def test_where_there_is_too_little_to_tell_a_gain_it_is_unknown_or_none(else_no, early):
+    engine = Engine([rule(signals={"low": THRIVES | {"else_no": else_no}}, summary="x")])
+    states = run(engine, learning(60))
+    assert set(states[:9]) == {early}
+    assert "firing" in states[9:]
+
+
 @pytest.mark.parametrize(("rows", "fires"), [(60, 6), (None, 30)])
 def test_a_short_run_is_judged_by_fewer_steps(rows, fires):
     engine = Engine([rule(for_steps=30)], GrowthSettings(expected_steps=rows))
