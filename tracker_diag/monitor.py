@@ -344,7 +344,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def _first_look(self) -> RenderableType:
         with self._state.turn:
-            return readout.seen(self.step, self._windows, self._intake.told_by, self._engine)
+            return readout.seen(self.step, self._windows, self.silence.reach, self._intake.told_by, self._engine)
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
@@ -354,7 +354,8 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _result(self) -> Summary:
         now = self._progress
         found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        caveats = (*self.guards.caveats, *readout.caveats(self._windows, self.health, now, self._engine))
+        reach = self.silence.reach
+        caveats = (*self.guards.caveats, *readout.caveats(self._windows, reach, self.health, now, self._engine))
         tails, worst = readout.tails(self._windows), self._worst.shown()
         return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
 
@@ -426,7 +427,8 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def _observed(self, step: Step) -> Observed:
         """What the rules see of `step` so far."""
-        return readout.observed(step, self._windows, self._intake.names, self._intake.missing, self.config)
+        missing, reach = self._intake.missing, self.silence.reach
+        return readout.observed(step, self._windows, reach, self._intake.names, missing=missing, config=self.config)
 
     def _say(self, warning: str | None) -> None:
         """Say it to whoever reads the log or the tracker."""

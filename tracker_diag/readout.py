@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from tracker_diag.metrics.aliases import KeyMap
-from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why, no_series, not_observed, reason
+from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why, no_series, not_observed, not_seen, reason
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import (
     ALL,
@@ -41,7 +41,7 @@ from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step
-from tracker_diag.tensors.suspicions import UNHEARD
+from tracker_diag.tensors.suspicions import UNHEARD, Reach
 from tracker_diag.tensors.windows import PairWindow
 
 HISTOGRAM_EDGES = np.array([0.0, *(2.0**e * m for e in range(-14, 8) for m in (1, 1.5)), 256.0])
@@ -99,20 +99,26 @@ def _cells(names: Names) -> Iterator[str]:
         yield from (name for name in names.slices(dimension) if name != f"{dimension}:{OTHER}")
 
 
-def absent(windows: Mapping[Pair, PairWindow]) -> dict[Pair, Reason]:
+def absent(windows: Mapping[Pair, PairWindow], reach: Reach) -> dict[Pair, Reason]:
     """The pairs that have no values, and why."""
     on_policy: dict[Pair, Reason] = {
         pair: reason(Why.ON_POLICY) for pair, window in windows.items() if not window.signal
     }
-    return not_observed(windows) | on_policy
+    never: dict[Pair, Reason] = {pair: not_seen(how) for pair, how in reach.without.items() if pair not in windows}
+    return not_observed(windows) | never | on_policy
 
 
+SAY_OBSERVE = "call run.diag.observe(...) in each step"
 LATE = "expect(rows={}): the run has begun, so this changes nothing; say it before the first step"
 SAY_SHORT = "if it is meant to be so short, say so before its first step: run.diag.expect(rows={})"
 
 
 def caveats(
-    windows: Mapping[Pair, PairWindow], health: Mapping[str, int], progress: Progress, engine: Engine
+    windows: Mapping[Pair, PairWindow],
+    reach: Reach,
+    health: Mapping[str, int],
+    progress: Progress,
+    engine: Engine,
 ) -> tuple[str, ...]:
     """What keeps "nothing was found" from meaning that all was well, the gravest first."""
     found: list[str] = []
@@ -124,7 +130,8 @@ def caveats(
         found.append(f"{late} calls went back to an earlier step, and their metrics were left out")
     last, with_tensors = progress.last, progress.last_with_tensors
     if with_tensors is None:
-        found.append("no tensors were observed, so no rule has seen a tail: call run.diag.observe(...) in each step")
+        do = f": {SAY_OBSERVE}" if set(PAIRS) - {*reach.without} else ", as this trainer has none with these settings"
+        found.append(f"no tensors were observed, so no rule has seen a tail{do}")
     have, needed = max((window.with_signal for window in windows.values()), default=0), engine.needed(windows)
     without = 0 if last is None or with_tensors is None else last - with_tensors
     if have and without > max(UNHEARD, 2 * progress.widest):
@@ -140,7 +147,7 @@ def caveats(
         found.append(
             f"of {unknown:.0%} of the tokens nobody has said whether a tool result comes before them: {SAY_TURN}"
         )
-    if windows and not unknown and not any(of["post_tool"] for of in tokens):
+    if reach.tools and windows and not unknown and not any(of["post_tool"] for of in tokens):
         found.append("no token came after a tool in the last steps; if there are tools, look at model_mask")
     return tuple(found)
 
@@ -163,13 +170,21 @@ def tails(windows: Mapping[Pair, PairWindow]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def seen(step: int | None, windows: Mapping[Pair, PairWindow], told_by: str, engine: Engine) -> RenderableType:
+def seen(
+    step: int | None,
+    windows: Mapping[Pair, PairWindow],
+    reach: Reach,
+    told_by: str,
+    engine: Engine,
+) -> RenderableType:
     """What is seen of the run, and what would open the eyes of more rules; `told_by` as in `first_look`."""
-    why = absent(windows)
+    why = absent(windows, reach)
     tokens: dict[Pair, Counter[str]] = {pair: _tokens(windows.get(pair)) for pair in PAIRS}
     pairs = [Seen(pair, n["text_only"], n["post_tool"], why.get(pair), n[UNKNOWN]) for pair, n in tokens.items()]
     names = {rule.id: rule.name for rule in engine.rules}
-    return first_look(step, pairs, told_by, names, engine.blind(), against=_against(engine.earlier, windows))
+    return first_look(
+        step, pairs, told_by, names, engine.blind(), tools=reach.tools, against=_against(engine.earlier, windows)
+    )
 
 
 def _against(earlier: Earlier, windows: Iterable[Pair]) -> str:
@@ -208,12 +223,14 @@ def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair
 def observed(
     step: Step,
     windows: Mapping[Pair, PairWindow],
+    reach: Reach,
     names: Names,
+    *,
     missing: Mapping[Rank, int] | None,
     config: Mapping[str, object],
 ) -> Observed:
     """What the rules see of `step` so far; `missing` and `config` as in `Observed`."""
-    why, bad, cells = absent(windows), tuple(step.non_finite), carriers(windows, names)
+    why, bad, cells = absent(windows, reach), tuple(step.non_finite), carriers(windows, names)
     return Observed(step.step, step.series, bad, why, lacking(windows), step.checked, missing, cells, config)
 
 

@@ -12,6 +12,7 @@ from tracker_diag import Monitor
 from tracker_diag.attach.kit import Hooks, add_active, clip_range, monitor_knowing, resume, watch_once, watching
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.hooks import after, before
+from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_rllib import SEES, TESTED
 from tracker_diag_rllib.results import joined, row, settings
 
@@ -45,7 +46,9 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             # PPO's rules are those of any policy with a critic; those that see nothing say so.
             make = partial(Monitor, algorithm="ppo", clip=clip)
             monitor = monitor_knowing(lambda: make(config=settings(config)), "Ray", TESTED)
-            add_active(monitor, *([writer] if writer is not None else []), sees=SEES)
+            seen: set[Pair] = {"policy"} if hasattr(config, "clip_param") and local_learner(algorithm) else set()
+            blind = dict.fromkeys(PAIRS.keys() - seen)
+            add_active(monitor, *([writer] if writer is not None else []), sees=SEES, blind=blind, tools=False)
         watch_once(algorithm, monitor)
         self.monitor, hooks = monitor, Hooks("Ray", TESTED)
         with hooks.part("the diagnostics are closed when the process ends") as on:
@@ -75,7 +78,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             resume(monitor, None, f"{done} iterations were made without the diagnostics")
 
     def _look_on(self, algorithm: Any, monitor: Monitor) -> Callable[[], None]:
-        self._learner = getattr(getattr(algorithm, "learner_group", None), "_learner", None)
+        self._learner = local_learner(algorithm)
         if self._learner is None:
             _log.warning(REMOTE)
             return lambda: None
@@ -113,3 +116,8 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
     def _ending(self, given: Mapping[str, Any]) -> None:
         if self.monitor is not None:
             self.monitor.close()
+
+
+def local_learner(algorithm: Any) -> Any:
+    """The learner in this process; None where they are remote."""
+    return getattr(getattr(algorithm, "learner_group", None), "_learner", None)

@@ -18,6 +18,7 @@ from tracker_diag.errors import DiagError, of_a_handler
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Action, Guarded
 from tracker_diag.hooks import after
+from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_sb3 import SEES, TESTED
 
 NAME = "Stable-Baselines3"
@@ -95,7 +96,10 @@ class DiagnosticsCallback(BaseCallback):
             with monitor.guard("integration_errors"):
                 # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
                 writers = [getattr(one, "writer", None) for one in self.logger.output_formats]
-            add_active(monitor, *writers, sees=SEES)
+            blind: dict[Pair, str | None] | None = None
+            with monitor.guard("integration_errors"):
+                blind = dict.fromkeys(pair for pair in PAIRS if pair != "policy" or not has_ratio(model))
+            add_active(monitor, *writers, sees=SEES, blind=blind, tools=False)
         with monitor.guard("integration_errors"):
             monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
         with monitor.guard("integration_errors"):
@@ -111,7 +115,7 @@ class DiagnosticsCallback(BaseCallback):
         with monitor.guard("integration_errors"):
             self.logger.output_formats.append(self._writer)
         with monitor.guard("integration_errors"):
-            if hasattr(model, "clip_range") or hasattr(model, "n_epochs"):
+            if has_ratio(model):
                 self._look_on(model, monitor)
 
     def _made(self, model: Any) -> Monitor:
@@ -262,6 +266,11 @@ class _State:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return json.loads, (json.dumps(self._monitor.state_dict()),)
+
+
+def has_ratio(model: Any) -> bool:
+    """Whether a loss with the ratio of two policies is what `model` trains with, as PPO's."""
+    return hasattr(model, "clip_range") or hasattr(model, "n_epochs")
 
 
 def defined(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -123,12 +123,12 @@ class DiagnosticsCallback(TrainerCallback):
         found = add_active(self.monitor, *theirs, sees=SEES, blind=blind, wait=not begun)
         self._found = found or begun
 
-    def _blind(self) -> dict[Pair, str] | None:
+    def _blind(self) -> dict[Pair, str | None] | None:
         """Which pairs will not come with the trainer's settings, and what to set."""
         args, tensors = self._trainer.args, self._tensors
         if tensors is None:
-            return dict.fromkeys(PAIRS, "no log-probabilities of tokens are seen of this trainer")
-        found: dict[Pair, str] = {}
+            return dict.fromkeys(PAIRS)
+        found: dict[Pair, str | None] = {}
         if not tensors.stale:
             found["policy"] = "on-policy by construction, set num_iterations above 1"
         if not tensors.sampled_elsewhere:

@@ -154,9 +154,9 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
     return Monitor(config=settings, algorithm="gspo" if gspo else None, clip=clip, guards=str(guards) if guards else ())
 
 
-def _blind(settings: Mapping[str, object]) -> dict[Pair, str]:
+def _blind(settings: Mapping[str, object]) -> dict[Pair, str | None]:
     """Which pairs will not come with these settings, and what to set."""
-    found: dict[Pair, str] = {}
+    found: dict[Pair, str | None] = {}
     if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
         found["mismatch"] = "set actor_rollout_ref.rollout.calculate_log_probs=True"
     elif settings.get("algorithm.rollout_correction.bypass_mode"):

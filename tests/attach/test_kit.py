@@ -15,6 +15,8 @@ from tracker_diag.backends.jsonl import unused_folder
 from tracker_diag.backends.notify import NOTIFY
 from tracker_diag.errors import DiagError, MissingExtra, require
 from tracker_diag.hooks import HookError, after, before
+from tracker_diag.metrics.series import PAIRS
+from tracker_diag.report.first_look import remedies
 
 FIRING = 2
 """As a rule's state stands in a tracker."""
@@ -115,6 +117,59 @@ def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_t
     assert told.startswith(
         "5 steps were logged, and no tensors have come of: policy, seen with num_iterations above 1."
     )
+
+
+def said_by(monitor, capsys):
+    """What `explain` shows, in one line."""
+    capsys.readouterr()
+    monitor.explain()
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_the_settings_leave_out_is_seen_by_setting_it(monitor, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    kit.add_active(monitor, sees={"policy, reference": "always"}, blind={"reference": "set beta above 0"})
+    monitor.log({"reward": 0.5}, 0)
+    said = said_by(monitor, capsys)
+    assert "policy no logprobs and old_logprobs observed" in said
+    assert "reference not seen with these settings; set beta above 0" in said
+    blind = monitor.summary().blind
+    assert "reference: not seen with these settings; set beta above 0" in map(str, blind["POL002"])
+    opens = dict(remedies(blind))
+    assert "POL002" in opens["set beta above 0"]
+    assert not any("ref_logprobs" in remedy for remedy in opens)
+    rng = np.random.default_rng(0)
+    new = rng.uniform(-3, -1, (8, 8))
+    monitor.observe(logprobs=new, ref_logprobs=new + 0.1 * rng.normal(size=new.shape), model_mask=new < 0)
+    monitor.log({"reward": 0.5}, 1)
+    assert "reference 0 tokens after a tool, 64 before any" in said_by(monitor, capsys)  # given all the same
+
+
+def test_of_a_trainer_that_has_no_tokens_none_are_asked_for(monitor, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    kit.add_active(monitor, sees={"metrics": "all"}, blind=dict.fromkeys(PAIRS), tools=False)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "looks for" not in said
+    assert "blind" not in said
+    monitor.log({"reward": 0.5}, 0)
+    said = said_by(monitor, capsys)
+    assert said.count("not seen with this trainer") == len(PAIRS)
+    assert "observe(" not in said
+    (caveat,) = monitor.summary().caveats
+    assert caveat.endswith("no rule has seen a tail, as this trainer has none with these settings")
+
+
+def test_where_there_are_no_tools_none_are_missed(monitor, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    kit.add_active(monitor, sees={"policy": "always"}, blind={"mismatch": None, "reference": None}, tools=False)
+    rng = np.random.default_rng(0)
+    new = rng.uniform(-3, -1, (8, 8))
+    monitor.observe(logprobs=new, old_logprobs=new + 0.1 * rng.normal(size=new.shape), model_mask=new < 0)
+    monitor.log({"reward": 0.5}, 0)
+    said = said_by(monitor, capsys)
+    assert "policy 0 tokens after a tool, 64 before any" in said
+    assert "if the agent calls tools" not in said
+    assert not any("tool" in caveat for caveat in monitor.summary().caveats)
 
 
 def test_what_comes_is_not_missed_and_nothing_is_promised_where_settings_are_not_known(

@@ -26,6 +26,7 @@ from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
 from tracker_diag.monitor import Monitor
 from tracker_diag.postmortem.live import leave_one
 from tracker_diag.report.console import say, unbroken
+from tracker_diag.tensors.suspicions import Reach
 
 NOTHING = "nothing of it is watched"
 USUAL_CLIP = 0.2
@@ -66,7 +67,8 @@ def add_active(
     monitor: Monitor,
     *writers: object,
     sees: Mapping[str, str],
-    blind: Mapping[Pair, str] | None = None,
+    blind: Mapping[Pair, str | None] | None = None,
+    tools: bool = True,
     wait: bool = False,
 ) -> bool:
     """Write to the runs that are underway in this process, and tell people by TRACKER_DIAG_NOTIFY.
@@ -80,9 +82,10 @@ def add_active(
             `SummaryWriter`, or what has one as its `writer`, a logger of Lightning, a tracker of accelerate. One that
             we do not know is left out.
         sees: what the integration sees, by name, as its `SEES`.
-        blind: the pairs that the run's settings leave without a signal, each with what would change it. All others
-            in `sees` are then promised: if one has not come after five steps, a warning says so once. None where the
-            settings are not known.
+        blind: the pairs that the run's settings leave without a signal, each with what would change it, or None if
+            nothing would. All others in `sees` are then promised: if one has not come after five steps, a warning says
+            so once. None where the settings are not known.
+        tools: whether what is trained can call any.
         wait: a run may still begin, and this be called again: no folder is made yet.
 
     Returns:
@@ -107,7 +110,7 @@ def add_active(
             }
             promised: dict[Pair, str] = {pair: how for pair, how in looks_for.items() if pair not in (blind or {})}
             if blind is not None:
-                monitor.silence.promise(promised)
+                monitor.silence.promise(promised, Reach(blind, tools))
             places = "; ".join(f"{one.name}, see it with  {one.page}" for one in new)
             told = _looked_for(promised, [name for name in sees if name in DIMENSIONS or name in CONTEXT], blind or {})
             say(unbroken(Text.assemble(("tracker_diag: ", "dim"), f"writes to {places}{told}")))
@@ -115,11 +118,11 @@ def add_active(
     return runs
 
 
-def _looked_for(pairs: Collection[Pair], slices: Sequence[str], blind: Mapping[Pair, str]) -> str:
+def _looked_for(pairs: Collection[Pair], slices: Sequence[str], blind: Mapping[Pair, str | None]) -> str:
     """The rest of the line: what is looked for, and what cannot be seen and why."""
     parts = [f"looks for {', '.join(pairs)} (tracker-diag integrations says when they come)"] if pairs else []
     parts += [f"by {', '.join(slices)}"] if pairs and slices else []
-    parts += [f"blind for {pair}: {how}" for pair, how in blind.items()]
+    parts += [f"blind for {pair}: {how}" for pair, how in blind.items() if how]
     return "".join(f"; {part}" for part in parts)
 
 

@@ -21,6 +21,8 @@ class Why(Enum):
     NOT_LOGGED = "no series {series}"
     NOT_MEASURED = "no tensors for {series}"
     NOT_OBSERVED = "no {fields} observed"
+    NOT_SET = "not seen with these settings; {how}"
+    NOT_SEEN = "not seen with this trainer"
     ON_POLICY = "no signal: the ratio is 1 but for float noise, on-policy by construction"
     FEW_TOKENS = "{have} tokens in the window, {needed} needed"
     FEW_SEQUENCES = "fewer than {needed} sequences in the window"
@@ -83,6 +85,11 @@ def not_observed(there: Collection[Pair]) -> dict[Pair, Reason]:
         pair: [field for field in PAIRS[pair] if field not in given] for pair in PAIRS if pair not in there
     }
     return {pair: reason(Why.NOT_OBSERVED, fields=" and ".join(fields)) for pair, fields in lacking.items()}
+
+
+def not_seen(how: str | None) -> Reason:
+    """A trainer's settings leave a pair without a signal, and `how` would change it; None if nothing would."""
+    return reason(Why.NOT_SEEN) if how is None else reason(Why.NOT_SET, how=how)
 
 
 def no_series(key: SeriesKey) -> Reason:

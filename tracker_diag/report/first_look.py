@@ -14,6 +14,8 @@ MISSING = {
     Why.NOT_LOGGED,
     Why.NOT_MEASURED,
     Why.NOT_OBSERVED,
+    Why.NOT_SET,
+    Why.NOT_SEEN,
     Why.ON_POLICY,
     Why.NO_SETTING,
     Why.NO_RANKS,
@@ -46,6 +48,7 @@ def first_look(
     rules: Mapping[str, str],
     blind: Mapping[str, Sequence[Reason]],
     *,
+    tools: bool = True,
     against: str = "",
 ) -> RenderableType:
     """One line for each pair, one on the slices, one on the rules, and what to give so that more of them see.
@@ -54,6 +57,7 @@ def first_look(
         told_by: from what it was taken which tokens come after a tool.
         rules: the name of each rule, by id.
         blind: why rules cannot see, by rule.
+        tools: whether there can be any.
         against: which earlier runs the run is held against.
     """
     table = Table.grid(padding=(0, 2))
@@ -63,13 +67,13 @@ def first_look(
         unknown = f", {one.unknown:,} unknown" if one.unknown else ""
         tokens = f"{one.post_tool:,} tokens after a tool, {one.text_only:,} before any{unknown}"
         table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
-    if told_by:
+    if tools and told_by:
         table.add_row("post_tool", told_by)
     if against:
         table.add_row("baseline", against)
     if any(one.unknown for one in pairs):
         table.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
-    if any(one.text_only for one in pairs) and not any(one.post_tool for one in pairs):
+    if tools and any(one.text_only for one in pairs) and not any(one.post_tool for one in pairs):
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
         table.add_row("", Text(missing, style="yellow"))
     table.add_row("rules", sight(len(rules), blind))
@@ -106,19 +110,16 @@ def remedies(blind: Mapping[str, Sequence[Reason]]) -> list[tuple[str, list[str]
     return sorted(opened.items(), key=lambda item: -len(item[1]))
 
 
+REMEDIES = {
+    Why.NOT_LOGGED: "log {series}",
+    Why.NOT_OBSERVED: "observe(...) with {fields}",
+    Why.NOT_SET: "{how}",
+    Why.NOT_MEASURED: "tensors for {series}",
+    Why.NO_SETTING: "wrap(..., config=...) with {keys}",
+    Why.LOST: "go on logging what has ceased",
+}
+
+
 def remedy(reason: Reason) -> str:
     """What would take `reason` away, in a line; empty if only waiting does, or nothing."""
-    facts = reason.facts
-    match reason.why:
-        case Why.NOT_LOGGED:
-            return f"log {facts['series']}"
-        case Why.NOT_OBSERVED:
-            return f"observe(...) with {facts['fields']}"
-        case Why.NOT_MEASURED:
-            return f"tensors for {facts['series']}"
-        case Why.NO_SETTING:
-            return f"wrap(..., config=...) with {facts['keys']}"
-        case Why.LOST:
-            return "go on logging what has ceased"
-        case _:
-            return ""
+    return REMEDIES.get(reason.why, "").format_map(reason.facts)

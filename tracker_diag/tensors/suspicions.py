@@ -1,6 +1,7 @@
 """What looks like a mistake in the tensors of a first batch, each with what was assumed and what to do."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,16 @@ SETTLED = 5
 """Steps after which a ratio that is still 1 stays so: the first ones may be on-policy."""
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What can come of a trainer at all."""
+
+    without: Mapping[Pair, str | None] = field(default_factory=dict[Pair, str | None])
+    """Pairs that cannot, each with what would change it, or None if nothing would."""
+    tools: bool = True
+    """Whether tokens can come after a tool."""
+
+
 class Silence:
     """What does not come: a `log` after observations, or tensors after some had come. Each is said once.
 
@@ -171,12 +182,13 @@ class Silence:
         self._with_tools, self._without_tools = False, 0
         self._signal = False
         self._promised: dict[Pair, str] = {}
+        self.reach = Reach()
         self._rows = 0
         self._unsaid = {"metrics", "tensors", "tools", "look"}
 
-    def promise(self, pairs: Mapping[Pair, str]) -> None:
+    def promise(self, pairs: Mapping[Pair, str], reach: Reach) -> None:
         """Expect these pairs within five logged steps, each with how it is seen; see `attach.kit.add_active`."""
-        self._promised = dict(pairs)
+        self._promised, self.reach = dict(pairs), reach
 
     def observed(self, step: int | None) -> str | None:
         """A batch has come, of `step` if that was said; what is to be said."""
