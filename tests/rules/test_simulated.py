@@ -28,12 +28,7 @@ def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
     for seed in range(SEED, SEED + 4):
         run = simulated.healthy(algorithm, np.random.default_rng([seed, *algorithm.encode()]))
         fired, _ = simulated.diagnose(run)
-        found = simulated.loud(fired)
-        if "OUT003" in found:  # the simulation knows rewards that stand still, and that is no false alarm of this rule
-            reward = run.series["reward"][np.isfinite(run.series["reward"])]
-            first, rest = reward[: len(reward) // 4], reward[len(reward) // 4 :]
-            assert rest.mean() - first.mean() < 0.25 * reward.std(), f"seed {seed}"
-        assert found - {"OUT003"} <= set(alarms.get(seed, [])), f"seed {seed}"  # the page is older than the rules
+        assert simulated.loud(fired) == set(alarms.get(seed, [])), f"seed {seed}"
 
 
 @pytest.mark.parametrize(
@@ -56,8 +51,8 @@ def test_a_failure_is_called_by_its_name(name):
     assert named
     if any(finding.severity != "info" for finding in named):
         assert first.rule.id in failures.FAILURES[name].first
-    else:  # a critic that is of no use, or a slow run, while the reward thrives: named, and nobody is alarmed
-        assert name in {"throughput halves", "critic never learns", "critic worse than mean"}
+    else:  # as a critic that is of no use, or a slow run, while the reward thrives: named, and nobody is alarmed
+        assert told["noted"] > 0
         assert all(finding.spared for finding in named)
 
 
