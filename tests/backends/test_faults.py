@@ -135,7 +135,7 @@ class Proxy(ThreadingHTTPServer):
         with self.lock:
             down, slow = self.down and self.only in path, self.slow > 0
             self.errors += down
-            lost = self.errors % 2 == 0
+            lost = self.status >= 500 and self.errors % 2 == 0  # what is refused has not been done
             self.slow -= slow
         if down:
             if lost:  # done all the same: it is the answer alone that is lost
