@@ -199,7 +199,7 @@ def test_a_receiver_that_is_away_gets_all_of_it_from_a_later_watch(tmp_path, rec
     watcher = watch(file)
     until(lambda: receiver.of("metrics.jsonl") == told_live(rows))
     until(lambda: "away" in watcher.log.read_text())
-    watcher.kill()
+    watcher.send_signal(signal.SIGTERM)  # and no kill, which in the midst of a try leaves open whether it arrived
     watcher.wait(60)
     later = Receiver(free_port)
     try:

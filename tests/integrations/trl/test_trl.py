@@ -307,6 +307,7 @@ def test_a_trainer_that_trains_again_has_a_second_run(tmp_path, zygote):
     assert not any(count for health in run["health"] for count in health.values())
 
 
+@pytest.mark.earlier
 def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, zygote, migrated_mlflow):
     (release,) = (path for path in VERSIONS if path.name == "1.9.0")
     (run,) = zygote.run("ppo", tmp_path, release=release)
