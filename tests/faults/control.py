@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback, CallbackList, EvalC
 from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.monitor import Monitor as Recorded
 from stable_baselines3.common.vec_env import DummyVecEnv
-from tasks import Brake, Catch, Reach
+from tasks import TASKS
 from tracker_diag_sb3 import DiagnosticsCallback
 
 from tracker_diag import Monitor
@@ -23,13 +23,6 @@ from tracker_diag.testing import CapturingBackend
 Fault = Mapping[str, Any]
 """What is planted, those of `ENVIRONMENT` and `RUN`; all else is a setting of the algorithm."""
 
-
-TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
-    "CartPole": lambda: gym.make("CartPole-v1"),
-    "Reach": Reach,
-    "Brake": Brake,
-    "Catch": Catch,
-}
 WIDE = {"policy_kwargs": {"net_arch": [64, 64]}}
 ALGORITHMS: dict[str, tuple[Any, int, Any, dict[str, Any]]] = {
     "PPO": (PPO, 4, 1, {"n_steps": 128, "batch_size": 128, "learning_rate": 1e-3}),
@@ -46,6 +39,7 @@ STEPS = {
     ("PPO", "CartPole"): 41_000, ("PPO", "Reach"): 61_000, ("A2C", "CartPole"): 80_000,
     ("A2C", "Reach"): 80_000, ("DQN", "CartPole"): 24_000, ("SAC", "Reach"): 8_000,
     ("PPO", "Brake"): 41_000, ("A2C", "Brake"): 80_000, ("DQN", "Catch"): 12_000,
+    ("DQN", "Balance"): 24_000,
 }  # fmt: skip
 ENVIRONMENT = {
     "reward", "action", "observation", "reward_zero_from", "blind_from", "never_ends", "drift_from", "slow_from",

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from tasks import TASKS
 from torch import nn
 from torch.distributions import Categorical
 
@@ -31,7 +32,7 @@ def run(fault: Fault, seed: int, task: str = "CartPole") -> dict[int, dict[str, 
     torch.set_num_threads(1)
     rng = np.random.default_rng(seed)
     envs = gym.vector.SyncVectorEnv(
-        [lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(f"{task}-v1"))] * ENVS,
+        [lambda: gym.wrappers.RecordEpisodeStatistics(TASKS[task]())] * ENVS,
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
     )
     inputs, choices = envs.single_observation_space.shape[0], int(envs.single_action_space.n)

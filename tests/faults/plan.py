@@ -21,7 +21,9 @@ HALVES: dict[tuple[str, str], Half] = {
     ("PPO", "Brake"): "development",
     ("A2C", "Brake"): "development",
     ("DQN", "Catch"): "development",
+    ("DQN", "Balance"): "development",
     ("one-file PPO", "Acrobot"): "development",
+    ("one-file PPO", "Balance"): "development",
     ("GRPO tool", "rounded"): "development",
     ("DPO", "next"): "development",
     ("SFT", "doubled"): "development",
@@ -36,8 +38,8 @@ HALVES: dict[tuple[str, str], Half] = {
 
 HEALTHY_SEEDS = {"SFT": 16, "DPO": 16}
 """Healthy runs of a trainer, where it is not the usual number; these take seconds."""
-HEALTHY: dict[Half, int] = {"tuned": 8, "development": 5, "untouched": 8}
-SEEDS: dict[Half, int] = {"tuned": 2, "development": 1, "untouched": 2}
+HEALTHY, SEEDS = 8, 2
+"""Runs without a fault of each trainer and task, and with each fault."""
 
 TOO_LARGE = "POL003 POL004 POL005 POL010 POL011 POL012 POL013 POL016 NUM001 EXP001 EXP003"
 """What an update is called that is too large: a tail of the ratios, KL, clipped share, gradient, entropy."""
@@ -75,10 +77,10 @@ PPO2, A2C2, DQN, ONE = "PPO/Reach", "A2C/Reach", "DQN/CartPole", "one-file PPO/C
 GRPO, TOOL, DPO, SFT, AGENT = "GRPO/numbers", "GRPO tool/numbers", "DPO/numbers", "SFT/successor", "agent/look-up"
 HALF = 0.5
 TWINS = {
-    PPO2: "PPO/Brake", A2C2: "A2C/Brake", DQN: "DQN/Catch", ONE: "one-file PPO/Acrobot", TOOL: "GRPO tool/rounded",
-    DPO: "DPO/next",
+    PPO2: ["Brake"], A2C2: ["Brake"], DQN: ["Catch", "Balance"], ONE: ["Acrobot", "Balance"], TOOL: ["rounded"],
+    DPO: ["next"],
 }  # fmt: skip
-"""For each task of the untouched half the one of the development runs that has the same faults, with the same names."""
+"""For each task of the untouched half those of the development runs that have the same faults, with the same names."""
 ENDLESS = {"DQN/Catch"}
 """Tasks that nothing but their end ends, so that they cannot be kept from ending."""
 
@@ -198,9 +200,9 @@ def twins(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The same faults on the tasks of the development runs."""
     found = []
     for one in faults:
-        twin = TWINS.get(f"{one.trainer}/{one.task}")
-        if twin and not (twin in ENDLESS and "never_ends" in one.planted):
-            found.append(replace(one, task=twin.split("/")[1]))
+        for task in TWINS.get(f"{one.trainer}/{one.task}", ()):
+            if not (f"{one.trainer}/{task}" in ENDLESS and "never_ends" in one.planted):
+                found.append(replace(one, task=task))
     return tuple(found)
 
 
@@ -225,9 +227,8 @@ def planned() -> list[Planned]:
     """All runs, first each fault once and as many healthy ones, so that a part of them is a benchmark too."""
     runs: list[tuple[float, Planned]] = []
     for one in FAULTS:
-        many = SEEDS[one.half]
-        runs += [(seed / many, Planned(one.trainer, one.task, seed, one)) for seed in range(many)]
-    for (trainer, task), half in HALVES.items():
-        many = HEALTHY_SEEDS.get(trainer, HEALTHY[half])
+        runs += [(seed / SEEDS, Planned(one.trainer, one.task, seed, one)) for seed in range(SEEDS)]
+    for trainer, task in HALVES:
+        many = HEALTHY_SEEDS.get(trainer, HEALTHY)
         runs += [(seed / many, Planned(trainer, task, seed, None)) for seed in range(many)]
     return [run for _, run in sorted(runs, key=lambda pair: pair[0])]

@@ -1,5 +1,7 @@
 """Small control tasks: of the trainers' own kind, cheap enough that a run takes seconds."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -84,3 +86,36 @@ class Catch(gym.Env[Any, Any]):
         half = (self.CELLS - 1) / 2
         at = [self._row / self.ROWS, (self._ball - half) / half, (self._paddle - half) / half]
         return np.array([*at, (self._ball - self._paddle) / self.CELLS], np.float32)
+
+
+class Balance(gym.Env[Any, Any]):
+    """A ball on a beam that rolls off faster the farther out it is; each of 200 steps on it is paid."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-4, 4, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._x, self._v = self.np_random.uniform(-0.2, 0.2, 2)
+        self._left = 200
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._v += 0.03 * self._x + (0.02 if action else -0.02) + self.np_random.normal(0, 0.004)
+        self._x += self._v
+        self._left -= 1
+        return self._seen(), 1.0, abs(self._x) > 1, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        return np.clip([self._x, 5 * self._v], -4, 4).astype(np.float32)
+
+
+TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
+    "CartPole": partial(gym.make, "CartPole-v1"),
+    "Acrobot": partial(gym.make, "Acrobot-v1"),
+    "Reach": Reach,
+    "Brake": Brake,
+    "Catch": Catch,
+    "Balance": Balance,
+}

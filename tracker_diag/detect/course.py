@@ -49,7 +49,7 @@ BACK = 2 / 3
 """Part of a fall that is made good, from which on it is one no more."""
 KEPT = 0.75
 """Part of a gain that is there yet, of a series that is said to keep it."""
-BARELY = 2.0
+BARELY = 1.5
 """Standard errors by which later rows must lie higher than earlier ones, or something may have been gained."""
 APART = 0.4
 """The same in ranks, of the number of rows: 0.5 if every later row lies higher than every earlier one."""
@@ -60,7 +60,7 @@ STEP = 1.25
 its level after a tenth of the run gains 1.33, one that rises steadily 1.73."""
 REGAINED = 0.7
 """Part of its largest fall by which a series that has learnt nothing may end above its first level."""
-SPLITS = (0.1, 0.25, 0.5)
+SPLITS = (0.1, 0.25, 0.5, 0.75)
 """Parts of the run, the first three rows beside them, after which the rest is held against what came before."""
 TRIMMED = 0.1
 """Part of the largest changes from row to row that tells nothing of the noise: the fall itself is among them."""
@@ -187,10 +187,14 @@ class Course:
         """Whether the last fifth of the run lies above the first level by less than `REGAINED` of its largest fall.
 
         And the run after its first quarter above that by less than `STEP` of its standard deviation, in the mean. A
-        series that has just fallen below its first level does not. Needs `FEWEST` rows.
+        series that has just fallen below its first level does not, nor one that rises little but steadily. Needs
+        `FEWEST` rows.
         """
         at = self._stands()
         if at.now < at.first - EFFECT * at.noise:
+            return False
+        ranks = _ranks(at.y)
+        if any(_gain_at(ranks, int(len(ranks) * part), doubt=0.0) > BARELY for part in SPLITS):
             return False
         ended, early = float(at.y[-max(SHORTEST, len(at.y) // 5) :].mean()), len(at.y) // 4
         gained = float(at.y[early:].mean() - at.y[:early].mean())
@@ -307,14 +311,25 @@ def _standing(means: tuple[float, ...], sign: float) -> _Standing:
 def _gains_at(ranks: Float64Array, at: int) -> bool:
     """Whether what comes from row `at` on may lie higher than what came before.
 
-    By their ranks, as the noise of a reward that grows is often larger than it was at the start: by their means, or
-    as nine in ten pairs of an earlier and a later row say so, however the rows depend.
+    By their means, or as nine in ten pairs of an earlier and a later row say so, however the rows depend.
     """
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return False
-    higher = float(ranks[at:].mean() - ranks[:at].mean())
-    before, after = (_error(ranks, many, doubt=-1.0) / math.sqrt(2) for many in (at, len(ranks) - at))
-    return higher > BARELY * math.hypot(before, after) or higher > APART * len(ranks)
+    return _gain_at(ranks, at, doubt=-1.0) > BARELY or _higher(ranks, at) > APART * len(ranks)
+
+
+def _gain_at(ranks: Float64Array, at: int, doubt: float) -> float:
+    """By how many standard errors what comes from row `at` on lies higher than what came before; 0 of too few rows."""
+    if at < SHORTEST or len(ranks) - at < SHORTEST:
+        return 0.0
+    before, after = (_error(ranks, many, doubt) / math.sqrt(2) for many in (at, len(ranks) - at))
+    error = math.hypot(before, after)
+    return _higher(ranks, at) / error if error else 0.0
+
+
+def _higher(ranks: Float64Array, at: int) -> float:
+    """By ranks, as the noise of a reward that grows is often larger than it was at the start."""
+    return float(ranks[at:].mean() - ranks[:at].mean())
 
 
 def _ranks(y: Float64Array) -> Float64Array:
