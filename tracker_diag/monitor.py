@@ -25,6 +25,7 @@ from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health, whole
 from tracker_diag.metrics.aliases import key_map
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.records import Record, Table
 from tracker_diag.report.console import plain, say, show
@@ -35,7 +36,6 @@ from tracker_diag.rules.earlier import Earlier, EarlierRun
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import Own, in_force
-from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns

@@ -8,8 +8,8 @@ from transformers import TrainerCallback
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, plain, unless_changed
 from tracker_diag.errors import DiagError
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.rules.nodes import Algorithm
 from tracker_diag_transformers import SEES, TESTED, checkpoint, guarded
 
 

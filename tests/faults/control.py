@@ -39,7 +39,7 @@ STEPS = {
     ("PPO", "CartPole"): 41_000, ("PPO", "Reach"): 61_000, ("A2C", "CartPole"): 80_000,
     ("A2C", "Reach"): 80_000, ("DQN", "CartPole"): 24_000, ("SAC", "Reach"): 8_000,
     ("PPO", "Brake"): 41_000, ("A2C", "Brake"): 80_000, ("DQN", "Catch"): 12_000,
-    ("DQN", "Balance"): 24_000,
+    ("DQN", "Balance"): 24_000, ("PPO", "Follow"): 61_000, ("A2C", "Follow"): 80_000,
 }  # fmt: skip
 ENVIRONMENT = {
     "reward", "action", "observation", "reward_zero_from", "blind_from", "never_ends", "drift_from", "slow_from",

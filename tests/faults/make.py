@@ -1,4 +1,4 @@
-"""Make the runs of the fault benchmark: real training on two cores, about an hour.
+"""Make the runs of the fault benchmark: real training on two cores, about an hour and a half.
 
     python tests/faults/make.py
 
@@ -75,7 +75,7 @@ def kept(planned: Planned) -> str:
     if not file.exists():
         try:
             file.write_text(made(planned).model_dump_json(), encoding="utf-8")
-        except Exception:  # noqa: BLE001  one that fails must not lose the hour of the others
+        except Exception:  # noqa: BLE001  one that fails must not lose the others
             return f"{planned.name}: {traceback.format_exc()}"
     return planned.name
 

@@ -19,7 +19,9 @@ HALVES: dict[tuple[str, str], Half] = {
     ("SFT", "successor"): "tuned",
     ("agent", "look-up"): "tuned",
     ("PPO", "Brake"): "development",
+    ("PPO", "Follow"): "development",
     ("A2C", "Brake"): "development",
+    ("A2C", "Follow"): "development",
     ("DQN", "Catch"): "development",
     ("DQN", "Balance"): "development",
     ("one-file PPO", "Acrobot"): "development",
@@ -77,8 +79,8 @@ PPO2, A2C2, DQN, ONE = "PPO/Reach", "A2C/Reach", "DQN/CartPole", "one-file PPO/C
 GRPO, TOOL, DPO, SFT, AGENT = "GRPO/numbers", "GRPO tool/numbers", "DPO/numbers", "SFT/successor", "agent/look-up"
 HALF = 0.5
 TWINS = {
-    PPO2: ["Brake"], A2C2: ["Brake"], DQN: ["Catch", "Balance"], ONE: ["Acrobot", "Balance"], TOOL: ["rounded"],
-    DPO: ["next"],
+    PPO2: ["Brake", "Follow"], A2C2: ["Brake", "Follow"], DQN: ["Catch", "Balance"], ONE: ["Acrobot", "Balance"],
+    TOOL: ["rounded"], DPO: ["next"],
 }  # fmt: skip
 """For each task of the untouched half those of the development runs that have the same faults, with the same names."""
 ENDLESS = {"DQN/Catch"}
@@ -198,12 +200,12 @@ DEVELOPMENT = (
 
 def twins(faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
     """The same faults on the tasks of the development runs."""
-    found = []
-    for one in faults:
-        for task in TWINS.get(f"{one.trainer}/{one.task}", ()):
-            if not (f"{one.trainer}/{task}" in ENDLESS and "never_ends" in one.planted):
-                found.append(replace(one, task=task))
-    return tuple(found)
+    return tuple(
+        replace(one, task=task)
+        for one in faults
+        for task in TWINS.get(f"{one.trainer}/{one.task}", ())
+        if not (f"{one.trainer}/{task}" in ENDLESS and "never_ends" in one.planted)
+    )
 
 
 FAULTS = (*PLANTED, *twins(PLANTED), *DEVELOPMENT)

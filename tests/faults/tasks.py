@@ -111,6 +111,30 @@ class Balance(gym.Env[Any, Any]):
         return np.clip([self._x, 5 * self._v], -4, 4).astype(np.float32)
 
 
+class Follow(gym.Env[Any, Any]):
+    """A cart on a line follows a light that swings to and fro for 50 steps; what is paid is the negative distance."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-4, 4, (4,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._x, self._v, self._phase = self.np_random.uniform([-1, -0.1, 0], [1, 0.1, 2 * np.pi])
+        self._left = 50
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._v = 0.9 * self._v + 0.1 * float(np.clip(np.asarray(action).reshape(-1)[0], -1, 1))
+        self._x = float(np.clip(self._x + self._v, -3, 3))
+        self._phase += 0.15
+        self._left -= 1
+        return self._seen(), -abs(self._x - float(np.sin(self._phase))), False, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        return np.array([self._x, 5 * self._v, np.sin(self._phase), np.cos(self._phase)], np.float32).clip(-4, 4)
+
+
 TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
     "CartPole": partial(gym.make, "CartPole-v1"),
     "Acrobot": partial(gym.make, "Acrobot-v1"),
@@ -118,4 +142,5 @@ TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
     "Brake": Brake,
     "Catch": Catch,
     "Balance": Balance,
+    "Follow": Follow,
 }

@@ -29,6 +29,7 @@ BY_CANONICAL_NAME = {
     "diversity",
     "effective_groups",
     "env_reward",
+    "env_reward_best",
     "essential_tool_share",
     "expert_reward",
     "format_reward",

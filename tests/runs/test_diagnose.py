@@ -129,6 +129,25 @@ def test_the_algorithm_is_read_from_the_settings(config, algorithm):
     assert algorithm_of(config) == algorithm
 
 
+@pytest.mark.parametrize(
+    ("keys", "algorithm"),
+    [
+        (["rollout/ep_rew_mean", "train/clip_range", "time/fps"], "ppo"),
+        (["rollout/ep_rew_mean", "train/ent_coef_loss", "time/fps"], None),
+        (["charts/episodic_return", "losses/clipfrac", "charts/SPS"], "ppo"),
+        (["train/reward", "train/frac_reward_zero_std", "train/completions/mean_length"], "grpo"),
+        (["logps/chosen", "rewards/margins", "mean_token_accuracy"], "dpo"),
+        (["loss", "mean_token_accuracy"], "sft"),
+        (["reward", "kl"], None),
+    ],
+)
+def test_the_algorithm_is_told_by_keys_that_it_alone_logs(keys, algorithm):
+    rows = {step: dict.fromkeys(keys, 0.5) for step in range(12)}
+    assert diagnose(FinishedRun("a run", rows, {}, {}, ())).algorithm == algorithm
+    assert diagnose(FinishedRun("a run", rows, {"loss_type": "gspo"}, {}, ())).algorithm == "gspo"
+    assert diagnose(FinishedRun("a run", rows, {}, {}, ()), algorithm="grpo").algorithm == "grpo"
+
+
 def test_how_many_accelerators_a_run_has():
     assert accelerators({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 2}) == 16
     assert accelerators({"world_size": 4}) == 4

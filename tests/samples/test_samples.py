@@ -159,6 +159,8 @@ class Id:
 def test_each_environment_has_a_reward_and_ids_that_differ_are_counted():
     found = told(reward=[1, 0, None, 0.5], env=["web", "code", "web", None], retokenised=[True, False, False, None])
     assert (found["env_reward:web"], found["env_reward:code"]) == (1, 0)
+    assert found["env_reward_best"] == 1
+    assert "env_reward_best" not in told(reward=[1, 0], env=["web", "web"])
     assert found["retokenised_share"] == pytest.approx(1 / 3)
 
 
@@ -246,7 +248,7 @@ def test_every_aggregate_is_in_the_registry_and_says_what_it_is_taken_of():
         advantage=rng.normal(size=n), success=rng.integers(0, 2, n), verifier=rng.random(n), judge=rng.random(n),
         human=rng.random(n), length=rng.integers(1, 99, n), truncated=[False] * n, turns=[1] * n, void_turns=[0] * n,
         logprob=-rng.random(n), policy_version=[(1, 2)] * n, scorer_error=[None] * n, text=["done"] * n,
-        retokenised=[False] * n, env=["web"] * n,
+        retokenised=[False] * n, env=["web", "code"] * (n // 2),
         calls=[[{"name": "a", "seconds": 1, "tokens": 3, "truncated": False, "status": "error" if i % 2 else "ok"},
                 {"name": "b", "status": "error" if i % 2 else "ok"}] for i in range(n)],
     )  # fmt: skip

@@ -16,12 +16,12 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.listener import OnIncident
 from tracker_diag.guards.policy import Guarded
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.monitor import Monitor
 from tracker_diag.postmortem.live import leave_one
 from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.loader import Own
-from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.tensors.ranks import Ranks

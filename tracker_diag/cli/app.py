@@ -23,10 +23,10 @@ from tracker_diag.cli.severity import FailOn
 from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch
 from tracker_diag.errors import DiagError, UnknownName
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.console import Terminal, unbroken
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.incidents import SEVERITIES
-from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.live import is_ours
 from tracker_diag.runs.page import about_keys, on_screen

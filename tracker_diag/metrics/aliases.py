@@ -70,6 +70,8 @@ class Aliases(_Closed):
     any_prefix: bool = False
     recognise: tuple[str, ...] = ()
     """Keys that few others have; the framework with most of them is taken."""
+    algorithms: dict[registry.Algorithm, tuple[str, ...]] = {}
+    """Keys that only one algorithm has, of those that the framework trains by; the first that a run has tells it."""
     metrics: dict[str, Alias]
     ignore: dict[str, str] = {}
     """Keys that look like a metric and are none, and why."""
@@ -107,6 +109,8 @@ class KeyMap:
     framework: str | None
     mapped: dict[str, Mapped]
     unmapped: tuple[str, ...]
+    algorithm: registry.Algorithm | None = None
+    """The one that alone logs some of the keys."""
     _unmapped: frozenset[str] = field(default=frozenset(), repr=False)
 
     def covers(self, keys: Iterable[str]) -> bool:
@@ -174,7 +178,9 @@ def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
         if not key.startswith(registry.PREFIX) and (found := matcher.find(key, len(mapped))):
             mapped[key] = found
     unmapped = tuple(key for key in keys if key not in mapped)
-    return KeyMap(framework and matcher.file.framework, mapped, unmapped, frozenset(unmapped))
+    forms = {form for key in keys for form in _forms(key, matcher.file)}
+    told = (algorithm for algorithm, of in matcher.file.algorithms.items() if not forms.isdisjoint(of))
+    return KeyMap(framework and matcher.file.framework, mapped, unmapped, next(told, None), frozenset(unmapped))
 
 
 class _Matcher:

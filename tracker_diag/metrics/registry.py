@@ -5,11 +5,15 @@ Nothing is logged that is in neither; docs/metrics.md is made from both.
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tracker_diag.errors import UnknownName
 
 PREFIX = "diag/"
+
+Algorithm: TypeAlias = Literal["ppo", "grpo", "gspo", "dpo", "sft"]
+"""What names and limits may depend on. gspo: any ratio per sequence; dpo: any loss on pairs; sft: any loss on given
+text."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ TRAINING = (
         matters=0.02,
     ),
     Metric("env_reward", "reward", "mean reward of one environment", "lower", per="env"),
+    Metric("env_reward_best", "reward", "mean reward of the environment in which it is highest", "lower"),
     Metric("reward_component", "reward", "mean of one part of the reward", "neither", matters=0.02, per="component"),
     Metric("reward_component_std", "reward", "standard deviation of one part of the reward", "lower", per="component"),
     Metric(
@@ -309,7 +314,7 @@ SAMPLED: dict[str, str] = {
     "reward_p99": "reward", "reward_skew": "reward", "reward_zero_share": "reward", "reward_max_share": "reward",
     "reward_top_share": "reward", "reward_component": "components", "reward_component_std": "components",
     "component_variance_share": "components", "dead_component_share": "components", "format_reward": "components",
-    "env_reward": "env and reward",
+    "env_reward": "env and reward", "env_reward_best": "env and reward",
     "scorer_error_share": "scorer_error", "success_rate": "success or correct", "claimed_success": "text",
     "verified_success": "success", "human_score": "human", "judge_score": "judge",
     "verifier_score": "verifier or correct", "judge_style_correlation": "judge with length or text",

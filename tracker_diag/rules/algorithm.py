@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tracker_diag.rules.nodes import Algorithm
+from tracker_diag.metrics.registry import Algorithm
 
 TEXTS: dict[Algorithm, tuple[str, ...]] = {
     "gspo": ("gspo", "sequence"),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import RuleError
 from tracker_diag.metrics import registry
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Rank, StatKey
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.metrics.yaml_files import YamlFile
@@ -17,7 +18,6 @@ from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.observed import Observed
 
 _TOKEN = re.compile(
@@ -71,6 +71,8 @@ class RuleCase(BaseModel):
     onset: int | None = None
     state: Literal["unknown", "healthy", "pending", "firing"] | None = None
     """State after the last step."""
+    spared: bool | None = None
+    """Whether the rule's `harmless` held where it fired, so that it is a note."""
 
     @field_validator("series", "missing")
     @classmethod
@@ -123,10 +125,11 @@ def check_rule(rule: Rule, case: RuleCase, settings: GrowthSettings | None = Non
         "resolved": resolved[0] if resolved else None,
         "onset": first.onset if first else None,
         "state": state,
+        "spared": first.spared if first else None,
     }
     wrong = [
         f"{field}: {found[field]}, expected {wanted}"
-        for field in ("firing", "resolved", "onset", "state")
+        for field in ("firing", "resolved", "onset", "state", "spared")
         if (wanted := getattr(case, field)) is not None and wanted != found[field]
     ]
     if wrong and state == "unknown":

@@ -7,11 +7,12 @@ from typing import Any
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Algorithm, Signal, SliceName
+from tracker_diag.rules.nodes import Signal, SliceName
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.readers.base import Known, Place, Reader
 from tracker_diag.rules.readers.outcome import CollapseReader

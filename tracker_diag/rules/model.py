@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
-from tracker_diag.rules.nodes import Algorithm, Condition, Node, SeriesRef, Signal, SliceName, names
+from tracker_diag.rules.nodes import Condition, Node, SeriesRef, Signal, SliceName, names
 
 Severity: TypeAlias = Literal["info", "warn", "error"]
 """By consequence. info: something moved. warn: the update is being harmed, or will be. error: the outcome is harmed."""

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import ALL, ANY, KNOWN, Pair, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import statistic
 
@@ -20,9 +21,6 @@ def _known_slice(name: str) -> str:
 SliceName: TypeAlias = Annotated[str, AfterValidator(_known_slice)]
 
 Direction: TypeAlias = Literal["rising", "falling"]
-
-Algorithm: TypeAlias = Literal["ppo", "grpo", "gspo", "dpo", "sft"]
-"""What a limit may depend on. gspo: any ratio per sequence; dpo: any loss on pairs; sft: any loss on given text."""
 
 Limit: TypeAlias = float | dict[Algorithm | Literal["other"], float]
 """One limit, or one for each algorithm; without an entry for the run's, or if that is unknown, `other`."""

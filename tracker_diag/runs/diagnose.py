@@ -8,6 +8,7 @@ from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import UnknownName, require
 from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
 from tracker_diag.metrics.reasons import Reason, not_observed
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
 from tracker_diag.report.curves import chosen
 from tracker_diag.rules.alerts import Notice
@@ -17,7 +18,6 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.model import Severity
-from tracker_diag.rules.nodes import Algorithm
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.judge import Judge
 from tracker_diag.runs.live import LiveFinding, is_ours, statistics, told
@@ -149,7 +149,7 @@ def diagnose(
     run = read_run(run) if isinstance(run, str) else run
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
-    algorithm = algorithm or algorithm_of(run.config)
+    algorithm = algorithm or algorithm_of(run.config) or keys.algorithm
     settings = GrowthSettings.for_run(len(rows)).dialled(expected_runs_between_false_alarms)
     engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
     judge, notices = Judge(engine, run.config, run.quantum), list[Notice]()

@@ -45,10 +45,11 @@ def reward_aggregates(samples: Samples, lowest: float, highest: float) -> dict[s
 
 
 def env_aggregates(samples: Samples, keys: Mapping[str, str]) -> dict[str, float]:
-    """Mean reward of each environment of `keys`, under the name that it has in series."""
+    """Mean reward of each environment of `keys`, under the name that it has in series, and the highest of several."""
     env = np.array([one for one, _ in samples.shown], dtype=object)
     of = {key: known(samples["reward"][env == name]) for name, key in keys.items()}
-    return {f"env_reward:{key}": float(rewards.mean()) for key, rewards in of.items() if len(rewards)}
+    means = {f"env_reward:{key}": float(rewards.mean()) for key, rewards in of.items() if len(rewards)}
+    return means | ({"env_reward_best": max(means.values())} if len(means) > 1 else {})
 
 
 def component_aggregates(components: Mapping[str, Float64Array]) -> dict[str, float]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.findings import Reading
-from tracker_diag.rules.nodes import Algorithm, Limit, Limited, SeriesRef, SliceName
+from tracker_diag.rules.nodes import Limit, Limited, SeriesRef, SliceName
 from tracker_diag.rules.observed import Observed
 
 LOST_AFTER = 100
