@@ -163,3 +163,30 @@ def test_a_length_that_changes_its_name_in_the_middle_is_one_series(columns):
     found = diagnose(FinishedRun("a run", sparse, {}, {}, ()))
     assert list(found.series["response_length"].values()) == pytest.approx(length)
     assert loud(found) == set()
+
+
+@pytest.mark.parametrize(("onset", "told"), [(20, 79), (200, 243)])
+def test_a_fall_in_the_first_rows_of_a_long_run_is_told_once_a_fifth_is_over(onset, told):
+    """Of few rows nobody knows the noise, and a long run that is fine again by then has lost nothing."""
+    rng = np.random.default_rng(0)
+    reward = np.where(np.arange(400) < onset, 0.8, 0.2) + 0.02 * noise(rng, 400)
+    (collapse,) = [one for one in of({"reward": reward}).summary.findings if one.rule.id == "OUT001"]
+    assert collapse.onset == pytest.approx(onset, abs=6)  # the level, of which it is told, is a mean
+    assert collapse.fired == told
+    back = np.where(np.abs(np.arange(400) - 35) < 15, 0.2, 0.8) + 0.02 * noise(rng, 400)
+    assert "OUT001" not in fired(of({"reward": back}))
+
+
+def test_an_evaluation_that_only_goes_up_and_down_has_not_risen_with_the_reward():
+    rng = np.random.default_rng(1)
+    reward = -100 + 97 * (1 - np.exp(-np.arange(160) / 12)) + 0.3 * rng.normal(size=160)
+    evaluation = np.where(np.arange(160) % 4 == 3, -50 + 12 * rng.normal(size=160), np.nan)
+    told = {"rollout/ep_rew_mean": reward, "eval/mean_reward": evaluation, "train/clip_range": np.full(160, 0.2)}
+
+    def judged():
+        sparse = {step: {k: v for k, v in row.items() if not math.isnan(v)} for step, row in rows(told).items()}
+        return diagnose(FinishedRun("a run", sparse, {}, {}, ()))
+
+    assert loud(judged()) == {"EVA002"}
+    told["eval/mean_reward"] += reward
+    assert loud(judged()) == set()

@@ -17,6 +17,8 @@ LEAST = 1e-6
 """A loss counts as at least this."""
 MOSTLY = 0.8
 """Part of a run's rows after which a series that has never risen is said not to."""
+EARLY = 5
+"""Into so many parts a run is divided; in the first one a fall is not told, as a few rows of many know little noise."""
 UNKNOWN_LENGTH = 1250
 """Rows that a run is taken to have, where nobody knows."""
 LEVELS = 12
@@ -101,9 +103,10 @@ class CollapseReader(CourseReader):
 
     def __init__(self, signal: Collapse, at: Place) -> None:
         super().__init__(signal.series, at, signal.lost)
+        self._enough = (at.settings.expected_steps or 0) // EARLY
 
     def _says(self) -> bool | None:
-        return self._course.has_fallen
+        return self._course.has_fallen if self._rows >= self._enough else None
 
     def _told(self) -> Reading:
         fall = self._course.fall()
