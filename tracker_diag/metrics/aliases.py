@@ -178,9 +178,14 @@ def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
         if not key.startswith(registry.PREFIX) and (found := matcher.find(key, len(mapped))):
             mapped[key] = found
     unmapped = tuple(key for key in keys if key not in mapped)
-    forms = {form for key in keys for form in _forms(key, matcher.file)}
-    told = (algorithm for algorithm, of in matcher.file.algorithms.items() if not forms.isdisjoint(of))
-    return KeyMap(framework and matcher.file.framework, mapped, unmapped, next(told, None), frozenset(unmapped))
+    algorithm = _algorithm(matcher.file, keys)
+    return KeyMap(framework and matcher.file.framework, mapped, unmapped, algorithm, frozenset(unmapped))
+
+
+def _algorithm(file: Aliases, keys: tuple[str, ...]) -> registry.Algorithm | None:
+    """The first of `file`'s algorithms of which a key that it alone has is among `keys`."""
+    forms = {form for key in keys for form in _forms(key, file)}
+    return next((algorithm for algorithm, of in file.algorithms.items() if not forms.isdisjoint(of)), None)
 
 
 class _Matcher:
