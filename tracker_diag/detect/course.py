@@ -180,8 +180,7 @@ class Course:
         low = at.first - EFFECT * at.noise
         if at.now < low <= float(at.levels[int(LATELY * len(at.levels))]):
             return False
-        ranks = _ranks(at.y)
-        return not any(_gains_at(ranks, split) for split in {SHORTEST, *(int(len(ranks) * part) for part in SPLITS)})
+        return not any(_gains_at(at.ranks, split) for split in {SHORTEST, *(int(len(at.y) * part) for part in SPLITS)})
 
     def ends_as_it_began(self) -> bool:
         """Whether the last fifth of the run lies above the first level by less than `REGAINED` of its largest fall.
@@ -193,12 +192,11 @@ class Course:
         at = self._stands()
         if at.now < at.first - EFFECT * at.noise:
             return False
-        ranks = _ranks(at.y)
-        if any(_gain_at(ranks, int(len(ranks) * part), doubt=0.0) > BARELY for part in SPLITS):
-            return False
         ended, early = float(at.y[-max(SHORTEST, len(at.y) // 5) :].mean()), len(at.y) // 4
         gained = float(at.y[early:].mean() - at.y[:early].mean())
-        return gained <= STEP * float(at.y.std()) and ended - at.first <= REGAINED * _largest_fall(at.levels)
+        if gained > STEP * float(at.y.std()) or ended - at.first > REGAINED * _largest_fall(at.levels):
+            return False
+        return all(_gain_at(at.ranks, int(len(at.y) * part), doubt=0.0) <= BARELY for part in SPLITS)
 
     def _looks_down(self) -> bool:
         """Whether the rows so far look like a fall. At most rows a glance at the levels tells that they do not."""
@@ -267,6 +265,10 @@ class _Standing:
     @once
     def noise(self) -> float:
         return _noise(self.y)
+
+    @once
+    def ranks(self) -> Float64Array:
+        return _ranks(self.y)
 
     @once
     def error(self) -> float:

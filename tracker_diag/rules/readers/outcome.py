@@ -18,7 +18,7 @@ LEAST = 1e-6
 MOSTLY = 0.8
 """Part of a run's rows after which a series that has never risen is said not to."""
 EARLY = 5
-"""Into so many parts a run is divided; in the first one a fall is not told, as a few rows of many know little noise."""
+"""A fall is not told in the first of so many parts of a run: its few rows say little of the noise."""
 UNKNOWN_LENGTH = 1250
 """Rows that a run is taken to have, where nobody knows."""
 LEVELS = 12
