@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tracker_diag import Monitor
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.sources.open import read_run
 from tracker_diag.runs.sources.run import FinishedRun
@@ -190,3 +191,13 @@ def test_an_evaluation_that_only_goes_up_and_down_has_not_risen_with_the_reward(
     assert loud(judged()) == {"EVA002"}
     told["eval/mean_reward"] += reward
     assert loud(judged()) == set()
+
+
+def test_what_waits_for_a_part_of_the_run_says_for_which():
+    monitor = Monitor()
+    monitor.expect(rows=400)
+    for step in range(30):
+        monitor.log({"reward": 0.5 + 0.01 * (step % 3)}, step)
+    blind = monitor.close().blind
+    assert [str(why) for why in blind["OUT001"]] == ["30 of 80 steps"]
+    assert [str(why) for why in blind["OUT003"]] == ["30 of 320 steps"]

@@ -29,7 +29,9 @@ class CourseReader(Reader):
     """The course of a series; between two values it says what it last said."""
 
     needed = FEWEST
-    """Rows from which on it can say something."""
+    """Values from which on it can say something."""
+    _enough = 0
+    """Rows of the run, with a value or without, from which on it can."""
 
     def __init__(self, series: SeriesRef, at: Place, lost: float = 0.5) -> None:
         self._series = at.series(series)
@@ -75,6 +77,8 @@ class CourseReader(Reader):
             return self._series.unknown(reason(Why.LOST, step=self._last_step))
         if self._course.rows < self.needed:
             return self._series.unknown(reason(Why.FEW_VALUES, have=self._course.rows, needed=self.needed))
+        if self.holds is None and self._rows < self._enough:
+            return self._series.unknown(reason(Why.FEW_STEPS, have=self._rows, needed=self._enough))
         return self._told()
 
     def rebaseline(self) -> None:
@@ -121,7 +125,7 @@ class GainReader(CourseReader):
     """The level of a series against its first one."""
 
     def __init__(self, signal: Gain, at: Place) -> None:
-        self._never, self._enough = signal.never, 0
+        self._never = signal.never
         self._too_early = False if signal.else_no else None
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
