@@ -15,7 +15,7 @@ from tracker_diag import JsonlBackend, Monitor, wrap
 from tracker_diag.backends import base
 from tracker_diag.backends.base import writing, writing_of_ours
 from tracker_diag.errors import without_secrets
-from tracker_diag.health import SOON, Health, whole
+from tracker_diag.health import SOON, Health, _interpreter, whole
 from tracker_diag.testing import CapturingBackend, example_batch
 
 BATCHES = [example_batch(step) for step in range(8)]
@@ -66,9 +66,18 @@ def is_dropped(frame):
     return False
 
 
+@pytest.fixture
+def interval():
+    """Seconds after which threads give way, as the user has set it: to none of the values of ours or of Python."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.007)
+    yield sys.getswitchinterval()
+    sys.setswitchinterval(before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, Of])
-def test_an_interrupt_at_any_point_leaves_the_diagnostics_whole(raised, alarms, rng):
+def test_an_interrupt_at_any_point_leaves_the_diagnostics_whole(raised, alarms, interval, rng):
     calls, came = [], 0
 
     def handler(number, frame):
@@ -86,6 +95,7 @@ def test_an_interrupt_at_any_point_leaves_the_diagnostics_whole(raised, alarms, 
         monitor.close()
         assert {kind for kind, count in monitor.health.items() if count} <= {"late_steps"}, monitor.failures
         assert not writing_of_ours()
+        assert sys.getswitchinterval() == interval
     assert came == len(calls) > 100
 
 
@@ -146,15 +156,6 @@ def test_what_a_handler_raises_is_not_ours_to_count(alarms):
     assert not health.counts
 
 
-@pytest.fixture
-def interval():
-    """Seconds after which threads give way, as the user has set it: to none of the values of ours or of Python."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.007)
-    yield sys.getswitchinterval()
-    sys.setswitchinterval(before)
-
-
 def test_other_threads_give_way_soon_while_a_step_is_taken_in_and_as_before_then(interval, alarms):
     seen = []
 
@@ -212,6 +213,36 @@ def test_the_last_of_several_threads_puts_the_interval_back(interval):
     leave.set()
     thread.join(60)
     assert sys.getswitchinterval() == interval
+
+
+def raising_after(calls):
+    """A profile function that raises `Of` where a handler would that is called after so many calls."""
+    left = iter(range(calls))
+
+    def profile(frame, event, arg):
+        if event in ("call", "c_return") and next(left, None) is None:
+            raise Of
+
+    return profile
+
+
+def test_after_an_interrupt_at_any_call_the_interval_is_put_back(interval):
+    interrupted = 0
+    for calls in range(100):
+        before = sys.getprofile()
+        try:
+            sys.setprofile(raising_after(calls))
+            with _interpreter.soon():
+                pass
+            break
+        except Of:
+            interrupted += 1
+        finally:
+            sys.setprofile(before)
+        with _interpreter.soon():
+            assert sys.getswitchinterval() == pytest.approx(SOON)
+        assert sys.getswitchinterval() == interval
+    assert 10 < interrupted < 100
 
 
 @pytest.mark.slow

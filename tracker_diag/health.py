@@ -116,7 +116,7 @@ class _Interpreter:
     """Python's switch interval, one for all threads of the process: short while any of them is in `soon`."""
 
     def __init__(self) -> None:
-        self._inside = 0
+        self._inside: set[object] = set()
         self._usual = self._short = 0.0
         self.new_locks()
         open_in_forks(self)
@@ -124,29 +124,32 @@ class _Interpreter:
     def new_locks(self) -> None:
         self._lock = threading.RLock()  # a signal handler that logs may come in the midst of what it is held for
         if self._inside:  # in a fork: whoever was inside is not there to end it
-            self._inside = 0
+            self._inside.clear()
             self._put_back()
 
     @contextmanager
     def soon(self) -> Generator[None, None, None]:
         """Have other threads give way soon while what is inside is done."""
+        me = object()
         try:
             with self._lock:
-                self._inside += 1
-                if self._inside == 1:
+                first = not self._inside
+                self._inside.add(me)
+                if first:
                     self._shorten()
             yield
         finally:
-            with self._lock:
-                self._inside = max(0, self._inside - 1)  # below 0 in a fork that was made inside
+            self._inside.discard(me)  # before anything in which a signal handler could raise
+            with self._lock:  # if one does here, whoever is inside next puts it back
                 if not self._inside:
                     self._put_back()
 
     def _shorten(self) -> None:
         if (now := sys.getswitchinterval()) != self._short:  # else another call is about to put it back
             self._usual = now + 5e-7  # what is set is cut to whole microseconds
-        sys.setswitchinterval(min(SOON, self._usual))
-        self._short = sys.getswitchinterval()
+        soon = min(SOON, self._usual)
+        self._short = 1e-6 * int(1e6 * soon)  # as Python gives it back; known before it is set, if a handler raises
+        sys.setswitchinterval(soon)
 
     def _put_back(self) -> None:
         if sys.getswitchinterval() == self._short:  # else somebody has set it meanwhile
