@@ -22,6 +22,8 @@ from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.stats import arrays
 from tracker_diag.tensors import batch as batch_module
 from tracker_diag.tensors import step as step_module
@@ -447,6 +449,29 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
     assert [finding[1] for finding in whole[0]].count("POL001") >= 1
     for way in (singly, before):
         assert run(way) == whole
+
+
+@pytest.mark.parametrize(("since", "killed"), [(0, None), (1, None), (30, 20), (30, 50), (None, None)])
+def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, killed, rng):
+    """0.69 is the loss of a random model under DPO, and not under SFT, whose accuracy TRL logs from `since` on."""
+    monitor = Monitor(source="test")
+    rows = {}
+    for step in range(200):
+        rows[step] = {"loss": 0.693 + 0.002 * rng.normal(), "grad_norm": 1.0, "learning_rate": 1e-4, "epoch": step / 99}
+        if since is not None and step >= since:
+            rows[step]["mean_token_accuracy"] = 0.5 + 0.01 * rng.normal()
+        for key, value in rows[step].items():
+            monitor.log({key: value}, step)
+        if step == killed:
+            state = json.loads(json.dumps(monitor.state_dict()))
+            monitor = Monitor(source="test")
+            monitor.load_state_dict(state)
+    found = diagnose(FinishedRun("run", rows, {}, {}, ()))
+    live = {finding.rule.id for finding in monitor.close().findings}
+    assert live == {finding.rule.id for finding in found.summary.findings}
+    assert ("SFT001" in live) == (since is None)
+    assert monitor.algorithm == found.algorithm == (None if since is None else "sft")
+    assert monitor.failures == []
 
 
 def test_tensors_may_say_their_step(rng, make_batch):

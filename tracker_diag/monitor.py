@@ -70,7 +70,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
-        algorithm: what is trained with, for the limits that depend on it; what `config` tells by default.
+        algorithm: what is trained with, for the limits that depend on it; what `config` or the metrics' names tell by
+            default.
         essential_tools: tools without which tasks cannot be solved, for ENV002.
         baseline: finished runs that went well, of `read_run`; beyond their tails growth counts from the first step on.
         texts: whether completions given to `samples` may be shown in the tracker.
@@ -407,6 +408,8 @@ class Monitor(AbstractContextManager["Monitor"]):
             step.pairs.update(observed)
             self._say(self.silence.judged(observed))
             self._keys, sampled = self._keys.covering(own), self._samples.taken(step.step)
+            self.algorithm = self.algorithm or self._keys.algorithm
+            self._engine = self._engine.told(self.algorithm)
             series = readout.series(statistics, self._keys, own, self._intake.time_ratio, sampled.series)
             broken = [*readout.nonfinite(own, observed, self.health), *sampled.broken]
             step.add(series, broken, checked=bool(own or observed or sampled.series))

@@ -335,6 +335,29 @@ def test_where_there_is_too_little_to_tell_a_gain_it_is_unknown_or_none(else_no,
     assert "firing" in states[9:]
 
 
+def test_an_algorithm_that_is_told_late_changes_limits_and_rules_and_nothing_that_was_counted():
+    limit = {"kind": "threshold", "series": {"metric": "reward"}, "below": {"ppo": 0.1, "other": 0.5}}
+    of_dpo = rule(id="ZZZ002", algorithms=["dpo"])
+    engine = Engine([rule(signals={"low": limit}, for_steps=5), rule(id="ZZZ003", for_steps=5), of_dpo])
+    assert run(engine, [0.3] * 3)[-1] == "pending"
+    told = engine.told("ppo")
+    assert told.told("dpo") is told
+    assert engine.told(None) is engine
+    assert [one.id for one in told.rules] == ["ZZZ001", "ZZZ003"]
+    for step in (3, 4):
+        told.evaluate(Observed(step, {"reward": Scalar("reward", 0.3)}))
+    assert told.states() == {"ZZZ001": "healthy", "ZZZ003": "firing"}
+    assert [(finding.rule.id, finding.onset, finding.fired) for finding in told.findings] == [("ZZZ003", 0, 4)]
+
+
+def test_an_algorithm_may_be_told_in_the_midst_of_a_step():
+    engine = Engine([rule(for_steps=2)])
+    engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.3)}))
+    told = engine.told("ppo")
+    told.evaluate(Observed(0, {"reward": Scalar("reward", 0.3), "kl": Scalar("kl", 1.0)}))
+    assert told.states() == {"ZZZ001": "pending"}, "the same step does not count twice"
+
+
 @pytest.mark.parametrize(("rows", "fires"), [(60, 6), (None, 30)])
 def test_a_short_run_is_judged_by_fewer_steps(rows, fires):
     engine = Engine([rule(for_steps=30)], GrowthSettings(expected_steps=rows))

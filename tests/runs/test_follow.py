@@ -98,6 +98,16 @@ def test_statistics_of_slices_in_the_rows_are_read_as_well(make_batch, tmp_path)
     assert follower.own, "whoever follows it leaves the telling to the run"
 
 
+@pytest.mark.parametrize("killed", [(), (0,), (1,)])
+def test_what_the_names_of_metrics_tell_of_the_algorithm_is_heard(killed):
+    rng = np.random.default_rng(0)
+    rows = {step: {"loss": 0.693 + 0.002 * rng.normal(), "grad_norm": 1.0, "epoch": step / 99} for step in range(120)}
+    assert [notice.title.split()[0] for notice in follow(rows, (20, 60), killed=killed)] == ["SFT001"]
+    for step in range(30, 120):
+        rows[step]["mean_token_accuracy"] = 0.5 + 0.01 * rng.normal()
+    assert follow(rows, (20, 60), killed=killed) == []
+
+
 def test_a_last_row_waits_until_it_is_whole():
     rows = dict(islice(LOGGED.items(), 10))
     follower = Follower(RULES)

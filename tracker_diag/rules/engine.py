@@ -119,6 +119,14 @@ class Engine:
             watch.pass_over(self._sleep.steps - last, self._step)
             self._resting[watch] = self._sleep.steps
 
+    def told(self, algorithm: Algorithm | None) -> "Engine":
+        """The engine of a run whose keys tell its `algorithm` only now: this one, or one that goes on where it is."""
+        if algorithm is None or self._algorithm is not None:
+            return self
+        engine = Engine(self.rules, self._settings, algorithm, self.earlier)
+        engine.load_state_dict(self.state_dict(), self._series.observed)
+        return engine
+
     @property
     def expected_steps(self) -> int | None:
         """How many the run is meant to have; None where nobody has said so."""
