@@ -13,7 +13,7 @@ QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb trackio tensorboard)
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
 # More workers than cores: many tests wait, for servers, browsers and other processes.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: frameworks demo test test-earlier test-long check lint types fast chaos faults alerts docs matrix evidence guards-study bench screenshots clean
 

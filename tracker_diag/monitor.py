@@ -409,7 +409,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._say(self.silence.judged(observed))
             self._keys, sampled = self._keys.covering(own), self._samples.taken(step.step)
             self.algorithm = self.algorithm or self._keys.algorithm
-            self._engine = self._engine.told(self.algorithm)
+            self._engine = self._engine.with_algorithm(self.algorithm)
             series = readout.series(statistics, self._keys, own, self._intake.time_ratio, sampled.series)
             broken = [*readout.nonfinite(own, observed, self.health), *sampled.broken]
             step.add(series, broken, checked=bool(own or observed or sampled.series))

@@ -337,12 +337,12 @@ def test_where_there_is_too_little_to_tell_a_gain_it_is_unknown_or_none(else_no,
 
 def test_an_algorithm_that_is_told_late_changes_limits_and_rules_and_nothing_that_was_counted():
     limit = {"kind": "threshold", "series": {"metric": "reward"}, "below": {"ppo": 0.1, "other": 0.5}}
-    of_dpo = rule(id="ZZZ002", algorithms=["dpo"])
+    of_dpo = rule(id="ZZZ002", algorithms=["dpo"], for_steps=5)
     engine = Engine([rule(signals={"low": limit}, for_steps=5), rule(id="ZZZ003", for_steps=5), of_dpo])
     assert run(engine, [0.3] * 3)[-1] == "pending"
-    told = engine.told("ppo")
-    assert told.told("dpo") is told
-    assert engine.told(None) is engine
+    told = engine.with_algorithm("ppo")
+    assert told.with_algorithm("dpo") is told
+    assert engine.with_algorithm(None) is engine
     assert [one.id for one in told.rules] == ["ZZZ001", "ZZZ003"]
     for step in (3, 4):
         told.evaluate(Observed(step, {"reward": Scalar("reward", 0.3)}))
@@ -350,10 +350,18 @@ def test_an_algorithm_that_is_told_late_changes_limits_and_rules_and_nothing_tha
     assert [(finding.rule.id, finding.onset, finding.fired) for finding in told.findings] == [("ZZZ003", 0, 4)]
 
 
+def test_a_rule_of_another_algorithm_that_has_fired_stays_until_its_finding_ends():
+    engine = Engine([rule(algorithms=["dpo"])])
+    assert run(engine, [0.3] * 3)[-1] == "firing"
+    engine = engine.with_algorithm("ppo")
+    engine.evaluate(Observed(3, {"reward": Scalar("reward", 0.9)}))
+    assert [(finding.fired, finding.resolved) for finding in engine.findings] == [(0, 3)]
+
+
 def test_an_algorithm_may_be_told_in_the_midst_of_a_step():
     engine = Engine([rule(for_steps=2)])
     engine.evaluate(Observed(0, {"reward": Scalar("reward", 0.3)}))
-    told = engine.told("ppo")
+    told = engine.with_algorithm("ppo")
     told.evaluate(Observed(0, {"reward": Scalar("reward", 0.3), "kl": Scalar("kl", 1.0)}))
     assert told.states() == {"ZZZ001": "pending"}, "the same step does not count twice"
 

@@ -119,11 +119,16 @@ class Engine:
             watch.pass_over(self._sleep.steps - last, self._step)
             self._resting[watch] = self._sleep.steps
 
-    def told(self, algorithm: Algorithm | None) -> "Engine":
-        """The engine of a run whose keys tell its `algorithm` only now: this one, or one that goes on where it is."""
+    def with_algorithm(self, algorithm: Algorithm | None) -> "Engine":
+        """The engine of a run whose keys tell its `algorithm` only now: this one, or one that goes on where it is.
+
+        A rule of other algorithms that has fired stays, so that what was told comes to an end too.
+        """
         if algorithm is None or self._algorithm is not None:
             return self
-        engine = Engine(self.rules, self._settings, algorithm, self.earlier)
+        fired = self._fired()
+        rules = [rule.model_copy(update={"algorithms": ()}) if rule.id in fired else rule for rule in self.rules]
+        engine = Engine(rules, self._settings, algorithm, self.earlier)
         engine.load_state_dict(self.state_dict(), self._series.observed)
         return engine
 

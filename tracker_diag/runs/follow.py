@@ -148,7 +148,7 @@ class Follower:
     def _row(self, judge: Judge, step: int, row: dict[str, float]) -> list[Notice]:
         again = self._last is not None and step == self._last[0]
         self._keys = self._keys.covering([key for key in row if not is_ours(key)])
-        judge.engine = judge.engine.told(self._keys.algorithm)
+        judge.engine = judge.engine.with_algorithm(self._keys.algorithm)
         self._pairs |= {key.pair for key, _ in statistics(row)}
         self.own = self.own or any(map(is_ours, row))
         self.judged += not again
