@@ -358,7 +358,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         reach = self.silence.reach
         caveats = (*self.guards.caveats, *readout.caveats(self._windows, reach, self.health, now, self._engine))
         tails, worst = readout.tails(self._windows), self._worst.shown()
-        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst))
+        stopped = bool(self.guards.stopped)
+        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst, stopped=stopped))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""

@@ -234,6 +234,28 @@ def test_what_only_goes_up_and_down_ends_as_it_began(rng):
     assert course([0.5] * 12).ends_as_it_began()
 
 
+def test_what_is_learnt_at_once_does_not_end_as_it_began():
+    """All of it in the first rows of a level, which is a tenth of the run, and a noise that wanders after that."""
+
+    def ends_as_it_began(seed, size):
+        rng, noise = np.random.default_rng(seed), 0.0
+        values = []
+        for row in range(200):
+            noise = 0.9 * noise + math.sqrt(1 - 0.9**2) * rng.normal()
+            values.append(size * (1 - math.exp(-row / 3)) + 0.25 * noise)
+        return course(values).ends_as_it_began()
+
+    assert sum(ends_as_it_began(seed, size=1) for seed in range(50)) <= 12  # 29 by the levels alone
+    assert sum(ends_as_it_began(seed, size=0) for seed in range(50)) >= 25
+
+
+def test_two_thirds_of_a_gain_are_most_of_it(rng):
+    noise = 0.01 * rng.normal(size=80)
+    rises = np.concatenate([np.linspace(0, 1, 40), np.linspace(1, 1, 20)])
+    assert course(np.append(rises, np.full(20, 0.75)) + noise).gain().kept
+    assert not course(np.append(rises, np.full(20, 0.6)) + noise).gain().kept
+
+
 def test_a_gain_that_is_kept_does_not_end_as_it_began(rng):
     for seed in range(50):
         noise = np.random.default_rng(seed).normal(size=60) * 0.3

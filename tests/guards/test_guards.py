@@ -95,6 +95,8 @@ def test_training_stops_and_everybody_hears_why(trained, caplog):
     assert notice.text == event
     assert caplog.text.count(event) == 1
     assert summary.caveats[0] == f"the training was stopped by {event}"
+    assert not summary.recommendation.go_on
+    assert summary.recommendation.says.startswith("Not before the cause is mended, as a guard stopped it.")
 
 
 def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
@@ -103,6 +105,7 @@ def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
     assert caplog.text.count(event) == 1
     assert not any(one.title.startswith("A guard") for one in done.seen.notices)
     assert not any("was stopped by" in caveat for caveat in done.seen.summary.caveats)
+    assert done.seen.summary.recommendation.go_on
 
 
 def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained):

@@ -69,6 +69,14 @@ def test_it_is_said_when_the_cause_had_begun_before_the_best_step():
     assert of(finding(onset=121, fired=125), REWARD).says.endswith("at or before it")
 
 
+def test_what_a_guard_has_stopped_does_not_go_on_as_it_is():
+    found = recommend(incidents((finding(),)), (calm("reward"),), stopped=True)
+    assert found.says == "Not before the cause is mended, as a guard stopped it. reward shows no harm"
+    assert (found.go_on, found.last_good_step) == (False, None)
+    over = recommend(incidents((finding(resolved=150),)), (calm("reward"),), stopped=True)
+    assert over.says == "Yes. What was found is not detected any more since step 150"
+
+
 def test_of_several_harms_the_earliest_good_step_counts():
     evaluation = finding("OUT002", 100, 120, evidence=(fell("eval_score", 0.5, 90, "eval_collapsed"),))
     assert of(REWARD, evaluation).last_good_step == 90

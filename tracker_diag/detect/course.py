@@ -47,7 +47,7 @@ RISEN = 3.5
 """Standard errors by which the best level lies above the first of a series that has risen."""
 BACK = 2 / 3
 """Part of a fall that is made good, from which on it is one no more."""
-KEPT = 0.75
+KEPT = 2 / 3
 """Part of a gain that is there yet, of a series that is said to keep it."""
 BARELY = 1.5
 """Standard errors by which later rows must lie higher than earlier ones, or something may have been gained."""
@@ -186,15 +186,21 @@ class Course:
         """Whether the last fifth of the run lies above the first level by less than `REGAINED` of its largest fall.
 
         And the run after its first quarter above that by less than `STEP` of its standard deviation, in the mean. A
-        series that has just fallen below its first level does not, nor one that rises little but steadily. Needs
-        `FEWEST` rows.
+        series that has just fallen below its first level does not, nor one that rises little but steadily, nor one
+        whose first `SHORTEST` rows lie below nearly all others: a tenth of a long run may be after all that is learnt.
+        Needs `FEWEST` rows.
         """
         at = self._stands()
         if at.now < at.first - EFFECT * at.noise:
             return False
-        ended, early = float(at.y[-max(SHORTEST, len(at.y) // 5) :].mean()), len(at.y) // 4
+        last = slice(-max(SHORTEST, len(at.y) // 5), None)
+        if at.width >= 2 * SHORTEST:
+            risen = float(at.ranks[last].mean() - at.ranks[:SHORTEST].mean())
+            if risen > APART * len(at.y):
+                return False
+        early = len(at.y) // 4
         gained = float(at.y[early:].mean() - at.y[:early].mean())
-        if gained > STEP * float(at.y.std()) or ended - at.first > REGAINED * _largest_fall(at.levels):
+        if gained > STEP * float(at.y.std()) or at.y[last].mean() - at.first > REGAINED * _largest_fall(at.levels):
             return False
         return all(_gain_at(at.ranks, int(len(at.y) * part), doubt=0.0) <= BARELY for part in SPLITS)
 

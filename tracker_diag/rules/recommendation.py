@@ -23,13 +23,16 @@ class Recommendation:
         return asdict(self)
 
 
-def recommend(found: Sequence[Incident], best: Sequence[Reading], *, goes_on: bool = False) -> Recommendation | None:
+def recommend(
+    found: Sequence[Incident], best: Sequence[Reading], *, goes_on: bool = False, stopped: bool = False
+) -> Recommendation | None:
     """What is to be done with the run; None where nothing at warn or above was found.
 
     Args:
         best: of each outcome its last level, and its best one as baseline with the step.
         goes_on: whether the run has not ended. A level is the mean of a tenth of it, so that the best one, and with
             it the last good step, may be another one when there are more steps.
+        stopped: whether a guard has stopped the training, so that it is not to go on as it is though no harm is seen.
     """
     loud = [one for one in found if one.severity != "info"]
     firing = [one for of in loud for one in of.findings if one.state == "firing" and one.severity != "info"]
@@ -50,12 +53,12 @@ def recommend(found: Sequence[Incident], best: Sequence[Reading], *, goes_on: bo
         over = max((one.resolved for of in loud for one in of.findings if one.resolved is not None), default=None)
         passed = f"Yes. What was found is not detected any more since step {over}"
         return None if over is None else Recommendation(True, None, passed)
+    answer = "Not before the cause is mended, as a guard stopped it" if stopped else "Yes, for now"
     if seen := [one.series for one in best if one.series != "loss"]:
         show = "shows" if len(seen) == 1 else "show"
-        return Recommendation(True, None, f"Yes, for now. {' and '.join(seen[:2])} {show} no harm")
-    return Recommendation(
-        True, None, "Yes, for now. But no reward and no evaluation could be judged: harm would not be seen"
-    )
+        return Recommendation(not stopped, None, f"{answer}. {' and '.join(seen[:2])} {show} no harm")
+    blind = "But no reward and no evaluation could be judged: harm would not be seen"
+    return Recommendation(not stopped, None, f"{answer}. {blind}")
 
 
 def _good(firing: Sequence[Finding], best: Sequence[Reading]) -> Iterator[tuple[int, str]]:

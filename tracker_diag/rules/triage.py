@@ -48,6 +48,8 @@ class Summary:
     """|log-ratio| of both slices at some steps of the run, and at the last one."""
     events: tuple[tuple[int, str], ...] = ()
     """By step: new baselines, and what guards did or would have done."""
+    stopped: bool = False
+    """Whether a guard has stopped the training."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
@@ -90,7 +92,7 @@ class Summary:
     @cached_property
     def recommendation(self) -> Recommendation | None:
         """Whether the run is to go on, and if not, to which step to go back; None where nothing was found."""
-        return recommend(self.incidents, self.best)
+        return recommend(self.incidents, self.best, stopped=self.stopped)
 
     @property
     def first_break(self) -> Finding | None:
