@@ -175,7 +175,7 @@ class Engine:
     @property
     def best(self) -> tuple[Reading, ...]:
         """Of each outcome that came often enough: its last level, and as baseline its best one with the step."""
-        readers = [one for one in self._readers.values() if isinstance(one, CollapseReader)]
+        readers = [one for one in self._readers.values() if isinstance(one, CollapseReader) and one.of_outcome]
         found = [one.reading() for one in readers if one.holds is not None]
         outcomes = tuple({one.series: one for one in reversed(found)}.values())[::-1]
         # How good a loss is says little where there is a reward or an evaluation.
