@@ -402,9 +402,10 @@ def test_after_a_new_baseline_a_reward_has_time_to_rise_again():
     assert set(run(engine, [0.5] * 40)) == {"unknown"}
 
 
-def test_the_outcome_is_reward_and_evaluation_and_not_the_largest_reward_of_a_batch():
+def test_the_outcome_is_reward_and_evaluation_and_no_part_of_them():
     engine = Engine(catalog())
     for step in range(40):
-        values = {"reward": step / 40, "reward_max": 1.0, "eval_score": step / 80}
+        parts = {"reward_max": 1.0, "env_reward_best": step / 30, "env_reward:web": step / 50}
+        values = parts | {"reward": step / 40, "eval_score": step / 80}
         engine.evaluate(Observed(step, {name: Scalar(name, value) for name, value in values.items()}))
     assert {one.series for one in engine.best} == {"reward", "eval_score"}

@@ -30,6 +30,8 @@ class Metric:
     """On the linear scale: a change below this, in the metric's unit, is never growth."""
     per: str = ""
     """What it may also be logged for one at a time: of `tool`, the tool search stands as `<name>:search`."""
+    outcome: bool = False
+    """Whether it says how good the run is as a whole, so that its best step is one to go back to."""
 
 
 HEALTH = (
@@ -59,11 +61,16 @@ HEALTH = (
 
 TRAINING = (
     # What is optimised.
-    Metric("reward", "reward", "mean training reward; of an episode, its return", "lower", matters=0.02),
+    Metric("reward", "reward", "mean training reward; of an episode, its return", "lower", matters=0.02, outcome=True),
     Metric("kl", "nat", "mean KL to the reference policy, whatever its estimator", "higher", "log"),
     Metric("entropy", "nat", "mean token entropy of the policy", "lower", "log"),
     Metric(
-        "loss", "loss", "training loss: the policy's in RL, that of labels or pairs elsewhere", "higher", matters=0.01
+        "loss",
+        "loss",
+        "training loss: the policy's in RL, that of labels or pairs elsewhere",
+        "higher",
+        matters=0.01,
+        outcome=True,
     ),
     Metric("grad_norm", "norm", "gradient norm before clipping", "higher", "log"),
     Metric("clip_fraction", "share", "share of ratios outside the clip range", "higher", matters=0.01),
@@ -113,7 +120,7 @@ TRAINING = (
     Metric("verified_success", "share", "episodes whose final state was verified to be right", "lower", matters=0.02),
     Metric("human_score", "score", "mean score that people gave", "lower", matters=0.02),
     Metric("judge_score", "score", "mean score that a judge model gave", "lower", matters=0.02),
-    Metric("verifier_score", "score", "mean score that a program's check gave", "lower", matters=0.02),
+    Metric("verifier_score", "score", "mean score that a program's check gave", "lower", matters=0.02, outcome=True),
     Metric(
         "judge_style_correlation",
         "correlation",
@@ -126,10 +133,10 @@ TRAINING = (
     ),
     Metric("random_reward", "reward", "mean reward of a random policy, under the same reward", "neither", matters=0.02),
     # Evaluation: never the training metric of the same name.
-    Metric("eval_score", "score", "mean score or return of the evaluation", "lower", matters=0.02),
+    Metric("eval_score", "score", "mean score or return of the evaluation", "lower", matters=0.02, outcome=True),
     Metric("public_score", "score", "score on the evaluation set that choices are made by", "lower", matters=0.02),
     Metric("private_score", "score", "score on an evaluation set that nothing was chosen by", "lower", matters=0.02),
-    Metric("eval_loss", "loss", "loss on held-out data", "higher", matters=0.01),
+    Metric("eval_loss", "loss", "loss on held-out data", "higher", matters=0.01, outcome=True),
     Metric("eval_truncated_share", "share", "evaluation responses that were cut at a limit", "higher", matters=0.02),
     Metric("eval_tool_failure_rate", "share", "tool calls of the evaluation that failed", "higher", matters=0.02),
     Metric("eval_turns", "turns", "mean turns of an evaluation episode", "neither", "log"),
@@ -233,7 +240,14 @@ TRAINING = (
     Metric("chosen_reward", "reward", "mean (implicit) reward of the chosen answers", "lower", matters=0.02),
     Metric("rejected_reward", "reward", "mean (implicit) reward of the rejected answers", "neither", matters=0.02),
     Metric("reward_margin", "reward", "mean of chosen less rejected reward", "lower", matters=0.02),
-    Metric("preference_accuracy", "share", "pairs whose chosen answer has the higher reward", "lower", matters=0.02),
+    Metric(
+        "preference_accuracy",
+        "share",
+        "pairs whose chosen answer has the higher reward",
+        "lower",
+        matters=0.02,
+        outcome=True,
+    ),
     Metric(
         "chosen_logprob",
         "nat",

@@ -108,8 +108,7 @@ class CollapseReader(CourseReader):
     def __init__(self, signal: Collapse, at: Place) -> None:
         super().__init__(signal.series, at, signal.lost)
         self._enough = (at.settings.expected_steps or 0) // EARLY
-        self.of_outcome = self._series.definition.worse != "neither"
-        """Whether its series says how good the run is, which the largest reward of a batch does not."""
+        self.of_outcome = self._series.definition.outcome
 
     def _says(self) -> bool | None:
         return self._course.has_fallen if self._rows >= self._enough else None
