@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import JsonlBackend, Monitor
+from tracker_diag.rules.loader import catalog
 from tracker_diag.tensors.meeting import Merged
 from tracker_diag.testing import CapturingBackend, example_batch
 
@@ -123,7 +124,7 @@ def test_what_is_seen_is_said_once_and_at_any_time(make_batch, rng, capsys, monk
         "policy 1,152 tokens after a tool, 2,688 before any",
         "reference no ref_logprobs observed",
         "post_tool what follows a gap of model_mask within response_mask",
-        "of 109 active, ",
+        f"of {len(catalog())} active, ",
         " wait for more steps, ",
         "log grad_norm: ",
     ):
