@@ -17,6 +17,7 @@ from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.slices import Names
 from tracker_diag.testing import CapturingBackend, example_batch
 from tracker_diag.worst import keep
+from tracker_diag.worst.decode import Decoder
 
 SECRET = 424_242
 WORD = "hunter2"
@@ -126,6 +127,19 @@ def test_text_is_shown_where_a_decoder_was_given():
     (at_alert,) = tables(seen).values()
     assert WORD in repr(at_alert.rows)
     assert monitor.failures == []
+
+
+def test_text_that_comes_in_the_instant_in_which_it_is_asked_for_is_shown(monkeypatch):
+    busy = Decoder.busy.fget
+
+    def done_by_now(self):
+        self.wait(60)
+        return busy(self)
+
+    monkeypatch.setattr(Decoder, "busy", property(done_by_now))
+    seen, _ = run((batch(step) for step in range(110)), decode=lambda ids: " ".join([WORD] * len(ids)))
+    (at_alert,) = tables(seen).values()
+    assert WORD in repr(at_alert.rows)
 
 
 def test_a_decoder_without_ids_is_told_what_it_lacks_once(caplog):

@@ -124,7 +124,8 @@ class WorstSequences:
             if self._due is not None:
                 shown = self._shown(self._due)
                 if not (self._decoder and self._decoder.busy):
-                    self._due = None
+                    # Anew where a decoder is: its last text may have come since.
+                    shown, self._due = self._shown(self._due) if self._decoder else shown, None
                     return [worst_table(shown)]
         return []
 
