@@ -21,7 +21,7 @@ from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.new import SCHEMA, schema
-from tracker_diag.rules.nodes import words
+from tracker_diag.rules.nodes import Often, words
 
 DOCS = Path(__file__).parent
 INTEGRATION = runpy.run_path(str(DOCS / "make_matrix.py"))["integration"]
@@ -281,6 +281,9 @@ def _part(heading: str, lines: Iterable[str]) -> list[str]:
 
 
 def _signal(signal: BaseModel) -> str:
+    if isinstance(signal, Often):
+        anew = ", each time anew" if signal.anew else ""
+        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.of)}"
     parts = signal.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
     said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
     return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")
@@ -289,7 +292,7 @@ def _signal(signal: BaseModel) -> str:
 def _value(value: object) -> str:
     if isinstance(value, dict) and value.keys() <= {"stat", "metric", "slice", "pair"}:
         return f"`{'/'.join(str(value[key]) for key in ('pair', 'slice', 'stat', 'metric') if key in value)}`"
-    return f"`{value}`"
+    return f"`{', '.join(dict.fromkeys(map(str, value))) if isinstance(value, list) else value}`"
 
 
 def _cell(text: str) -> str:
