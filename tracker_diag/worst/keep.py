@@ -122,10 +122,9 @@ class WorstSequences:
             if told or (self._episodes and time.monotonic() > self._written + EVERY):
                 self._save()
             if self._due is not None:
-                shown = self._shown(self._due)
+                self._shown(self._due)  # begins what is to be decoded
                 if not (self._decoder and self._decoder.busy):
-                    # Anew where a decoder is: its last text may have come since.
-                    shown, self._due = self._shown(self._due) if self._decoder else shown, None
+                    shown, self._due = self._shown(self._due), None
                     return [worst_table(shown)]
         return []
 
