@@ -15,7 +15,7 @@ MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$
 # More workers than cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: frameworks demo test test-earlier test-long check lint types fast chaos faults alerts docs matrix evidence guards-study bench screenshots clean
+.PHONY: frameworks demo test test-earlier test-long check slow lint types fast chaos faults alerts docs matrix evidence guards-study bench screenshots clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -38,6 +38,9 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/pyright
+
+slow: $(VENV)/.dev $(FRAMEWORKS) $(EARLIER) $(QUICKSTARTS)  ## what `check` leaves out of `test`, and `test-earlier`
+	$(PYTEST) -m slow
 
 fast: $(VENV)/.dev
 	$(PYTEST) --numprocesses 3 -m "not slow" -q

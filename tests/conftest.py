@@ -52,9 +52,10 @@ LONGEST = (
 """What takes longest begins first, or the other worker would wait for it in the end."""
 
 ALONE = re.compile(
-    r"/test_(examples|mlflow|same_rows|simulated|wandb_server)\.py"
+    r"/test_(examples|mlflow|openrlhf|same_rows|simulated|skyrl|verl|wandb_server)\.py"
     r"|/test_docs\.py::test_a_run_of_the_evidence|/test_demo\.py::test_findings_survive"
     r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
+    r"|/test_trl\.py::test_(ppo_is_seen|the_private_functions)"
     r"|/test_live\.py::test_both|/test_ears\.py::test_(mlflow|wandb|trackio|tensorboard)\["
 )
 """Long tests that share nothing with the rest of their file; any worker may have them."""

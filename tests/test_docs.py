@@ -9,6 +9,7 @@ import pytest
 
 from tracker_diag.demo.grpo import ARMS
 from tracker_diag.rules.loader import catalog
+from tracker_diag.samples.columns import Columns
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -91,6 +92,11 @@ def test_the_committed_evidence_shows_what_is_claimed(runs):
                 assert rules & {"POL001", "POL003"}
             case "stale-narrow":
                 assert "POL003" in rules
+
+
+def test_the_page_of_inputs_tells_each_column_of_samples():
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "inputs.md").read_text(), re.MULTILINE)
+    assert Columns.__annotations__.keys() <= {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
 
 def test_every_file_that_the_readme_links_to_exists():

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.slow
 
 FIRST = "POL001 post_tool: Token probabilities diverge after tool calls"
 WORSE = "Worse: Reward has lost what it had gained (POL001 post_tool)"
-CHANGED = "Told at step 86 as a warning, this is an error now: OUT001 all: Reward has lost what it had gained"
+CHANGED = (
+    "POL001 was told at step 86 as a warning. It is an error now, with OUT001 all: Reward has lost what it had gained"
+)
 SO_FAR = "Go on? No. Last good step so far 99 (reward 0.905, its best)"
 
 

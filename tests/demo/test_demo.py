@@ -126,7 +126,7 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
     assert [(alert["title"][:16], alert["level"]) for alert in alerts] == [
         ("POL002 post_tool", "WARN"), ("POL001 post_tool", "WARN"), ("Worse: Reward ha", "ERROR"),
     ]  # fmt: skip
-    assert "This is what lies behind POL002." in alerts[1]["text"]
+    assert "This is what lies behind POL002, told before." in alerts[1]["text"]
     assert "Damage, since step " in alerts[2]["text"]
     # The best level of the whole run ends elsewhere than that of the run up to the alert, which says so.
     assert "Go on? No. Last good step so far " in alerts[2]["text"]

@@ -64,6 +64,24 @@ def test_ten_rows_are_enough_and_nine_are_not(rng):
     assert FEWEST <= ever(values) <= 12  # seen at the tenth row, and still there at the next
 
 
+def test_it_sinks_after_three_low_rows_which_are_no_fall_yet(rng):
+    values = learnt(rng)
+    values[50:] -= 0.6
+    assert [course(values[:rows]).sinks() for rows in (50, 51, 52)] == [None] * 3
+    since, level = course(values[:53]).sinks()
+    assert since == 500
+    assert level == pytest.approx(0.1, abs=0.05)
+    assert not course(values[:53]).fall().lost
+    assert course(-values[:53], rising=False).sinks() == (since, -level)
+    assert course(np.full(30, 0.7)).sinks() is None
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
+def test_a_healthy_reward_hardly_ever_sinks(algorithm):
+    found = [course(healthy(algorithm, seed)[:rows]).sinks() for seed in range(10) for rows in range(20, 200, 5)]
+    assert sum(one is not None for one in found) <= 0.005 * len(found)
+
+
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("shift", [-1000.0, 0.0, 3.0])
 def test_scale_and_shift_change_nothing(rng, scale, shift):
@@ -290,3 +308,10 @@ def test_quantile_and_medians_are_those_of_numpy_to_the_bit(values, level):
     for width in {1, 2, 3, len(y)}:
         rows = np.lib.stride_tricks.sliding_window_view(y, min(width, len(y)))
         np.testing.assert_array_equal(_medians(rows), np.median(rows, axis=1))
+
+
+@pytest.mark.parametrize("rows", [60, 200])
+def test_a_fall_at_once_is_dated_to_its_first_low_row(rng, rows):
+    values = learnt(rng, rows)
+    values[rows // 2 :] -= 0.5
+    assert course(values).fall().onset == 10 * (rows // 2)

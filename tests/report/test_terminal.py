@@ -1,5 +1,6 @@
 import io
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -99,12 +100,14 @@ def test_a_live_verdict_says_where_to_look_further(broken):
 
 def test_what_could_not_be_seen_is_grouped_by_what_would_open_most_eyes(broken):
     text = shown(blindness(broken))
-    assert text.index("to see more log") < text.index("healthy")
-    opened = [line for line in lines(blindness(broken), 4000) if "  log " in line or line.startswith("to see more")]
-    counts = [line.count(",") for line in opened]
+    assert text.index("to see more ") < text.index("healthy")
+    opened = [line for line in lines(blindness(broken), 4000) if "  log " in line or "samples(" in line]
+    counts = [len(re.findall(r"[A-Z]{3}\d{3}", line)) for line in opened]
     assert counts == sorted(counts, reverse=True)
     assert all(rule in text for rule in broken.blind)
     assert all(rule in text for rule in broken.healthy)
+    (of_reward,) = (line for line in opened if "samples(...) with reward  " in line)
+    assert {"ENV014", "REW006"} <= {*of_reward.split("with reward  ")[1].rstrip().split(", ")}
 
 
 def test_readings_in_one_line():

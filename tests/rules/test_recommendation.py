@@ -69,6 +69,14 @@ def test_it_is_said_when_the_cause_had_begun_before_the_best_step():
     assert of(finding(onset=121, fired=125), REWARD).says.endswith("at or before it")
 
 
+def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
+    low = replace(calm("reward"), value=-53.4, baseline=52.2, onset=90)
+    assert of(finding(), best=(low,)).says == (
+        "Yes, for now, but look again soon. reward is -53.4 since step 90, 52.2 at its best"
+    )
+    assert of(REWARD, best=(low,)).last_good_step == 120  # what is a fall already is told as one
+
+
 def test_what_a_guard_has_stopped_does_not_go_on_as_it_is():
     found = recommend(incidents((finding(),)), (calm("reward"),), stopped=True)
     assert found.says == "Not before the cause is mended, as a guard stopped it. reward shows no harm"

@@ -77,8 +77,8 @@ class Fall:
     now: float
     """The last level."""
     onset: int
-    """The step from which on the level lies lower than a quarter of the way down from the best; the last step, if it
-    does not."""
+    """The step from which on the level lies lower than a quarter of the way down from the best, and of its rows each
+    from then on; the last step, if it does not."""
     lost: bool
     """Whether so much of what was gained is gone, for as long as a level is, and more than chance takes away."""
 
@@ -159,6 +159,19 @@ class Course:
         """Where the series stands; None with fewer than `FEWEST` rows."""
         return replace(self._judged(), lost=bool(self.has_fallen)) if len(self._means) >= FEWEST else None
 
+    def sinks(self) -> tuple[int, float] | None:
+        """The step from which on every row lies as low as a fall would, and their mean; None if `SHORTEST` do not.
+
+        It is said long before a fall is: a level is made of more rows, and a few low ones may be chance.
+        """
+        at, sign = self._stands(), 1.0 if self.rising else -1.0
+        gained = at.top - float(at.levels[: at.best + 1].min())
+        least = max(self.lost * gained, self.surer * WANDER * at.fall_before_best, self.surer * EFFECT * at.noise)
+        since = int(np.flatnonzero(at.y >= at.top - least)[-1]) + 1
+        if len(at.y) - since < SHORTEST:
+            return None
+        return self._ends[since], sign * float(at.y[since:].mean())
+
     def gain(self) -> Gain | None:
         """What has been gained; None with fewer than `FEWEST` rows."""
         if len(self._means) < FEWEST:
@@ -225,7 +238,12 @@ class Course:
         gained = top - float(before.min())
         # Down on the way to the best, or up since: what only wanders has fallen as far before, or has come back since.
         wander = max(at.fall_before_best, _largest_fall(-since))
-        high = best + int(np.flatnonzero(since >= top - drop / 4)[-1])
+        quarter = top - drop / 4
+        high = best + int(np.flatnonzero(since >= quarter)[-1])
+        began = len(y) - 1
+        if high + 1 < len(levels):  # a level is low some rows after the first low one
+            low = y[high + 1 : high + width] < quarter
+            began = high + width - int(np.argmin(low[::-1]) if not low.all() else len(low))
         wider = self.surer * (1 + FEW / math.sqrt(len(y)))
         sure = drop > SURE * wider * at.error
         learnt = best >= width and gained > LEARNT * drop
@@ -235,7 +253,7 @@ class Course:
             best=sign * top,
             best_step=self._ends[best + width - 1],
             now=sign * now,
-            onset=self._ends[min(high + 1, len(levels) - 1) + width - 1],
+            onset=self._ends[began],
             lost=(sure or far)
             and drop > max(self.lost * gained, self.surer * WANDER * wander, self.surer * EFFECT * noise)
             and len(levels) - 1 - high >= width,

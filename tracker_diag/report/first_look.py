@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why
+from tracker_diag.metrics.registry import SAMPLED
 from tracker_diag.rules.triage import Summary
 
 MISSING = {
@@ -121,5 +122,10 @@ REMEDIES = {
 
 
 def remedy(reason: Reason) -> str:
-    """What would take `reason` away, in a line; empty if only waiting does, or nothing."""
+    """What would take `reason` away, in a line; empty if only waiting does, or nothing.
+
+    What `samples` counts is asked for by its columns, as one of them opens several rules.
+    """
+    if reason.why is Why.NOT_LOGGED and (columns := SAMPLED.get(str(reason.facts["series"]))):
+        return f"samples(...) with {columns}"
     return REMEDIES.get(reason.why, "").format_map(reason.facts)

@@ -85,7 +85,11 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
     told = f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
     spending = cost or spent(summary)
-    rows.add_row("since", f"{told}; {spending} since" if spending else told)
+    if spending:
+        told += (
+            f"; {spending} since" if first.resolved is None else f"; over at step {first.resolved}, after {spending}"
+        )
+    rows.add_row("since", told)
     rows.add_row("evidence", cut(f"at step {first.fired}: {first.summary}", 200))
     for said in damage(summary)[:1]:
         rows.add_row("damage", Text(cut(said, 130), style="red"))

@@ -125,16 +125,16 @@ class Alerts:
         was = max(known, key=SEVERITIES.index)
         if SEVERITIES.index(was) < SEVERITIES.index(incident.severity):
             worse = self._made_worse(incident)
-            then = max((self._told[about] for one in told if (about := identity(one)[:3]) in self._told), default=None)
-            when = "before" if then is None else f"at step {then}"
-            what = f"{CALLED[incident.severity]} now: {_heading(worse)}, since step {worse.onset}."
-            return _News(incident, f"Told {when} as {CALLED[was]}, this is {what}", worse)
+            then = max((self._told.get(identity(one)[:3], -1), one.rule.id) for one in told)
+            when = f"at step {then[0]}" if then[0] >= 0 else "before"
+            why = f"{_heading(worse)}, since step {worse.onset}."
+            now = f"It is {CALLED[incident.severity]} now, with {why}"
+            return _News(incident, f"{then[1]} was told {when} as {CALLED[was]}. {now}", worse)
         if not alerts(cause) or identity(cause) in self._open:
             return None
-        if all(one.rule.link == DAMAGE for one in told) and cause.rule.link != DAMAGE:
-            return _News(incident, "The fall that was told before comes of this.")
-        parts = sorted({one.rule.id for one in told if explains(cause, one)})
-        return _News(incident, f"This is what lies behind {', '.join(parts)}.") if parts else None
+        fall = all(one.rule.link == DAMAGE for one in told) and cause.rule.link != DAMAGE
+        parts = sorted({one.rule.id for one in told if fall or explains(cause, one)})
+        return _News(incident, f"This is what lies behind {', '.join(parts)}, told before.") if parts else None
 
     def _made_worse(self, incident: Incident) -> Finding:
         """Of what nobody was told of, what harms most: damage, or what is as severe as the whole; the latest of it."""

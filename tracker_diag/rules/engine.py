@@ -174,7 +174,10 @@ class Engine:
 
     @property
     def best(self) -> tuple[Reading, ...]:
-        """Of each outcome that came often enough: its last level, and as baseline its best one with the step."""
+        """Of each outcome that came often enough: its last level, and as baseline its best one with the step.
+
+        One that does not hold and has an onset lies lower since then, for too few rows to be a fall.
+        """
         readers = [one for one in self._readers.values() if isinstance(one, CollapseReader) and one.of_outcome]
         found = [one.reading() for one in readers if one.holds is not None]
         outcomes = tuple({one.series: one for one in reversed(found)}.values())[::-1]

@@ -118,8 +118,10 @@ class CollapseReader(CourseReader):
         if fall is None:  # rows came in blocks, of which there are fewer
             return self._series.unknown()
         now, best = self._in_unit(fall.now), self._in_unit(fall.best)
-        said = self._series.reading(self.holds, now, best, fall.onset if self.holds else None)
-        return replace(said, at=fall.best_step)
+        onset = fall.onset if self.holds else None
+        if not self.holds and (sinks := self._course.sinks()):
+            onset, now = sinks[0], self._in_unit(sinks[1])
+        return replace(self._series.reading(self.holds, now, best, onset), at=fall.best_step)
 
 
 class GainReader(CourseReader):
