@@ -53,7 +53,7 @@ LONGEST = (
 
 ALONE = re.compile(
     r"/test_(examples|mlflow|openrlhf|same_rows|simulated|skyrl|verl|wandb_server)\.py"
-    r"|/test_docs\.py::test_a_run_of_the_evidence|/test_demo\.py::test_findings_survive"
+    r"|/test_demo\.py::test_findings_survive"
     r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
     r"|/test_trl\.py::test_(ppo_is_seen|the_private_functions)"
     r"|/test_live\.py::test_both|/test_ears\.py::test_(mlflow|wandb|trackio|tensorboard)\["

@@ -1,4 +1,7 @@
-"""Whether a run's reward collapsed, and whether a fault did harm: definitions that share no code with the rules."""
+"""Whether a run's reward collapsed or never moved, and whether a fault did harm.
+
+These definitions share no code with the rules.
+"""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -50,6 +53,12 @@ def levels(run: Run) -> np.ndarray | None:
     return np.convolve(told, np.ones(WINDOW) / WINDOW, "valid")
 
 
+def idle(run: Run) -> bool:
+    """Whether the reward is one and the same value throughout: nothing was learnt, and to say so is right."""
+    key = next((key for key in REWARDS if key in run.columns), None)
+    return key is not None and len(told := values(run, key)) >= 2 * WINDOW and bool((told == told[0]).all())
+
+
 def harmed(runs: Sequence[Run]) -> set[str]:
     """Names of the faulty runs that end elsewhere than healthy runs of their trainer and task do.
 
@@ -59,7 +68,7 @@ def harmed(runs: Sequence[Run]) -> set[str]:
     healthy: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for run in runs:
         for key in OUTCOMES:
-            if run.fault is None and len(told := values(run, key)):
+            if run.fault is None and not idle(run) and len(told := values(run, key)):
                 healthy.setdefault((run.trainer, run.task, key), []).append((told[-WINDOW:].mean(), np.ptp(told)))
     found = set()
     for run in runs:

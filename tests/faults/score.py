@@ -23,7 +23,7 @@ from typing import Any, get_args
 sys.path.insert(0, str(Path(__file__).parent))
 
 from dataset import Run, read
-from labels import harmed
+from labels import harmed, idle
 from plan import Half
 
 from tracker_diag.metrics.aliases import key_map
@@ -107,7 +107,7 @@ class Score:
     """Faulty runs in which the reward collapsed."""
     collapsed_alarmed: int
     healthy: int
-    """Runs without a fault whose reward did not collapse by itself."""
+    """Runs without a fault whose reward did not collapse by itself, and moved."""
     healthy_warn: int
     healthy_error: int
     alerts_per_faulty_run: float | None
@@ -135,7 +135,7 @@ def score(runs: Sequence[Run], verdicts: Iterable[Verdict], harm: Collection[str
     """Count; `harm` has the names of the runs in which the fault did harm."""
     judged = list(zip(runs, verdicts, strict=True))
     faulty = [(run, found) for run, found in judged if run.fault]
-    healthy = [found for run, found in judged if not run.fault and not run.collapsed]
+    healthy = [found for run, found in judged if is_healthy(run)]
     collapsed = [found for run, found in faulty if run.collapsed]
     alerts = [found.alerts for _, found in faulty if found.alerts is not None]
     named = {run.name for run, found in faulty if set(run.right) & set(found.names)}
@@ -152,6 +152,11 @@ def score(runs: Sequence[Run], verdicts: Iterable[Verdict], harm: Collection[str
         healthy_error=sum(found.error for found in healthy),
         alerts_per_faulty_run=median(alerts) if alerts else None,
     )
+
+
+def is_healthy(run: Run) -> bool:
+    """Whether there is nothing to be told of it."""
+    return not run.fault and not run.collapsed and not idle(run)
 
 
 def sealed(run: Run, found: Verdict) -> str:
@@ -266,7 +271,7 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         first = "; ".join(" ".join(names) or "–" for names in said)
         right = " ".join(of[0].right)
         cells.append(f"| {fault} | {trainer}, {task} | {right} | {named} of {len(of)} | {first} |")
-    healthy = [run for run in runs if run.half in SEEN and not run.fault and not run.collapsed]
+    healthy = [run for run in runs if run.half in SEEN and is_healthy(run)]
     said_of = {run.name: found["runs"][run.name] for run in healthy}
     false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
     labels = json.loads(PUBLIC.read_text(encoding="utf-8"))
@@ -275,8 +280,9 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
         + [f"| {label} | {of['logs']} | {of['warn']} | {of['error']} |" for label, of in labels.items()]
     )
     unstable = ", ".join(run.name for run in runs if not run.fault and run.collapsed) or "none"
+    stuck = ", ".join(run.name for run in runs if not run.fault and idle(run)) or "none"
     return head.format(
-        table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable, public=public
+        table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable, idle=stuck, public=public
     )
 
 

@@ -86,6 +86,12 @@ def test_the_schema_and_the_labels_are_those_of_the_data(benchmark, runs):
     )
 
 
+def test_a_run_without_a_fault_that_learns_nothing_is_no_healthy_one(benchmark, runs):
+    stuck = {run.name for run in runs if not run.fault and benchmark.labels.idle(run)}
+    assert stuck == {f"one-file PPO, Acrobot, healthy, {seed}" for seed in (14, 22)}
+    assert not any(benchmark.score.is_healthy(run) for run in runs if run.name in stuck)
+
+
 def test_harm_is_an_end_that_no_healthy_run_has(benchmark):
     def run(seed, fault, *ends):
         columns = {"reward": [0.0] * 5 + [end for end in ends for _ in range(5)]} if ends else {"loss": [0.1] * 10}
