@@ -40,7 +40,7 @@ types: $(VENV)/.dev
 	$(BIN)/pyright
 
 slow: $(VENV)/.dev $(FRAMEWORKS) $(EARLIER) $(QUICKSTARTS)  ## what `check` leaves out of `test`, and `test-earlier`
-	$(PYTEST) --numprocesses 5 -m slow
+	$(PYTEST) -m slow
 
 fast: $(VENV)/.dev
 	$(PYTEST) --numprocesses 3 -m "not slow" -q
