@@ -48,7 +48,7 @@ fast: $(VENV)/.dev
 chaos: $(VENV)/.dev  ## a thousand random programs for each tracker, under faults; two hours
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
 
-faults: $(VENV)/.dev  ## scores the planted faults, build/faults.json; half a minute
+faults: $(VENV)/.dev  ## scores the planted faults, build/faults.json; two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/faults/score.py
 
 alerts: $(VENV)/.dev  ## what the alarms make of 4,800 runs, docs/alerts.json; hours, and it goes on where it was stopped

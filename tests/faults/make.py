@@ -1,4 +1,4 @@
-"""Make the runs of the fault benchmark: real training on two cores, about an hour and a half.
+"""Make the runs of the fault benchmark: real training on two cores, about two hours.
 
     python tests/faults/make.py
 

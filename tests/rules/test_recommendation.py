@@ -71,9 +71,11 @@ def test_it_is_said_when_the_cause_had_begun_before_the_best_step():
 
 def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
     low = replace(calm("reward"), value=-53.4, baseline=52.2, onset=90)
-    assert of(finding(), best=(low,)).says == (
-        "Yes, for now, but look again soon. reward is -53.4 since step 90, 52.2 at its best"
-    )
+    begun, said = incidents((finding(),)), "But reward is -53.4 since step 90, 52.2 at its best"
+    assert recommend(begun, (low,)).says == f"Yes, for now. {said}"
+    assert recommend(begun, (low,), goes_on=True).says == f"Yes, for now. {said}; look again soon"
+    stopped = recommend(begun, (low,), stopped=True).says
+    assert stopped == f"Not before the cause is mended, as a guard stopped it. {said}"
     assert of(REWARD, best=(low,)).last_good_step == 120  # what is a fall already is told as one
 
 

@@ -166,7 +166,7 @@ class Course:
         """
         at, sign = self._stands(), 1.0 if self.rising else -1.0
         gained = at.top - float(at.levels[: at.best + 1].min())
-        least = max(self.lost * gained, self.surer * WANDER * at.fall_before_best, self.surer * EFFECT * at.noise)
+        least = self._least(gained, at.fall_before_best, at.noise)
         since = int(np.flatnonzero(at.y >= at.top - least)[-1]) + 1
         if len(at.y) - since < SHORTEST:
             return None
@@ -254,10 +254,12 @@ class Course:
             best_step=self._ends[best + width - 1],
             now=sign * now,
             onset=self._ends[began],
-            lost=(sure or far)
-            and drop > max(self.lost * gained, self.surer * WANDER * wander, self.surer * EFFECT * noise)
-            and len(levels) - 1 - high >= width,
+            lost=(sure or far) and drop > self._least(gained, wander, noise) and len(levels) - 1 - high >= width,
         )
+
+    def _least(self, gained: float, wander: float, noise: float) -> float:
+        """How far a level lies below the best, at least, if what was gained is lost."""
+        return max(self.lost * gained, self.surer * WANDER * wander, self.surer * EFFECT * noise)
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""

@@ -56,7 +56,7 @@ def recommend(
     answer = "Not before the cause is mended, as a guard stopped it" if stopped else "Yes, for now"
     if sinks := next((one for one in best if one.series != "loss" and one.onset is not None), None):
         low = f"{sinks.series} is {sinks.value:.3g} since step {sinks.onset}, {sinks.baseline:.3g} at its best"
-        return Recommendation(not stopped, None, f"{answer}, but look again soon. {low}")
+        return Recommendation(not stopped, None, f"{answer}. But {low}{'; look again soon' if goes_on else ''}")
     if seen := [one.series for one in best if one.series != "loss"]:
         show = "shows" if len(seen) == 1 else "show"
         return Recommendation(not stopped, None, f"{answer}. {' and '.join(seen[:2])} {show} no harm")
