@@ -40,6 +40,10 @@ STEPS = {
     ("A2C", "Reach"): 80_000, ("DQN", "CartPole"): 24_000, ("SAC", "Reach"): 8_000,
     ("PPO", "Brake"): 41_000, ("A2C", "Brake"): 80_000, ("DQN", "Catch"): 12_000,
     ("DQN", "Balance"): 24_000, ("PPO", "Follow"): 61_000, ("A2C", "Follow"): 80_000,
+    ("PPO", "Land"): 61_000, ("PPO", "Maze"): 41_000, ("PPO", "Stock"): 61_000, ("PPO", "Guess"): 41_000,
+    ("A2C", "Land"): 80_000, ("A2C", "Maze"): 80_000, ("A2C", "Stock"): 80_000, ("A2C", "Guess"): 80_000,
+    ("DQN", "Maze"): 12_000, ("DQN", "Stock"): 12_000, ("DQN", "Guess"): 12_000,
+    ("SAC", "Land"): 8_000, ("SAC", "Follow"): 8_000, ("SAC", "Brake"): 8_000,
 }  # fmt: skip
 ENVIRONMENT = {
     "reward", "action", "observation", "reward_zero_from", "blind_from", "never_ends", "drift_from", "slow_from",

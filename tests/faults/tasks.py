@@ -135,6 +135,106 @@ class Follow(gym.Env[Any, Any]):
         return np.array([self._x, 5 * self._v, np.sin(self._phase), np.cos(self._phase)], np.float32).clip(-4, 4)
 
 
+class Land(gym.Env[Any, Any]):
+    """A point with speed in the plane is brought to rest at 0; each of 50 steps costs the squared distance and push."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-10, 10, (4,), np.float32)
+        self.action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._x, self._v = self.np_random.uniform(-2, 2, 2), self.np_random.uniform(-0.5, 0.5, 2)
+        self._left = 50
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        push = np.clip(np.asarray(action), -1, 1)
+        self._v = self._v + 0.15 * push
+        self._x = np.clip(self._x + 0.2 * self._v, -8, 8)
+        self._left -= 1
+        return self._seen(), -float(self._x @ self._x + 0.1 * push @ push), False, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        return np.concatenate([self._x, self._v]).clip(-10, 10).astype(np.float32)
+
+
+class Maze(gym.Env[Any, Any]):
+    """5 by 5 fields behind a wall with one gap; only the goal is paid (1), and ends the episode, as 30 steps do."""
+
+    MOVES = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]])
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(0, 1, (10,), np.float32)
+        self.action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._at = np.array([int(self.np_random.integers(2)), int(self.np_random.integers(5))])
+        self._left = 30
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        to = np.clip(self._at + self.MOVES[int(action)], 0, 4)
+        if to[0] != 2 or to[1] == 3:
+            self._at = to
+        self._left -= 1
+        there = bool((self._at == [4, 0]).all())
+        return self._seen(), float(there), there, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        seen = np.zeros(10, np.float32)
+        seen[[self._at[0], 5 + self._at[1]]] = 1
+        return seen
+
+
+class Stock(gym.Env[Any, Any]):
+    """A shop orders 0 to 5 pieces a day for 30 days; one costs 2 and sells for 5, if asked for, and keeping it 0.3."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(0, 4, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(6)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._here, self._left = 5, 30
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        wanted = int(self.np_random.poisson(2.5))
+        self._here = min(self._here + int(action), 20)
+        sold = min(wanted, self._here)
+        self._here -= sold
+        self._left -= 1
+        return self._seen(), 5.0 * sold - 2.0 * int(action) - 0.3 * self._here, False, self._left == 0, {}
+
+    def _seen(self) -> Any:
+        return np.array([self._here / 5, self._left / 30], np.float32)
+
+
+class Guess(gym.Env[Any, Any]):
+    """Five questions with one right answer of four, which the observation tells; what is paid is mostly noise."""
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(-4, 4, (3,), np.float32)
+        self.action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 5
+        return self._ask(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        right = 2 * int(self._asked[0] > 0) + int(self._asked[1] + self._asked[2] > 0)
+        paid = float(int(action) == right) + float(self.np_random.normal(0, 1.5))
+        self._left -= 1
+        return self._ask(), paid, self._left == 0, False, {}
+
+    def _ask(self) -> Any:
+        self._asked = self.np_random.normal(0, 1, 3).clip(-4, 4).astype(np.float32)
+        return self._asked
+
+
 TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
     "CartPole": partial(gym.make, "CartPole-v1"),
     "Acrobot": partial(gym.make, "Acrobot-v1"),
@@ -143,4 +243,8 @@ TASKS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
     "Catch": Catch,
     "Balance": Balance,
     "Follow": Follow,
+    "Land": Land,
+    "Maze": Maze,
+    "Stock": Stock,
+    "Guess": Guess,
 }

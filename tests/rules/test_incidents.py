@@ -10,6 +10,7 @@ import pytest
 
 from tracker_diag.rules.incidents import HARMLESS, incidents
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.nodes import Gain, SeriesRef
 
 made = runpy.run_path(str(Path(__file__).parent / "test_triage.py"))
 rule, finding = made["rule"], made["finding"]
@@ -71,6 +72,33 @@ def test_damage_goes_with_the_last_cause_that_had_begun_and_makes_it_an_error():
     again = finding(rule("OUT002", "outcome"), 120, 140)
     (alone,) = incidents([damage, again])
     assert (alone.cause, alone.damage, alone.severity) == (damage, (again,), "warn")
+
+
+def test_what_began_long_after_the_damage_is_no_cause_of_it_however_late_that_was_seen():
+    """A fall in the first rows is told when a fifth of the run is over; what began by then may be another thing."""
+    update, late = finding(CAUSE, 10, 20), finding(OTHER, 280, 350)
+    damage = finding(OUTCOME, 30, 300)
+    assert parts(update, late, damage) == [("AAA001", [], ["OUT001"]), ("CCC001", [], [])]
+    assert parts(late, damage)[0] == ("CCC001", [], ["OUT001"])  # where nothing else had begun
+    soon = finding(OTHER, 90, 95)  # the onset of such damage is unsure by a quarter of that time
+    assert parts(update, soon, damage)[0] == ("CCC001", [], ["OUT001"])
+
+
+def test_damage_goes_with_the_incident_of_which_any_part_began_last_before_it():
+    entropy = rule("BBB001", "exploration", leads_to=("AAA001",))
+    found = [finding(entropy, 40, 130), finding(CAUSE, 100, 105), finding(OTHER, 95, 115), finding(OUTCOME, 104, 140)]
+    assert parts(*found) == [("BBB001", ["AAA001"], ["OUT001"]), ("CCC001", [], [])]
+
+
+def test_a_reward_that_never_rose_goes_with_what_began_with_the_run():
+    never = rule("OUT003", "outcome").model_copy(
+        update={"signals": {"never": Gain(series=SeriesRef(metric="reward"), never=True)}}
+    )
+    damage = finding(never, 380, 400)
+    with_the_run, later = finding(CAUSE, 5, 15), finding(OTHER, 200, 240)
+    assert parts(with_the_run, later, damage) == [("AAA001", [], ["OUT003"]), ("CCC001", [], [])]
+    earlier = finding(CAUSE, 100, 110)
+    assert parts(earlier, later, damage)[0] == ("CCC001", [], ["OUT003"])
 
 
 def test_what_costs_only_time_and_what_is_only_noted_does_no_damage():

@@ -51,7 +51,7 @@ def of(columns, **config):
 
 def fired(found):
     """Each rule that fired, with its severity."""
-    return {one.rule.id: one.rule.severity for one in found.summary.findings if one.fired is not None}
+    return {one.rule.id: one.severity for one in found.summary.findings if one.fired is not None}
 
 
 def loud(found):
@@ -96,6 +96,39 @@ def test_a_spike_is_large_as_well_as_unlikely(columns, name, rule):
     tight[200:206] *= 10
     columns[name] = tight
     assert rule in loud(of(columns))
+
+
+def test_a_task_that_is_solved_at_once_with_a_policy_that_is_sure_of_it_raises_nothing():
+    """A small maze: within a tenth of the run each episode succeeds, and the entropy falls to nothing after that."""
+    t = np.arange(80)
+    solved = {
+        "charts/episodic_return": np.minimum(0.06 * 1.5**t, 1.0),
+        "losses/entropy": 0.0015 + 1.38 / (1 + np.exp((t - 9) / 2.5)),
+        "losses/approx_kl": 0.01 * np.exp(-t / 5) + 1e-7,
+        "losses/clipfrac": np.where(t < 30, 0.1 * np.exp(-t / 8), 0.0),
+        "losses/explained_variance": np.where(t < 20, t / 40, 0.5),
+        "losses/value_loss": 0.02 * np.exp(-t / 10) + 1e-4,
+    }
+    found = of(solved)
+    assert {"EXP001", "EXP007"} <= fired(found).keys()  # as notes
+    assert loud(found) == set()
+    stuck = of(solved | {"charts/episodic_return": np.full(80, 0.06) + 0.01 * np.sin(t)})
+    assert "EXP001" in loud(stuck)
+
+
+def test_returns_that_are_mostly_noise_leave_the_critic_nothing_to_explain(rng):
+    t = np.arange(60)
+    bandit = {
+        "rollout/ep_rew_mean": 1.5 + 3 * (1 - np.exp(-t / 8)) + 0.3 * rng.normal(size=60),
+        "train/explained_variance": 0.01 * rng.normal(size=60),
+        "train/value_loss": 7 + 0.5 * rng.normal(size=60),
+        "train/entropy_loss": -1.3 + 0.8 * (1 - np.exp(-t / 20)),
+        "train/policy_gradient_loss": 0.01 * rng.normal(size=60),
+    }
+    assert "CRI001" in fired(of(bandit))
+    assert loud(of(bandit)) == set()
+    bandit["rollout/ep_rew_mean"] = 1.5 + 0.3 * rng.normal(size=60)
+    assert "CRI001" in loud(of(bandit))
 
 
 def test_a_kl_of_0_throughout_is_no_pinned_policy(columns):

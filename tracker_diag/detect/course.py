@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tracker_diag.detect.noise import DOUBT, medians_of, noise_of, ranks_of, standard_error
 from tracker_diag.errors import StateError
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.stats.once import once
@@ -41,10 +42,12 @@ DIP = 3
 """Rows that it must be seen again for each on which it is not."""
 FEW = 2.0
 """By this over √n both limits are wider with n values: what tells the noise is itself a sample."""
-DOUBT = 0.25
-"""Half as many standard deviations by which the share of turns is taken to be smaller than it is seen."""
 RISEN = 3.5
 """Standard errors by which the best level lies above the first of a series that has risen."""
+RANKED = 2.5
+"""The same of later rows above earlier ones, by their ranks."""
+CLEAR = 2.0
+"""Times as far as the level has fallen on the way to its best, for a rise that ranks alone show."""
 BACK = 2 / 3
 """Part of a fall that is made good, from which on it is one no more."""
 KEPT = 2 / 3
@@ -62,8 +65,6 @@ REGAINED = 0.7
 """Part of its largest fall by which a series that has learnt nothing may end above its first level."""
 SPLITS = (0.1, 0.25, 0.5, 0.75)
 """Parts of the run, the first three rows beside them, after which the rest is held against what came before."""
-TRIMMED = 0.1
-"""Part of the largest changes from row to row that tells nothing of the noise: the fall itself is among them."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,13 @@ class Gain:
     """The last level."""
     rose: bool
     """Whether it rose from the first to its best level by more than chance and its own ups and downs explain."""
-    kept: bool
-    """Whether it did, and the last level has at least `KEPT` of that."""
+    keeps: bool
+    """Whether the last level has at least `KEPT` of what lies between the first and the best, but for its noise."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether it rose, and keeps that."""
+        return self.rose and self.keeps
 
 
 @dataclass
@@ -177,12 +183,13 @@ class Course:
         if len(self._means) < FEWEST:
             return None
         at, sign = self._stands(), 1.0 if self.rising else -1.0
-        gained, noise, wider = at.top - at.first, at.noise, 1 + FEW / math.sqrt(len(at.y))
+        # The best level of those that share no row with the first one.
+        gained, noise, wider = float(at.later.max()) - at.first, at.noise, 1 + FEW / math.sqrt(len(at.y))
         wander = max(at.fall_before_best, 2 * noise * math.sqrt(2 / at.width))
         sure = gained > wider * min(RISEN * at.error, FAR * wander)
-        rose = at.best >= at.width and sure and gained > noise
-        kept = rose and at.now - at.first >= KEPT * gained
-        return Gain(first=sign * at.first, now=sign * at.now, rose=rose, kept=kept)
+        rose = gained > noise and (sure or at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best))
+        keeps = at.now - at.first >= KEPT * gained - noise / math.sqrt(at.width)
+        return Gain(first=sign * at.first, now=sign * at.now, rose=rose, keeps=keeps)
 
     def never_rose(self) -> bool:
         """Whether no part of the run, the first rows apart, lies higher than what came before but by chance.
@@ -290,15 +297,29 @@ class _Standing:
 
     @once
     def noise(self) -> float:
-        return _noise(self.y)
+        return noise_of(self.y)
 
     @once
     def ranks(self) -> Float64Array:
-        return _ranks(self.y)
+        return ranks_of(self.y)
+
+    @once
+    def ranks_higher(self) -> bool:
+        """Whether later rows lie higher than earlier ones by their ranks, by more than chance."""
+        return any(_gain_at(self.ranks, split, DOUBT) > RANKED for split in self._splits)
+
+    @once
+    def ranks_far(self) -> bool:
+        """Whether nearly all later rows lie higher than the earlier ones, which rows that depend may do by chance."""
+        return any(_higher(self.ranks, split) > APART * len(self.y) for split in self._splits)
+
+    @property
+    def _splits(self) -> set[int]:
+        return {split for part in SPLITS[:-1] if (split := int(len(self.y) * part)) >= SHORTEST}
 
     @once
     def error(self) -> float:
-        return _error(self.y, self.width)
+        return standard_error(self.y, self.width)
 
     @once
     def fall_before_best(self) -> float:
@@ -307,11 +328,16 @@ class _Standing:
 
     @once
     def _medians(self) -> Float64Array:
-        return _medians(self._windows)
+        return medians_of(self._windows)
 
     @once
     def _safe(self) -> Float64Array:
         return np.minimum(self.levels, self._medians)
+
+    @property
+    def later(self) -> Float64Array:
+        """The levels that share no row with the first one."""
+        return self._safe[self.width :]
 
     @once
     def best(self) -> int:
@@ -350,7 +376,7 @@ def _gain_at(ranks: Float64Array, at: int, doubt: float) -> float:
     """By how many standard errors what comes from row `at` on lies higher than what came before; 0 of too few rows."""
     if at < SHORTEST or len(ranks) - at < SHORTEST:
         return 0.0
-    before, after = (_error(ranks, many, doubt) / math.sqrt(2) for many in (at, len(ranks) - at))
+    before, after = (standard_error(ranks, many, doubt) / math.sqrt(2) for many in (at, len(ranks) - at))
     error = math.hypot(before, after)
     return _higher(ranks, at) / error if error else 0.0
 
@@ -360,57 +386,5 @@ def _higher(ranks: Float64Array, at: int) -> float:
     return float(ranks[at:].mean() - ranks[:at].mean())
 
 
-def _ranks(y: Float64Array) -> Float64Array:
-    """The rank of each value, equal ones at the middle of theirs."""
-    ordered = np.sort(y)
-    return (np.searchsorted(ordered, y, "left") + np.searchsorted(ordered, y, "right")) / 2
-
-
 def _largest_fall(levels: Float64Array) -> float:
     return float((np.maximum.accumulate(levels) - levels).max())
-
-
-def _error(y: Float64Array, width: int, doubt: float = DOUBT) -> float:
-    """Standard error of the difference of two means of `width` values, as the changes from value to value tell it.
-
-    Of AR(1) the changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2, with which they turn, one
-    up and the next down, in a share of arccos(−(1 − φ)/2)/π of the cases: two thirds of them if the values are
-    independent, half if they walk. That share is not moved by a few large changes, as those of a fall. A moving
-    average, as that over the last hundred episodes, walks, so that hardly any fall of it is sure.
-    """
-    change = y[1:] - y[:-1]
-    up = np.sign(change[change != 0])
-    turns = float(np.mean(up[1:] != up[:-1])) - doubt / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
-    phi = min(max(1 - 2 * math.sin(math.pi * (turns - 0.5)), 0.0), 0.97)
-    sigma = _spread(change) / math.sqrt(2 * (1 - phi))
-    return sigma * math.sqrt(2 * min((1 + phi) / (1 - phi) / width, 1.0))
-
-
-def _noise(y: Float64Array) -> float:
-    """Standard deviation of a value about a level that changes steadily, from the second differences."""
-    change = y[1:] - y[:-1]
-    return _spread(change[1:] - change[:-1]) / math.sqrt(6)
-
-
-def _spread(changes: Float64Array) -> float:
-    """Standard deviation of normal `changes`, without the largest tenth of them."""
-    size = np.abs(changes)
-    # The mean size of a normal change is 0.80 of its deviation, without the largest tenth 0.66.
-    return float(size[size <= _quantile(size, 1 - TRIMMED)].mean()) / 0.66
-
-
-def _quantile(values: Float64Array, level: float) -> float:
-    """What `np.quantile` answers, to the bit, in a tenth of its time."""
-    place = (len(values) - 1) * level
-    at = int(place)
-    part, above = np.partition(values, sorted({at, min(at + 1, len(values) - 1)})), place - at
-    low, high = float(part[at]), float(part[min(at + 1, len(values) - 1)])
-    return low + (high - low) * above if above < 0.5 else high - (high - low) * (1 - above)
-
-
-def _medians(rows: Float64Array) -> Float64Array:
-    """(n,) what `np.median` answers for each of `rows` (n, k), to the bit, in half of its time."""
-    low, high = (rows.shape[1] - 1) // 2, rows.shape[1] // 2
-    part = np.partition(rows, sorted({low, high}), axis=1)
-    medians: Float64Array = part[:, low] if low == high else (part[:, low] + part[:, high]) / 2
-    return medians

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from tracker_diag.metrics.series import any_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Link, Severity
+from tracker_diag.rules.nodes import Gain
 
 DIAGNOSTIC_ORDER: tuple[str, ...] = get_args(Link)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -22,6 +23,9 @@ MOST_CAUSES = 64
 
 UNSURE = 0.25
 """Part of the time until a finding fired by which its onset is unsure."""
+
+AT_ONCE = 0.1
+"""Part of the time until a reward was said never to have risen within which its cause has begun with the run."""
 
 HARMLESS: frozenset[Link] = frozenset({"resources", DAMAGE})
 """Links that cost time or are the damage themselves, and so bring no damage about."""
@@ -111,9 +115,10 @@ class Incident:
 def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     """The incidents that those of `findings` that fired are parts of, the one that began first on top.
 
-    Damage goes with the last of the causes that had begun when it was seen; where there is none, it stands alone. What
-    has recovered by itself and what is of severity info alone comes after what has not. What has harmed the outcome
-    comes before what has not, and what only costs time after both.
+    Damage goes with what began last before it; where nothing had, with the last that had begun when it was seen; where
+    there is none, it stands alone. Of a reward that has never risen it is what began with the run. What has recovered
+    by itself and what is of severity info alone comes after what has not. What has harmed the outcome comes before what
+    has not, and what only costs time after both.
     """
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
@@ -121,8 +126,7 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     harmed: dict[int, list[Finding]] = {}
     alone: list[Finding] = []
     for damage in (f for f in fired if f.rule.link == DAMAGE):
-        begun = [i for i, of in enumerate(groups) if any(_harms(one, damage) for one in of)]
-        of_damage = alone if not begun else harmed.setdefault(max(begun, key=lambda i: causes[i].onset), [])
+        of_damage = alone if (i := _behind(damage, groups)) is None else harmed.setdefault(i, [])
         of_damage.append(damage)
     found = [
         Incident(cause, _symptoms(cause, of), tuple(harmed.get(i, ())))
@@ -197,8 +201,7 @@ def _brings_about(cause: Finding, finding: Finding) -> bool:
     """Whether `cause` leads to `finding`, and did not begin after it by more than an onset is sure."""
     if finding.rule.id not in cause.rule.leads_to or finding.fired is None:
         return False
-    unsure = UNSURE * (finding.fired - finding.onset)
-    return cause.onset - finding.onset <= unsure and _overlap(cause, finding)
+    return cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)
 
 
 def _hangs_together(one: Finding, other: Finding) -> bool:
@@ -209,6 +212,23 @@ def _hangs_together(one: Finding, other: Finding) -> bool:
         return _overlap(one, other) and (same_place or second.onset <= (first.fired or 0))
     near = other.rule.id in one.rule.leads_to or one.rule.id in other.rule.leads_to
     return (near and _overlap(one, other)) or explains(one, other) or explains(other, one)
+
+
+def _behind(damage: Finding, groups: Sequence[Sequence[Finding]]) -> int | None:
+    """The group that `damage` goes with, by index; None if nothing that harms had begun when it was seen."""
+    begun = [(one, i) for i, of in enumerate(groups) for one in of if _harms(one, damage)]
+    if not begun:
+        return None
+    seen = damage.fired or damage.onset
+    never_rose = any(isinstance(signal, Gain) and signal.never for signal in damage.rule.signals.values())
+    by = AT_ONCE * seen if never_rose else damage.onset + _unsure(damage)
+    before = [(one, i) for one, i in begun if one.onset - _unsure(one) <= by]
+    return max(before or begun, key=lambda pair: pair[0].onset)[1]
+
+
+def _unsure(finding: Finding) -> float:
+    """Steps by which the onset may be another one."""
+    return UNSURE * ((finding.fired or finding.onset) - finding.onset)
 
 
 def _harms(cause: Finding, damage: Finding) -> bool:

@@ -173,16 +173,18 @@ class Spike(Material):
     """Level that it must lie above too, whatever was usual before."""
     sure: bool = False
     """Whether it must lie beyond three standard deviations of its own sampling error too; unknown where that is."""
+    ever: bool = False
+    """Whether it must lie beyond all values before it too."""
 
 
 class Often(Node):
-    """A threshold or a spike has held at `count` or more of the last `steps` values.
+    """A threshold, a ratio to the baseline or a spike has held at `count` or more of the last `steps` values.
 
     For what comes back without ever lasting, and for levels that noise crosses.
     """
 
     kind: Literal["often"] = "often"
-    of: Annotated[Threshold | Spike, Field(discriminator="kind")]
+    of: Annotated[Threshold | BaselineRatio | Spike, Field(discriminator="kind")]
     count: int = Field(ge=1)
     steps: int = Field(ge=2)
     anew: bool = False
@@ -219,6 +221,8 @@ class Collapse(Node):
     series: SeriesRef
     lost: float = Field(default=0.5, ge=0, le=1)
     """Part of what it had gained that must be gone, beside being more than its noise explains."""
+    surer: float = Field(default=1.0, gt=0)
+    """Factor to that: below 1 where a fall that is none for sure is enough, as of what speaks against a rule."""
 
 
 class Gain(Node):

@@ -228,6 +228,8 @@ class SpikeReader(Reader):
         self._z, self._sure = at.settings.limit(signal.z), at.settings.limit(SURE)
         self._last: tuple[float, float] | None = None
         """The last value that was judged, and the median before it."""
+        self._furthest: float | None = None
+        """The furthest value so far, if that counts."""
         self._step = 0
 
     def read(self, observed: Observed) -> None:
@@ -242,8 +244,11 @@ class SpikeReader(Reader):
             high = self._signal.above is None or now.value > self._signal.above
             far = high and far_off(self._signal, now.value, middle)
             far = far and not self._within_spread(now.value, middle, values)
+            far = far and not self._has_been_there(now.value)
             self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
         self._recent.append(now.value)
+        if self._signal.ever and not self._has_been_there(now.value):
+            self._furthest = now.value
 
     @property
     def idle(self) -> bool:
@@ -262,6 +267,12 @@ class SpikeReader(Reader):
         spread = 1.4826 * median([abs(v - middle) for v in values])
         return abs(value - middle) <= self._z * spread
 
+    def _has_been_there(self, value: float) -> bool:
+        """Whether an earlier value lies as far off, if that counts."""
+        if self._furthest is None:
+            return False
+        return value <= self._furthest if self._signal.direction == "rising" else value >= self._furthest
+
     def _sees(self, now: Scalar) -> bool:
         """Whether the value comes with its sampling error, if that counts."""
         return now.error is not None or not self._signal.sure
@@ -274,15 +285,17 @@ class SpikeReader(Reader):
 
     def rebaseline(self) -> None:
         self._recent.clear()
-        self._last = self.holds = None
+        self._last = self.holds = self._furthest = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "last": list(self._last) if self._last else None}
+        last = list(self._last) if self._last else None
+        return {"recent": list(self._recent), "last": last, "furthest": self._furthest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._last = (state["last"][0], state["last"][1]) if state["last"] else None
+        self._furthest = state["furthest"]
 
 
 def _needs(detector: GrowthDetector) -> Reason:

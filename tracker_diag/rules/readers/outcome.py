@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tracker_diag.detect.course import FEWEST, SURE, Course
+from tracker_diag.detect.course import FEWEST, SHORTEST, SURE, Course
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.nodes import Collapse, Gain, SeriesRef
@@ -33,10 +33,10 @@ class CourseReader(Reader):
     _enough = 0
     """Rows of the run, with a value or without, from which on it can."""
 
-    def __init__(self, series: SeriesRef, at: Place, lost: float = 0.5) -> None:
+    def __init__(self, series: SeriesRef, at: Place, lost: float = 0.5, surer: float = 1.0) -> None:
         self._series = at.series(series)
         self.looks_at = (self._series,)
-        self._lost, self._surer = lost, at.settings.limit(SURE) / SURE
+        self._lost, self._surer = lost, surer * at.settings.limit(SURE) / SURE
         self._is_loss = self._series.definition.unit == "loss"
         """Of a loss half is lost when it has come half the way back on a log scale: it falls by factors."""
         self._course = self._anew()
@@ -52,6 +52,7 @@ class CourseReader(Reader):
         else:
             self._missed, self._last_step = 0, observed.step
             self._course.add(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
+            self._count()
             self.holds = self._says()
 
     @property
@@ -61,6 +62,9 @@ class CourseReader(Reader):
     def pass_over(self, steps: int) -> None:
         self._rows += steps
         self._missed += steps
+
+    def _count(self) -> None:
+        """Keep what the signal needs to know of each row."""
 
     @abstractmethod
     def _says(self) -> bool | None:
@@ -106,7 +110,7 @@ class CollapseReader(CourseReader):
     """The level of a series against its best so far."""
 
     def __init__(self, signal: Collapse, at: Place) -> None:
-        super().__init__(signal.series, at, signal.lost)
+        super().__init__(signal.series, at, signal.lost, signal.surer)
         self._enough = (at.settings.expected_steps or 0) // EARLY
         self.of_outcome = self._series.definition.outcome
 
@@ -133,14 +137,29 @@ class GainReader(CourseReader):
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
             self.needed = LEVELS
+        self._risen, self._judged = 0, 0
+        """Rows at which it had risen, and all at which that could be told."""
+        self._lapsed = SHORTEST
+        """Rows since it last throve: as many as make a level, and it does no more."""
         super().__init__(signal.series, at)
+
+    def _count(self) -> None:
+        if self._never or (gain := self._course.gain()) is None:
+            return
+        self._judged += 1
+        self._risen += gain.rose
+        # A rise that most rows have told is one, if the noise hides it now.
+        thrives = gain.keeps and (gain.rose or 2 * self._risen > self._judged)
+        self._lapsed = 0 if thrives else self._lapsed + 1
 
     def _says(self) -> bool | None:
         if self._course.rows < self.needed or self._rows < self._enough:
             return self._too_early
         gain = self._course.gain()
-        if gain is None or not self._never:
-            return self._too_early if gain is None else gain.kept
+        if gain is None:
+            return self._too_early
+        if not self._never:
+            return self._lapsed < SHORTEST
         # What has never risen is said to have once it has for sure.
         return not gain.rose and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
@@ -149,3 +168,14 @@ class GainReader(CourseReader):
         if gain is None:
             return self._series.unknown()
         return self._series.reading(self.holds, self._in_unit(gain.now), self._in_unit(gain.first))
+
+    def rebaseline(self) -> None:
+        super().rebaseline()
+        self._risen, self._judged, self._lapsed = 0, 0, SHORTEST
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"throve": [self._risen, self._judged, self._lapsed]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._risen, self._judged, self._lapsed = state["throve"]
+        super().load_state_dict(state)
