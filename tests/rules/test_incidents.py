@@ -196,6 +196,14 @@ def test_the_parts_of_the_cause_are_told_last_as_they_say_no_more():
     assert [f.rule.id for f in one.findings] == ["AAA001", "BBB001", "OUT001", "CCC001"]
 
 
+def test_what_is_a_part_of_a_symptom_is_told_after_all_that_say_more():
+    part, whole = rule("BBB002", "critic"), rule("BBB001", "critic", inhibits=("BBB002",))
+    cause = rule("AAA001", "policy_update", leads_to=("BBB001", "BBB002"))
+    found = [finding(cause, 100, 110), finding(part, 105, 130), finding(whole, 120, 125)]
+    assert parts(*found) == [("AAA001", ["BBB001", "BBB002"], [])]
+    assert parts(found[0], found[1], finding(whole, 160, 165)) == [("AAA001", ["BBB002", "BBB001"], [])]  # too late
+
+
 def test_what_harms_the_outcome_comes_before_what_does_not_and_what_only_costs_comes_last():
     slow = rule("RES001", "resources")
     found = [finding(slow, 10, 20), finding(OTHER, 50, 60, 70), finding(CAUSE, 200, 210), finding(OUTCOME, 215, 230)]

@@ -38,7 +38,7 @@ class Incident:
     cause: Finding
     """The earliest that none of the others leads to."""
     symptoms: tuple[Finding, ...] = ()
-    """By onset; what says again what the cause or another of them has said comes last."""
+    """By onset; what says again what the cause or another of them has said, or is a part of that, comes last."""
     damage: tuple[Finding, ...] = ()
     """What it has done to reward or evaluation, by onset."""
 
@@ -159,14 +159,20 @@ def explains(cause: Finding, finding: Finding) -> bool:
 
 
 def _symptoms(cause: Finding, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """All but the cause: each rule once, then those that fired again or on another slice."""
-    said = {cause.rule.id}
+    """All but the cause: each rule once, then those that fired again or on another slice, or are parts of others."""
+    said, parts = {cause.rule.id}, _parts(findings)
     first, again = list[Finding](), list[Finding]()
-    for one in findings:
+    for i, one in enumerate(findings):
         if one is not cause:
-            (again if one.rule.id in said else first).append(one)
+            (again if one.rule.id in said or i in parts else first).append(one)
             said.add(one.rule.id)
     return (*first, *again)
+
+
+def _parts(findings: Sequence[Finding]) -> set[int]:
+    """Those that others explain, by index."""
+    pairs = ((whole, part) for i, j in _related(findings) for whole, part in ((i, j), (j, i)))
+    return {part for whole, part in pairs if explains(findings[whole], findings[part])}
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
@@ -175,7 +181,7 @@ def _cause(findings: Sequence[Finding]) -> Finding:
     What goes round in a circle has no other beginning than its earliest part.
     """
     loud = [one for one in findings if one.severity != "info"] or list(findings)
-    parts = {part for i, j in _related(loud) for whole, part in ((i, j), (j, i)) if explains(loud[whole], loud[part])}
+    parts = _parts(loud)
     whole = [one for i, one in enumerate(loud) if i not in parts] or loud  # rules may explain each other
     first = whole[:MOST_CAUSES]
     before: list[set[int]] = [set() for _ in first]
