@@ -45,6 +45,7 @@ def fired(monitor):
     return [(f.rule.id, f.pair, f.slice) for f in monitor.summary().findings if f.fired is not None]
 
 
+@pytest.mark.slow
 def test_a_quiet_run_is_quiet(rng, make_batch):
     seen, monitor = watch(make_batch(rng) for _ in range(150))
     assert fired(monitor) == []
@@ -184,6 +185,7 @@ def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
         assert parts.scalars(step) == pytest.approx(whole.scalars(step), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("carried", "severity"), [(0.01, "info"), (1.0, "warn"), (None, "warn")])
 def test_a_tail_within_the_clip_range_is_a_warning_if_it_carries_gradient(rng, carried, severity):
     """The same tail: advantages after tools a hundredth as large, as large, and none given."""
@@ -451,6 +453,7 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
         assert run(way) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("since", "killed"), [(0, None), (1, None), (30, 20), (30, 50), (None, None)])
 def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, killed, rng):
     """0.69 is the loss of a random model under DPO, and not under SFT, whose accuracy TRL logs from `since` on."""

@@ -9,6 +9,8 @@ from tracker_diag import DiagError, Monitor, SourceError, read_run, watch, wrap
 from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.testing import CapturingBackend
 
+pytestmark = pytest.mark.slow
+
 STEPS = 30
 
 
@@ -35,7 +37,6 @@ def good(tmp_path_factory, make_batch):
     return [str(folder) for folder in folders]
 
 
-@pytest.mark.slow
 def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, make_batch):
     import mlflow
 
@@ -131,7 +132,6 @@ def test_a_new_baseline_takes_the_place_of_the_earlier_runs(good, make_batch):
     assert len(resumed.summary().findings) == 1
 
 
-@pytest.mark.slow
 def test_an_unknown_run_is_told_before_anything_is_wrapped(mlflow_store):
     import mlflow
 
@@ -157,7 +157,6 @@ def test_it_is_given_to_the_first_wrap(good):
         wrap(run, baseline=good)
 
 
-@pytest.mark.slow
 def test_runs_that_begin_later_are_held_against_it(good, make_batch, mlflow_store):
     import mlflow
 

@@ -14,6 +14,8 @@ from tracker_diag import wrap
 from tracker_diag.attach.ears import MLFLOW
 from tracker_diag.metrics.registry import PREFIX
 
+pytestmark = pytest.mark.slow
+
 STEPS = 9
 BAD = 6
 """The step at which the loss is NaN, which is an alert."""
@@ -135,7 +137,6 @@ def lightning_logger(mlflow, run):
     return MLFlowLogger(run_id=run.info.run_id, tracking_uri=mlflow.get_tracking_uri())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
 def test_mlflow(way, mlflow_store, make_batch, by_hand):
     import mlflow
@@ -173,7 +174,6 @@ WANDB_WAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [None, *WANDB_WAYS])
 def test_wandb(way, wandb_offline, make_batch, by_hand):
     import wandb
@@ -216,7 +216,6 @@ TRACKIO_WAYS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
 def test_trackio(way, trackio_runs, make_batch, by_hand):
     import trackio
@@ -241,7 +240,6 @@ def test_trackio(way, trackio_runs, make_batch, by_hand):
         check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
 @pytest.mark.parametrize("way", ["wrapped", "raw"])
 def test_tensorboard(way, library, tmp_path, make_batch, by_hand):

@@ -10,6 +10,8 @@ from tracker_diag.attach.kit import RELEASE
 from tracker_diag.attach.saved import Saved, file_of
 from tracker_diag.testing import CapturingBackend, example_batch
 
+pytestmark = pytest.mark.slow
+
 STEPS = 120
 
 

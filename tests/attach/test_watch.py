@@ -12,6 +12,8 @@ import pytest
 import tracker_diag as td
 from tracker_diag.attach.ears import MLFLOW
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def watcher():
@@ -24,7 +26,6 @@ def points(client, run_id, name):
     return [point.step for point in client.get_metric_history(run_id, name)]
 
 
-@pytest.mark.slow
 def test_runs_of_mlflow_that_begin_end_and_nest(mlflow_store, watcher, make_batch):
     import mlflow
 
@@ -73,7 +74,6 @@ def test_after_close_nothing_is_watched(mlflow_store):
     assert MLFLOW._monitors == {}
 
 
-@pytest.mark.slow
 def test_a_run_that_is_wrapped_has_one_monitor(mlflow_store, make_batch, rng):
     import mlflow
 
@@ -93,7 +93,6 @@ def test_tensors_without_a_run_are_told_once(watcher, make_batch, rng, caplog):
     assert told.startswith("tensors were observed while no run of mlflow or wandb or trackio is underway")
 
 
-@pytest.mark.slow
 def test_a_tracker_that_is_imported_later(tmp_path, journals):
     """`watch` first, as in a module that is imported before everything else."""
     script = """

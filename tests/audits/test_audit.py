@@ -13,6 +13,8 @@ from tracker_diag import SourceError, audit
 from tracker_diag.audits.shown import page
 from tracker_diag.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
 
 

@@ -14,6 +14,8 @@ from tracker_diag.rules.loader import catalog
 from tracker_diag.tensors.meeting import Merged
 from tracker_diag.testing import CapturingBackend, example_batch
 
+pytestmark = pytest.mark.slow
+
 
 def growing(step):
     return 0.02 * math.exp(max(0, step - 60) * 0.1)
@@ -56,7 +58,6 @@ def test_what_is_over_is_no_warning(make_batch, caplog):
     assert told == [(logging.WARNING, "NUM004 all: NaN or infinity"), (logging.INFO, "NUM004 all: resolved")]
 
 
-@pytest.mark.slow
 def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     run(make_batch, bad=[40, 50]).close()
@@ -78,7 +79,6 @@ def test_quiet_leaves_the_alerts(make_batch, capsys, caplog, monkeypatch):
     assert any("POL001" in record.message for record in caplog.records)
 
 
-@pytest.mark.slow
 def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsys, caplog):
     class Alone:
         from tracker_diag.tensors.slices import Names

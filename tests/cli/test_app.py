@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from tracker_diag.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -78,7 +80,6 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     assert evidence["mean_kl_grows"]["holds"] is None
 
 
-@pytest.mark.slow
 def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_has(table, tmp_path):
     file, page = table(), tmp_path / "page.html"
     rows = pq.read_table(file)
@@ -119,7 +120,6 @@ def test_a_nan_in_the_metrics_is_found_again_as_it_was_live(table, tmp_path):
     assert [(f["rule"], f["fired"]) for f in found["findings"]] == [("NUM004", 5)]
 
 
-@pytest.mark.slow
 def test_fail_on(table):
     file = table()
     assert run("replay", file, "--json", "--fail-on", "warn").exit_code == 1

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from tracker_diag.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 
 def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "80"})

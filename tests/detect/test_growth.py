@@ -214,6 +214,7 @@ def test_a_dial_that_makes_no_sense_is_refused(runs):
         GrowthSettings().dialled(runs)
 
 
+@pytest.mark.slow
 def test_the_dial_alarms_ever_fewer_of_the_same_healthy_series():
     def alarms(of, seed):
         rng, at, values = np.random.default_rng(seed), 0.0, []

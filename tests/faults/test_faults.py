@@ -122,6 +122,12 @@ def test_the_readme_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
     assert said.rstrip() in (ROOT / "README.md").read_text()
 
 
+def test_the_readme_and_the_page_say_how_many_runs_there_are(runs):
+    assert f"scores them on {len(runs)} real training runs" in " ".join((ROOT / "README.md").read_text().split())
+    assert f"{len(runs)} training runs, made by" in (ROOT / "docs" / "faults.md").read_text()
+
+
+@pytest.mark.slow
 def test_the_page_shows_what_the_rules_say_today(benchmark, runs):
     for run in [run for run in runs if run.half in benchmark.score.SEEN][::10]:
         found = benchmark.score.ours(run)

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -150,6 +150,7 @@ tokens_of_groups = st.lists(
 
 
 @given(tokens_of_groups, st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0]))
+@example([np.array([], np.float32)] * 4, 0.5)
 def test_quantile_and_its_error_are_those_of_the_plain_counts(groups, level):
     """Also of slices without tokens or with one, of log-ratios that are all 0, and of very large ones."""
     by_group = np.stack([counts(values) for values in groups])

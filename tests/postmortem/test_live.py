@@ -11,6 +11,8 @@ from tracker_diag.postmortem.process import PROCESS
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.testing import CapturingBackend, example_batch
 
+pytestmark = pytest.mark.slow
+
 SECRET = "hf_thisIsNotForAnyone"  # noqa: S105
 
 

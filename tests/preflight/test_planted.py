@@ -21,6 +21,7 @@ def test_there_are_as_many_as_promised():
     assert len(clean()) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", clean())
 def test_a_clean_set_up_passes(name):
     report = td.preflight(**clean()[name])

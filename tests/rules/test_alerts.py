@@ -263,6 +263,7 @@ COURSES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(COURSES)
 def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(courses):
     alerts, before = Alerts(), {}

@@ -1,5 +1,6 @@
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -325,6 +326,34 @@ def test_what_is_spared_stays_so_after_a_restart():
     again = Engine([harmless()])
     again.load_state_dict(engine.state_dict())
     assert [finding.severity for finding in again.findings] == ["info"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gain_that_most_rows_have_told_is_not_forgotten_but_where_it_must_be_sure(seed):
+    """A reward that gains 1 within its first rows, under noise of a quarter; later rows tell no more of that."""
+    rewards = list(np.minimum(np.arange(90) / 8, 1.0) + 0.25 * np.random.default_rng(seed).normal(size=90))
+    thrives = run(Engine([rule(signals={"low": THRIVES}, summary="x")]), rewards)
+    assert set(thrives[15:]) == {"firing"}
+    sure = run(Engine([rule(signals={"low": THRIVES | {"sure": True}}, summary="x")]), rewards)
+    assert sure.count("firing") < 70
+
+
+def test_a_gain_that_is_lost_is_gone_three_rows_later_and_after_a_restart_too():
+    rewards = learning(90, lost_from=60)
+    engine = Engine([rule(signals={"low": THRIVES}, summary="x")])
+    states = run(engine, rewards)
+    (gone,) = [step for step in range(40, 90) if states[step - 1] == "firing" != states[step]]
+    assert 62 <= gone <= 75
+    for cut in range(gone - 3, gone + 1):
+        first, second = (Engine([rule(signals={"low": THRIVES}, summary="x")]) for _ in range(2))
+        begun = run(first, rewards[:cut])
+        second.load_state_dict(first.state_dict())
+        series = ({"reward": Scalar("reward", reward)} for reward in rewards[cut:])
+        rest = []
+        for step, one in enumerate(series, cut):
+            second.evaluate(Observed(step, one))
+            rest.append(second.states()["ZZZ001"])
+        assert begun + rest == states
 
 
 @pytest.mark.parametrize(("else_no", "early"), [(False, "unknown"), (True, "healthy")])

@@ -84,6 +84,7 @@ def test_whenever_it_is_looked_at_and_killed_the_same_is_told_once(cuts, killed)
     assert follow(LOGGED, cuts, killed=killed) == LIVE
 
 
+@pytest.mark.slow
 def test_statistics_of_slices_in_the_rows_are_read_as_well(make_batch, tmp_path):
     rng = np.random.default_rng(0)
     heard = CapturingBackend()

@@ -19,6 +19,8 @@ from tracker_diag.rules.triage import first_break
 from tracker_diag.runs.live import LiveFinding, told
 from tracker_diag.runs.sources.run import FinishedRun
 
+pytestmark = pytest.mark.slow
+
 
 def fired(findings):
     """What fired at warn or above, by rule and place, with the step."""
@@ -117,7 +119,6 @@ def trained(arm, steps):
     yield from map(training.step, range(len(before), steps))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arm", ARMS)
 def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offline, trackio_runs):

@@ -207,6 +207,7 @@ def test_essential_tools_are_a_list():
         Monitor(essential_tools="search")
 
 
+@pytest.mark.slow
 def test_mlflow_shows_all_of_it(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)

@@ -67,6 +67,7 @@ def test_where_a_value_is_counted(x, sign, index, representative):
         assert QUANTILE_VALUES[index] == pytest.approx(representative, rel=1e-8)
 
 
+@pytest.mark.slow
 def test_each_bin_holds_exactly_its_interval():
     below = np.nextafter(EDGES.astype(np.float32), np.float32(0))
     edges = EDGES.astype(np.float32)

@@ -219,6 +219,7 @@ small_sketches = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(small_sketches, st.integers(1, 400))
 def test_the_largest_are_those_of_one_cell_after_the_other(cells, size):
     """Also of a sketch without values, with one, with zeros alone, and with values of 256 and more."""

@@ -19,6 +19,8 @@ from tracker_diag.testing import CapturingBackend, example_batch
 from tracker_diag.worst import keep
 from tracker_diag.worst.decode import Decoder
 
+pytestmark = pytest.mark.slow
+
 SECRET = 424_242
 WORD = "hunter2"
 
@@ -150,7 +152,6 @@ def test_a_decoder_without_ids_is_told_what_it_lacks_once(caplog):
     assert [one.name for one in seen.tables] == ["diag/slices", WORST]
 
 
-@pytest.mark.slow
 def test_a_decoder_that_raises_is_counted_and_the_rest_is_as_ever():
     def decode(_):
         raise KeyError("no such token")
@@ -191,7 +192,6 @@ def test_a_disk_that_takes_nothing_is_counted_told_once_and_training_goes_on(jou
     assert max(seen.records) == 109
 
 
-@pytest.mark.slow
 def test_a_run_that_nobody_closes_keeps_its_sequences_all_the_same(journals, tmp_path):
     """In `atexit`, when no thread can be started any more."""
     code = """
@@ -229,7 +229,6 @@ def test_what_was_pending_and_never_fired_is_forgotten():
     assert seen.summary.worst == ()
 
 
-@pytest.mark.slow
 def test_each_finding_keeps_its_own_and_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(keep, "MOST_EPISODES", 3)
 
@@ -268,7 +267,6 @@ def test_a_resumed_run_keeps_on_from_the_next_step(journals):
     assert {one.step for one in seen.summary.worst} <= set(range(101, 110))
 
 
-@pytest.mark.slow
 def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whole():
     class Twice:
         """Two ranks that observe the same."""

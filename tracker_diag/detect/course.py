@@ -92,8 +92,10 @@ class Gain:
     """The first level."""
     now: float
     """The last level."""
-    rose: bool
+    surely: bool
     """Whether it rose from the first to its best level by more than chance and its own ups and downs explain."""
+    rose: bool
+    """Whether it did, or later rows lie higher than earlier ones, which rows that depend may seem to do by chance."""
     keeps: bool
     """Whether the last level has at least `KEPT` of what lies between the first and the best, but for its noise."""
 
@@ -186,10 +188,12 @@ class Course:
         # The best level of those that share no row with the first one.
         gained, noise, wider = float(at.later.max()) - at.first, at.noise, 1 + FEW / math.sqrt(len(at.y))
         wander = max(at.fall_before_best, 2 * noise * math.sqrt(2 / at.width))
-        sure = gained > wider * min(RISEN * at.error, FAR * wander)
-        rose = gained > noise and (sure or at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best))
+        surely = gained > noise and gained > wider * min(RISEN * at.error, FAR * wander)
         keeps = at.now - at.first >= KEPT * gained - noise / math.sqrt(at.width)
-        return Gain(first=sign * at.first, now=sign * at.now, rose=rose, keeps=keeps)
+        rose = surely or (
+            gained > noise and (at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best))
+        )
+        return Gain(first=sign * at.first, now=sign * at.now, surely=surely, rose=rose, keeps=keeps)
 
     def never_rose(self) -> bool:
         """Whether no part of the run, the first rows apart, lies higher than what came before but by chance.

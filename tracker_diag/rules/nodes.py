@@ -235,6 +235,9 @@ class Gain(Node):
     series: SeriesRef
     never: bool = False
     """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 1,000."""
+    sure: bool = False
+    """Hold where its levels leave no doubt now, and not where ranks alone tell it or once have: for what speaks for a
+    rule, and not against it."""
     else_no: bool = False
     """Say no and not unknown while there is too little to tell: for one of several ways in which a rule may hold."""
 

@@ -199,7 +199,7 @@ class SliceWindow:
         Delete-a-group jackknife (Kott 2001): whole sequences are left out, since tokens of one depend on
         each other. None with fewer than four groups or where a quantile has no logarithm.
         """
-        if len(self.groups) < MIN_GROUPS:
+        if len(self.groups) < MIN_GROUPS or not self.n:
             return None
         cumulated, answers = self.leave_one_out
         g = len(cumulated)

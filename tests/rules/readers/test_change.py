@@ -51,3 +51,10 @@ def test_a_spike_below_its_level_is_none():
     values = [0.1] * 40 + [0.9]
     assert said(Spike(series=TAIL, factor=2, above=0.8), values)[-1] is True
     assert said(Spike(series=TAIL, factor=2, above=1), values)[-1] is False
+
+
+def test_what_was_as_far_off_before_is_no_spike_beyond_all_that_was_ever():
+    values = [0.9, 0.7] + [0.1] * 78 + [0.8, 0.1, 0.95, 0.1, 0.93]
+    usual, ever = (said(Spike(series=TAIL, factor=2, ever=it), values) for it in (False, True))
+    assert usual[-5:] == [True, False, True, False, True]
+    assert ever[-5:] == [False, False, True, False, False]

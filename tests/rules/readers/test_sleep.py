@@ -12,6 +12,8 @@ from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
 
+pytestmark = pytest.mark.slow
+
 METRICS = ("reward", "kl", "entropy", "loss", "grad_norm", "eval_score")
 STATS = tuple(
     StatKey("policy", name, stat)

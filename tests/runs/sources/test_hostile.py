@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from tracker_diag.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 STEPS = range(12)
 ROWS = [{"step": step, "loss": 1 / (step + 1), "reward": step / 10, "kl": 0.1} for step in STEPS]
 
@@ -119,7 +121,6 @@ def damaged(data, random):
     return bytes(data)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(random=st.randoms(use_true_random=False))

@@ -132,7 +132,7 @@ class GainReader(CourseReader):
     """The level of a series against its first one."""
 
     def __init__(self, signal: Gain, at: Place) -> None:
-        self._never = signal.never
+        self._never, self._sure = signal.never, signal.sure
         self._too_early = False if signal.else_no else None
         if signal.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
@@ -144,7 +144,7 @@ class GainReader(CourseReader):
         super().__init__(signal.series, at)
 
     def _count(self) -> None:
-        if self._never or (gain := self._course.gain()) is None:
+        if self._never or self._sure or (gain := self._course.gain()) is None:
             return
         self._judged += 1
         self._risen += gain.rose
@@ -159,7 +159,7 @@ class GainReader(CourseReader):
         if gain is None:
             return self._too_early
         if not self._never:
-            return self._lapsed < SHORTEST
+            return gain.surely and gain.keeps if self._sure else self._lapsed < SHORTEST
         # What has never risen is said to have once it has for sure.
         return not gain.rose and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
