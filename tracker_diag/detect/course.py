@@ -92,12 +92,13 @@ class Gain:
     """The first level."""
     now: float
     """The last level."""
-    surely: bool
-    """Whether it rose from the first to its best level by more than chance and its own ups and downs explain."""
     rose: bool
-    """Whether it did, or later rows lie higher than earlier ones, which rows that depend may seem to do by chance."""
+    """Whether it rose from the first to its best level by more than chance and its own ups and downs explain, or later
+    rows lie higher than earlier ones, which rows that depend may seem to do by chance."""
     keeps: bool
     """Whether the last level has at least `KEPT` of what lies between the first and the best, but for its noise."""
+    surely: bool
+    """Whether it rose by its levels, and keeps that without allowance for noise."""
 
     @property
     def kept(self) -> bool:
@@ -188,12 +189,13 @@ class Course:
         # The best level of those that share no row with the first one.
         gained, noise, wider = float(at.later.max()) - at.first, at.noise, 1 + FEW / math.sqrt(len(at.y))
         wander = max(at.fall_before_best, 2 * noise * math.sqrt(2 / at.width))
-        surely = gained > noise and gained > wider * min(RISEN * at.error, FAR * wander)
-        keeps = at.now - at.first >= KEPT * gained - noise / math.sqrt(at.width)
-        rose = surely or (
-            gained > noise and (at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best))
+        by_levels = gained > wider * min(RISEN * at.error, FAR * wander)
+        rose = gained > noise and (
+            by_levels or at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best)
         )
-        return Gain(first=sign * at.first, now=sign * at.now, surely=surely, rose=rose, keeps=keeps)
+        lost = KEPT * gained - (at.now - at.first)
+        keeps, surely = lost <= noise / math.sqrt(at.width), rose and by_levels and lost <= 0
+        return Gain(first=sign * at.first, now=sign * at.now, rose=rose, keeps=keeps, surely=surely)
 
     def never_rose(self) -> bool:
         """Whether no part of the run, the first rows apart, lies higher than what came before but by chance.
