@@ -98,7 +98,9 @@ class Gain:
     keeps: bool
     """Whether the last level has at least `KEPT` of what lies between the first and the best, but for its noise."""
     surely: bool
-    """Whether it rose by its levels, and keeps that without allowance for noise."""
+    """Whether it rose by its levels, whatever its ranks say."""
+    firmly: bool
+    """Whether it keeps that without allowance for noise."""
 
     @property
     def kept(self) -> bool:
@@ -194,8 +196,14 @@ class Course:
             by_levels or at.ranks_higher or (at.ranks_far and gained > CLEAR * at.fall_before_best)
         )
         lost = KEPT * gained - (at.now - at.first)
-        keeps, surely = lost <= noise / math.sqrt(at.width), rose and by_levels and lost <= 0
-        return Gain(first=sign * at.first, now=sign * at.now, rose=rose, keeps=keeps, surely=surely)
+        return Gain(
+            first=sign * at.first,
+            now=sign * at.now,
+            rose=rose,
+            keeps=lost <= noise / math.sqrt(at.width),
+            surely=rose and by_levels,
+            firmly=lost <= 0,
+        )
 
     def never_rose(self) -> bool:
         """Whether no part of the run, the first rows apart, lies higher than what came before but by chance.

@@ -159,9 +159,9 @@ class GainReader(CourseReader):
         if gain is None:
             return self._too_early
         if not self._never:
-            return gain.surely if self._sure else self._lapsed < SHORTEST
+            return gain.surely and gain.firmly if self._sure else self._lapsed < SHORTEST
         # What has never risen is said to have once it has for sure.
-        return not gain.rose and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
+        return not gain.surely and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
     def _told(self) -> Reading:
         gain = self._course.gain()
