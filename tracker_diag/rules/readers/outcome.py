@@ -155,11 +155,13 @@ class GainReader(CourseReader):
     def _says(self) -> bool | None:
         if self._course.rows < self.needed or self._rows < self._enough:
             return self._too_early
+        if not self._never and not self._sure:
+            return self._lapsed < SHORTEST if self._judged else self._too_early
         gain = self._course.gain()
         if gain is None:
             return self._too_early
-        if not self._never:
-            return gain.surely and gain.firmly if self._sure else self._lapsed < SHORTEST
+        if self._sure:
+            return gain.surely and gain.firmly
         # What has never risen is said to have once it has for sure.
         return not gain.surely and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
 
