@@ -226,6 +226,7 @@ def rule_page(rule: Rule) -> str:
     read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
     explains = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "no other rule"
     leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to)
+    steps = f"{rule.for_steps} step{'s' if rule.for_steps > 1 else ''}"
     about = f"pairs {', '.join(rule.pairs)}; slices {', '.join(rule.slices)}; " if rule.pairs else ""
     return "\n".join(
         [
@@ -238,7 +239,7 @@ def rule_page(rule: Rule) -> str:
             "## Evidence",
             "",
             f"It reads {', '.join(f'`{name}`' for name in read) or 'every metric'}; {about}and must hold for",
-            f"{rule.for_steps} steps. While it fires it explains {explains}.{leads and ' It leads to ' + leads + '.'}",
+            f"{steps}. While it fires it explains {explains}.{leads and ' It leads to ' + leads + '.'}",
             "",
             *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
             "",
