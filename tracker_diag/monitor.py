@@ -54,7 +54,7 @@ from tracker_diag.worst.keep import WorstSequences
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 11
+STATE_VERSION = 12
 
 
 class Monitor(AbstractContextManager["Monitor"]):

@@ -83,6 +83,8 @@ class Fault:
 def fault(name: str, where: str, right: str, onset: float = 0.0, **planted: Any) -> Fault:
     """A line of the table; `where` is trainer/task."""
     trainer, task = where.split("/")
+    if "rate_from" in planted:
+        right += " POL020"  # a rule that came later, and says just this
     return Fault(name, trainer, task, frozenset(right.split()), planted, onset)
 
 

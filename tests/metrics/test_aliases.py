@@ -229,6 +229,17 @@ def test_a_framework_can_be_given():
         key_map(["reward"], "trax")
 
 
+@pytest.mark.parametrize(
+    ("row", "throughput"),
+    [
+        ({"time/fps": 900.0, "time/iterations": 3.0}, 900.0),  # PPO, A2C
+        ({"time/fps": 900.0, "time/episodes": 4.0}, None),  # DQN, SAC: before the first update as well
+    ],
+)
+def test_an_average_since_the_start_is_read_where_updates_came_from_the_first_row_on(row, throughput):
+    assert key_map(row, framework="SB3").values(row).get("throughput") == throughput
+
+
 def test_components_and_tools_keep_their_names():
     made = key_map(["rewards/correct/mean", "rewards/correct"], "TRL")
     assert {found.name for found in made.mapped.values()} == {"reward_component:correct"}

@@ -47,7 +47,7 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
     for part in (
         "verdict after 8 steps", "broke first NaN or infinity",
         "since step 7, detected at step 7; rule NUM004; 3 steps, 2 h since",
-        "evidence at step 7: loss is NaN or infinite (1 series at this step)",
+        "evidence by step 7: loss is NaN or infinite (1 series at this step)",
         "do first Save the state now", "detected) 0 7",
         "NUM004 NaN or infinity ·", "active, ",
         "go on? No. Last good step 6 (the last before NUM004 began); mend the cause, ",

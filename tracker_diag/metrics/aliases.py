@@ -51,6 +51,8 @@ class Alias(_Closed):
 
     keys: tuple[str, ...] = Field(min_length=1)
     transform: Transform = Transform()
+    beside: str = ""
+    """A key that a row must have as well, by this very name, or the value means something else."""
     note: str = ""
 
     @model_validator(mode="before")
@@ -99,6 +101,8 @@ class Mapped:
     """The canonical value is scale · value + offset."""
     rank: int = 0
     """Among the keys of one canonical name in one row the lowest rank wins."""
+    beside: str = ""
+    """Own key that the row must have as well."""
     note: str = ""
 
 
@@ -128,6 +132,8 @@ class KeyMap:
         for key, value in metrics.items():
             mapped = self.mapped.get(key)
             if mapped is None or not math.isfinite(value) or ranks.get(mapped.name, mapped.rank + 1) <= mapped.rank:
+                continue
+            if mapped.beside and mapped.beside not in metrics:
                 continue
             found[mapped.name] = mapped.scale * value + mapped.offset
             ranks[mapped.name] = mapped.rank
@@ -228,7 +234,7 @@ class _Matcher:
     def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
         alias = self.file.metrics[name]
         scale, offset = alias.transform.line
-        return Mapped(member or name, scale, offset, place * _STEP + order, alias.note)
+        return Mapped(member or name, scale, offset, place * _STEP + order, alias.beside, alias.note)
 
 
 _STEP = 1_000_000

@@ -83,14 +83,17 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
-    told = f"step {first.onset}, detected at step {first.fired}; rule {first.rule.id}"
+    # An onset is an estimate: what follows from it may have been seen to begin earlier, and it began no later than that.
+    begun = min(one.onset for of in summary.incidents if of.cause is first for one in of.findings)
+    early = f"step {begun} by its first sign" if begun < first.onset else f"step {first.onset}"
+    told = f"{early}, detected at step {first.fired}; rule {first.rule.id}"
     spending = cost or spent(summary)
     if spending:
         told += (
             f"; {spending} since" if first.resolved is None else f"; over at step {first.resolved}, after {spending}"
         )
     rows.add_row("since", told)
-    rows.add_row("evidence", cut(f"at step {first.fired}: {first.summary}", 200))
+    rows.add_row("evidence", cut(f"by step {first.fired}: {first.summary}", 200))
     for said in damage(summary)[:1]:
         rows.add_row("damage", Text(cut(said, 130), style="red"))
     if summary.recommendation:

@@ -174,7 +174,7 @@ class Spike(Material):
     sure: bool = False
     """Whether it must lie beyond three standard deviations of its own sampling error too; unknown where that is."""
     ever: bool = False
-    """Whether it must lie beyond all values before it too."""
+    """Whether it must lie beyond all values before it too, those apart that are part of the same excursion."""
 
 
 class Often(Node):

@@ -91,12 +91,10 @@ class Diagnosis:
         return any(one.severity != "info" for one in self.live)
 
     def at_least(self, severity: Severity) -> "Diagnosis":
-        """The same with the findings of `severity` and above alone."""
-        kept = tuple(
-            finding
-            for finding in self.summary.findings
-            if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)
-        )
+        """The same with the incidents of `severity` and above alone, each with all its findings."""
+        enough = SEVERITIES[SEVERITIES.index(severity) :]
+        shown = [one for incident in self.summary.incidents if incident.severity in enough for one in incident.findings]
+        kept = tuple(finding for finding in self.summary.findings if any(finding is one for one in shown))
         return replace(self, summary=replace(self.summary, findings=kept))
 
     def to_json(self) -> dict[str, Any]:

@@ -54,7 +54,16 @@ def test_a_spike_below_its_level_is_none():
 
 
 def test_what_was_as_far_off_before_is_no_spike_beyond_all_that_was_ever():
-    values = [0.9, 0.7] + [0.1] * 78 + [0.8, 0.1, 0.95, 0.1, 0.93]
+    values = [0.9, 0.7] + [0.1] * 78 + [0.8, 0.1, 0.95, 0.1, 0.93] + [0.1] * 10 + [0.93, 0.96]
     usual, ever = (said(Spike(series=TAIL, factor=2, ever=it), values) for it in (False, True))
-    assert usual[-5:] == [True, False, True, False, True]
-    assert ever[-5:] == [False, False, True, False, False]
+    assert usual[80:85] == [True, False, True, False, True]
+    assert ever[80:85] == [False, False, True, False, True]  # the last is part of what goes on
+    assert usual[-2:] == [True, True]
+    assert ever[-2:] == [False, True]
+
+
+def test_an_excursion_below_all_that_was_lasts_until_its_values_are_usual():
+    values = [-0.7] + [0.1] * 79 + [-0.9] * 40
+    fell = said(Spike(series=TAIL, direction="falling", change=0.5, ever=True), values)
+    assert fell[80:105] == [True] * 25
+    assert not any(fell[106:])

@@ -25,6 +25,8 @@ FEWEST = 16
 """Values of a trend, at least: two for each of its blocks."""
 STEADY = 2.0
 """Mann–Kendall's z of eight block means from which on a change counts as steady; one in forty by chance."""
+OVER = 10
+"""Values after its last spike by which an excursion is over."""
 
 
 class GrowthReader(Reader):
@@ -229,7 +231,9 @@ class SpikeReader(Reader):
         self._last: tuple[float, float] | None = None
         """The last value that was judged, and the median before it."""
         self._furthest: float | None = None
-        """The furthest value so far, if that counts."""
+        """The furthest value before the spikes that go on, if that counts."""
+        self._peak: tuple[float, int] | None = None
+        """The furthest of these, and the values since the last of them."""
         self._step = 0
 
     def read(self, observed: Observed) -> None:
@@ -247,8 +251,8 @@ class SpikeReader(Reader):
             far = far and not self._has_been_there(now.value)
             self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
         self._recent.append(now.value)
-        if self._signal.ever and not self._has_been_there(now.value):
-            self._furthest = now.value
+        if self._signal.ever:
+            self._remember(now.value)
 
     @property
     def idle(self) -> bool:
@@ -273,6 +277,22 @@ class SpikeReader(Reader):
             return False
         return value <= self._furthest if self._signal.direction == "rising" else value >= self._furthest
 
+    def _remember(self, value: float) -> None:
+        """Take `value` for what has been there; a spike only once `OVER` values have come since."""
+        if self.holds:
+            self._peak = (value if self._peak is None else self._further(value, self._peak[0]), 0)
+        elif not self._has_been_there(value):
+            self._furthest = value
+        if not self.holds and self._peak is not None:
+            peak, since = self._peak
+            self._peak = (peak, since + 1)
+            if since + 1 >= OVER:
+                self._furthest = peak if self._furthest is None else self._further(peak, self._furthest)
+                self._peak = None
+
+    def _further(self, one: float, other: float) -> float:
+        return max(one, other) if self._signal.direction == "rising" else min(one, other)
+
     def _sees(self, now: Scalar) -> bool:
         """Whether the value comes with its sampling error, if that counts."""
         return now.error is not None or not self._signal.sure
@@ -285,17 +305,18 @@ class SpikeReader(Reader):
 
     def rebaseline(self) -> None:
         self._recent.clear()
-        self._last = self.holds = self._furthest = None
+        self._last = self.holds = self._furthest = self._peak = None
 
     def state_dict(self) -> dict[str, Any]:
-        last = list(self._last) if self._last else None
-        return {"recent": list(self._recent), "last": last, "furthest": self._furthest}
+        last, peak = (list(one) if one else None for one in (self._last, self._peak))
+        return {"recent": list(self._recent), "last": last, "furthest": self._furthest, "peak": peak}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._last = (state["last"][0], state["last"][1]) if state["last"] else None
         self._furthest = state["furthest"]
+        self._peak = (state["peak"][0], state["peak"][1]) if state["peak"] else None
 
 
 def _needs(detector: GrowthDetector) -> Reason:

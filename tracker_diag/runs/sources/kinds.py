@@ -78,7 +78,7 @@ def _kind(file: Path, head: bytes, ending: str) -> str:
 def _text_kind(text: str, ending: str) -> str:
     first, _, rest = text.partition("\n")
     if first.startswith("#"):
-        return "monitor" if first.startswith("#{") else "console"
+        return "monitor" if first[1:].lstrip().startswith("{") else "console"  # older ones have a space there
     if text.startswith("{") and not text.startswith("{'"):
         if '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
             return "json"
