@@ -1,4 +1,4 @@
-"""Whether a run's reward collapsed or never moved, and whether a fault did harm.
+"""Whether a run's reward collapsed or never moved, whether a fault did harm, and what the curve of a public log says.
 
 These definitions share no code with the rules.
 """
@@ -86,3 +86,24 @@ def harmed(runs: Sequence[Run]) -> set[str]:
 def values(run: Run, key: str) -> np.ndarray:
     """What a run logged under `key`, in order."""
     return np.array([float(value) for value in run.columns.get(key, ()) if value is not None])
+
+
+def by_curve(rewards: Sequence[float]) -> str:
+    """collapsed, stable, flat or unclear, with means of a tenth of the rows, three at least; short or noreward.
+
+    Collapsed: the last mean lies below the best by more than half of what had been gained up to it, and by 6 standard
+    errors. Stable: it ends within 15 % of its range below the best. Flat: a range below 6 standard errors.
+    """
+    told = np.array([one for one in rewards if np.isfinite(one)], float)
+    if len(told) < 10:
+        return "short" if len(rewards) else "noreward"
+    window = max(3, len(told) // 10)
+    means = np.convolve(told, np.ones(window) / window, "valid")
+    error = float(np.std(np.diff(told))) / np.sqrt(window) or 1e-12
+    best, spread = int(np.argmax(means)), float(means.max() - means.min())
+    if spread < 6 * error:
+        return "flat"
+    fall, gained = float(means[best] - means[-1]), float(means[best] - means[: best + 1].min())
+    if fall > gained / 2 and fall > 6 * error:
+        return "collapsed"
+    return "stable" if fall <= 0.15 * spread else "unclear"

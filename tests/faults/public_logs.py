@@ -1,6 +1,6 @@
 """Hold `diagnose` against training logs in public repositories that nobody of this project wrote.
 
-    git clone https://github.com/OWNER/NAME CLONES/OWNER+NAME      # each of those in public_logs.txt
+    git clone https://github.com/OWNER/NAME CLONES/OWNER+NAME      # each of public_logs.txt and further_logs.txt
     python tests/faults/public_logs.py CLONES
 
 Writes docs/public_logs.json, counts alone; docs/faults.md has them from there.
@@ -13,31 +13,45 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from labels import by_curve
+
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.sources.open import read_run
 
-LIST = Path(__file__).with_suffix(".txt")
-KEPT = Path(__file__).parents[2] / "docs" / "public_logs.json"
+HERE = Path(__file__).parent
+LISTS = ("public_logs", "further_logs")
+KEPT = HERE.parents[1] / "docs" / "public_logs.json"
 
 
-def severity(clones: Path, repository: str, commit: str, path: str) -> str:
-    """The highest severity of an incident in one log; info where there is none."""
+def judged(clones: Path, repository: str, commit: str, path: str) -> tuple[str, str]:
+    """The highest severity of an incident in one log, info where there is none; and its label by the reward curve."""
     clone = clones / repository.replace("/", "+")
     held = subprocess.run(["git", "-C", str(clone), "show", f"{commit}:{path}"], capture_output=True, check=True)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / Path(path).name
         file.write_bytes(held.stdout)
-        found = diagnose(read_run(str(file))).summary.incidents
-    return max((one.severity for one in found), key=("info", "warn", "error").index, default="info")
+        found = diagnose(read_run(str(file)))
+    severity = max(
+        (one.severity for one in found.summary.incidents), key=("info", "warn", "error").index, default="info"
+    )
+    return severity, by_curve(list(found.series.get("reward", {}).values()))
+
+
+def counted(clones: Path, name: str) -> dict[str, dict[str, int]]:
+    """Logs of one list by label: how many, and of how many an incident is at warn and at error."""
+    counts: dict[str, Counter[str]] = {}
+    for line in (HERE / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            repository, commit, path, label = line.split()
+            severity, curve = judged(clones, repository, commit, path)
+            if name == "further_logs" and curve != label:  # the others were labelled by whoever listed them
+                print(f"{repository} {path}: {curve}, listed as {label}")
+            counts.setdefault(label, Counter())[severity] += 1
+    return {label: {"logs": of.total(), "warn": of["warn"], "error": of["error"]} for label, of in counts.items()}
 
 
 def main() -> None:
-    counts: dict[str, Counter[str]] = {}
-    for line in LIST.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            *log, label = line.split()
-            counts.setdefault(label, Counter())[severity(Path(sys.argv[1]), *log)] += 1
-    found = {label: {"logs": of.total(), "warn": of["warn"], "error": of["error"]} for label, of in counts.items()}
+    found = {name: counted(Path(sys.argv[1]), name) for name in LISTS}
     KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(KEPT.read_text(encoding="utf-8"))
 

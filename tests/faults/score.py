@@ -274,15 +274,17 @@ def page(found: dict[str, Any], runs: Sequence[Run]) -> str:
     healthy = [run for run in runs if run.half in SEEN and is_healthy(run)]
     said_of = {run.name: found["runs"][run.name] for run in healthy}
     false = "\n".join(f"- {name}: {' '.join(names)}" for name, (loud, names) in said_of.items() if loud) or "None."
-    labels = json.loads(PUBLIC.read_text(encoding="utf-8"))
-    public = "\n".join(
-        ["| label | logs | at warn | at error |", "|---|---|---|---|"]
-        + [f"| {label} | {of['logs']} | {of['warn']} | {of['error']} |" for label, of in labels.items()]
-    )
+    public = {
+        name: "\n".join(
+            ["| label | logs | at warn | at error |", "|---|---|---|---|"]
+            + [f"| {label} | {of['logs']} | {of['warn']} | {of['error']} |" for label, of in labels.items()]
+        )
+        for name, labels in json.loads(PUBLIC.read_text(encoding="utf-8")).items()
+    }
     unstable = ", ".join(run.name for run in runs if not run.fault and run.collapsed) or "none"
     stuck = ", ".join(run.name for run in runs if not run.fault and idle(run)) or "none"
     return head.format(
-        table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable, idle=stuck, public=public
+        table=table, cells="\n".join(cells), false=false, runs=len(runs), unstable=unstable, idle=stuck, **public
     )
 
 

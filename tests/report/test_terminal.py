@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from tracker_diag.metrics.reasons import no_series
+from tracker_diag.records import Scalar
 from tracker_diag.report.tables import describe, findings_table
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.engine import Engine
@@ -55,6 +56,32 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
         "--blind says what",
     ):  # fmt: skip
         assert part in text
+
+
+def test_what_follows_from_the_cause_may_be_seen_to_begin_before_it():
+    """The value of a mean over the last episodes is exactly 0 long after the first that was scored so."""
+    found = Engine(catalog())
+    for step in range(90):
+        reward = 0.7 if step < 50 else max(0.0, 0.7 - 0.1 * (step - 49)) if step < 60 else 0.0
+        zeros = float(step >= 50)
+        found.evaluate(Observed(step, {k: Scalar(k, v) for k, v in (("reward", reward), ("reward_zero_share", zeros))}))
+    summary = Summary.of(found, "x", 90, 0, 89)
+    assert (summary.first_break.rule.id, summary.first_break.onset) == ("REW021", 56)
+    assert "since step 50 by its first sign, detected" in shown(verdict(summary))
+
+
+@pytest.mark.parametrize(
+    ("steps", "first", "last", "said"),
+    [
+        (0, None, None, "0 steps"),
+        (1, 7, 7, "1 step"),
+        (80, 1, 80, "80 steps"),
+        (120, 512, 61440, "120 rows, up to step 61440"),
+    ],
+)
+def test_rows_that_are_no_steps_are_called_rows(steps, first, last, said):
+    summary = Summary.of(Engine(catalog()), "x", steps, first, last)
+    assert f"verdict after {said} found" in shown(verdict(summary))
 
 
 def test_a_quiet_run(quiet):

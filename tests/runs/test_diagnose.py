@@ -318,3 +318,47 @@ def test_fifteen_rows_tell_that_nothing_was_learnt_and_what_is_not_logged(rng):
     assert [one.rule.id for one in found.findings if one.severity != "info"] == ["OUT003"]
     learns = [{"reward": float(value), "loss": 0.1} for value in noise + np.linspace(0, 0.4, 15)]
     assert not [one for one in diagnose(finished(learns)).summary.findings if one.severity != "info"]
+
+
+def ruined(rng):
+    """120 rows of PPO: the learning rate jumps at row 60, the KL follows, and the reward is lost."""
+    rows = []
+    for step in range(120):
+        lost = step >= 60
+        rows.append({
+            "rollout/ep_rew_mean": (10.0 if lost else min(step, 40) * 2.0) + float(rng.normal()),
+            "train/approx_kl": (3.0 if lost else 0.01) * float(np.exp(0.1 * rng.normal())),
+            "train/learning_rate": 0.1 if lost else 0.001,
+            "train/clip_range": 0.2,
+            "train/n_updates": float(step),
+        })  # fmt: skip
+    return finished(rows)
+
+
+def test_a_jump_of_the_learning_rate_is_the_cause_of_what_follows(rng):
+    found = diagnose(ruined(rng)).summary
+    assert found.first_break.rule.id == "POL020"
+    assert found.first_break.onset == 60
+    assert "learning rate is 0.1, 0.001 before" in found.first_break.summary
+    assert {"POL010", "OUT001"} <= {one.rule.id for one in found.incidents[0].findings}
+
+
+def test_an_incident_that_is_severe_enough_is_shown_with_all_its_findings(rng):
+    found = diagnose(ruined(rng))
+    assert {one.severity for one in found.summary.findings} <= {
+        "info",
+        "warn",
+    }  # the damage makes the incident an error
+    assert found.summary.incidents[0].severity == "error"
+    shown = found.at_least("error").summary
+    assert shown.incidents[0].to_json() == found.summary.incidents[0].to_json()
+    assert {one.severity for one in shown.incidents} == {"error"}
+    assert shown.first_break == found.summary.first_break
+
+
+def test_what_is_below_the_severity_that_was_asked_for_is_counted(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "reward": 0.3 + 0.01 * (step % 3), "loss": 0.1} for step in range(15)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = " ".join(CliRunner().invoke(app, ["diagnose", str(file), "--severity", "error"]).output.split())
+    assert "--severity leaves 1 of 1 incidents out, which are below error" in said

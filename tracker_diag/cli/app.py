@@ -156,7 +156,7 @@ def diagnose(
         float, typer.Option(min=1, help="How many healthy runs go by until one is alarmed, about.")
     ] = 100.0,
     rules: Which = None,
-    severity: Annotated[FailOn | None, typer.Option(help="Show findings of this severity and above.")] = None,
+    severity: Annotated[FailOn | None, typer.Option(help="Show incidents of this severity and above.")] = None,
     blind: Blind = False,
     quiet: Quiet = False,
 ) -> None:
@@ -190,6 +190,9 @@ def diagnose(
         typer.echo(json.dumps(shown.to_json(), indent=1))
     else:
         _print(on_screen(shown), shown.summary, about_keys(shown), blind=blind, quiet=quiet)
+        loud, left = (sum(one.severity != "info" for one in of.summary.incidents) for of in (found, shown))
+        if loud > left:
+            typer.echo(f"--severity leaves {loud - left} of {loud} incidents out, which are below error")
     _exit_on(found.summary, fail_on)
 
 

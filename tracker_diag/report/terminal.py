@@ -43,9 +43,7 @@ def verdict(
         explains: what says which rules cannot see, and why.
     """
     color = STYLE[summary.level] if summary.level else "green"
-    head = Text.assemble(
-        ("tracker_diag: ", "dim"), (f"verdict after {summary.steps} step{'s' * (summary.steps != 1)}", f"bold {color}")
-    )
+    head = Text.assemble(("tracker_diag: ", "dim"), (f"verdict after {_seen(summary)}", f"bold {color}"))
     parts: list[RenderableType] = [head, _broke_first(summary, color, cost, alarmed=alarmed)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
@@ -57,6 +55,14 @@ def verdict(
         (label, place) for label, place in (*zip(("see", ""), where, strict=False), ("all of it", again)) if place
     ]
     return Group(*parts, *(unbroken(Text.assemble((label.ljust(LABELS + 2), "dim"), place)) for label, place in places))
+
+
+def _seen(summary: Summary) -> str:
+    """How much was seen: steps, or rows of a trainer that does not log each of its steps."""
+    first, last, many = summary.first_step, summary.last_step, summary.steps
+    if first is None or last is None or last - first < many:
+        return f"{many} step{'s' * (many != 1)}"
+    return f"{many} row{'s' * (many != 1)}, up to step {last}"
 
 
 def headline(summary: Summary) -> str:
@@ -83,7 +89,7 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
-    # An onset is an estimate: what follows from it may have been seen to begin earlier, and it began no later than that.
+    # An onset is an estimate: what follows from it may be seen to begin earlier, and it began no later than that.
     begun = min(one.onset for of in summary.incidents if of.cause is first for one in of.findings)
     early = f"step {begun} by its first sign" if begun < first.onset else f"step {first.onset}"
     told = f"{early}, detected at step {first.fired}; rule {first.rule.id}"

@@ -119,6 +119,14 @@ BAD = {
 
 JSONL = b'{"step": 1, "a": 1}\n%b\n{"step": 3, "a": 2}\n'
 TABLE = b"step,a\n1,1\n%b\n3,2\n"
+
+
+def test_the_header_of_an_older_monitor_file_has_a_space_in_it(tmp_path):
+    file = tmp_path / "00.monitor.csv"
+    file.write_text('# {"t_start": 1.0, "env_id": "x"} \nr,l,t\n1.0,10,1.0\n')
+    assert read_run(str(file)).rows == {10: {"monitor/r": 1.0, "monitor/l": 10.0}}
+
+
 MONITOR = b'#{"t": 1}\na,l,t\n1,1,0\n%b\n2,2,0\n'
 HISTORY = b'{"log_history": [{"step": 1, "a": 1}, %b, {"step": 3, "a": 2}]}'
 BROKEN = [
