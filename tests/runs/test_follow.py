@@ -122,12 +122,12 @@ def test_what_joins_the_last_row_is_judged_and_what_comes_for_an_earlier_one_is_
     rows = dict(islice(LOGGED.items(), 10))
     follower = Follower(RULES)
     follower.take(as_run(rows))
-    last = {**rows, 18: {**rows[18], "grad_norm": math.nan}}
+    last = {**rows, 18: {**rows[18], "loss": math.nan}}
     (notice,) = follower.take(as_run(last))
     assert (notice.step, notice.title.split()[0]) == (18, "NUM004")
     assert follower.take(as_run(last)) == []
     assert (follower.judged, follower.late) == (10, 0)
-    late = {**last, 4: {**rows[4], "grad_norm": math.nan}}
+    late = {**last, 4: {**rows[4], "loss": math.nan}}
     assert follower.take(as_run(late)) == []
     assert follower.take(as_run(late)) == []
     assert follower.late == 1

@@ -254,11 +254,14 @@ class NonFinite(Node):
     """A metric is NaN or infinite, or the log-ratio of a model token is.
 
     `update`: what the parameters are made of, as loss, gradient, log-ratios and reward, told by the words of the
-    metric's name. `rest`: all others, as the mean of a reward function that was not asked at this step.
+    metric's name. `gradient`: of these the gradient; `beside_gradient`: these without it. `rest`: all others, as the
+    mean of a reward function that was not asked at this step.
     """
 
     kind: Literal["non_finite"] = "non_finite"
-    of: Literal["any", "update", "rest"] = "any"
+    of: Literal["any", "update", "gradient", "beside_gradient", "rest"] = "any"
+    after: int = Field(default=0, ge=0)
+    """Steps that must have been seen before."""
 
 
 class MissingRank(Node):

@@ -52,7 +52,7 @@ class Did:
         self.updated.append(step)
         self.kl_coef[step] = self.trainer.kl_ctrl_in_reward.value
         self.weights += step
-        return {"actor/grad_norm": float("nan") if step == self.breaks else 1.0}
+        return {"actor/pg_loss": float("nan") if step == self.breaks else 1.0}
 
     def save_checkpoint(self, folder, remote, step, max_ckpt_to_keep):
         self.saved.append(step)

@@ -19,32 +19,50 @@ OF_UPDATE = frozenset(
 )  # fmt: skip
 """Words of the names of what the parameters are made of. Of single reward functions trainers speak in the plural;
 `nonfinite` is our own count of log-ratios, in a log that is read again."""
+OF_GRADIENT = frozenset({"grad", "gradient", "gradients", "gradnorm"})
+"""Of these the words of the gradient."""
 
 
 class NonFiniteReader(Reader):
     """Whether anything was NaN or infinite at this step, and what."""
 
     def __init__(self, signal: NonFinite, at: Place) -> None:
-        self._of = signal.of
+        self._of, self._after = signal.of, signal.after
         self._bad: tuple[str, ...] = ()
-        self._step = 0
+        self._step, self._seen = -1, 0
 
     def read(self, observed: Observed) -> None:
-        self._bad, self._step = tuple(name for name in observed.non_finite if self._asks(name)), observed.step
-        self.holds = True if self._bad else False if observed.checked else None
+        if observed.step != self._step:
+            self._step, self._seen = observed.step, self._seen + 1
+        self._bad = tuple(name for name in observed.non_finite if self._asks(name))
+        self.holds = bool(self._bad) and self._seen > self._after if self._bad or observed.checked else None
 
     def reading(self) -> Reading:
         if self._bad:
-            return Reading("", self._bad[0], True, n=len(self._bad), onset=self._step)
+            return Reading("", self._bad[0], self.holds, n=len(self._bad), onset=self._step if self.holds else None)
         if self.holds is None:
             return Reading("", "any", None, unknown=reason(Why.UNCHECKED))
         return Reading("", "any", False, n=0)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": [self._step, self._seen]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step, self._seen = state["seen"]
+
     def _asks(self, name: str) -> bool:
-        if self._of == "any":
-            return True
-        of_update = not OF_UPDATE.isdisjoint(re.split(r"[^a-z]+", name.lower()))
-        return of_update == (self._of == "update")
+        words = set(re.split(r"[^a-z]+", name.lower()))
+        match self._of:
+            case "any":
+                return True
+            case "rest":
+                return words.isdisjoint(OF_UPDATE)
+            case "update":
+                return not words.isdisjoint(OF_UPDATE)
+            case "gradient":
+                return not words.isdisjoint(OF_GRADIENT)
+            case "beside_gradient":
+                return not words.isdisjoint(OF_UPDATE) and words.isdisjoint(OF_GRADIENT)
 
 
 class MissingRankReader(Reader):
