@@ -52,17 +52,9 @@ class NonFiniteReader(Reader):
 
     def _asks(self, name: str) -> bool:
         words = set(re.split(r"[^a-z]+", name.lower()))
-        match self._of:
-            case "any":
-                return True
-            case "rest":
-                return words.isdisjoint(OF_UPDATE)
-            case "update":
-                return not words.isdisjoint(OF_UPDATE)
-            case "gradient":
-                return not words.isdisjoint(OF_GRADIENT)
-            case "beside_gradient":
-                return not words.isdisjoint(OF_UPDATE) and words.isdisjoint(OF_GRADIENT)
+        update, gradient = (not words.isdisjoint(of) for of in (OF_UPDATE, OF_GRADIENT))
+        of = {"update": update, "gradient": gradient, "beside_gradient": update and not gradient, "rest": not update}
+        return of.get(self._of, True)
 
 
 class MissingRankReader(Reader):
