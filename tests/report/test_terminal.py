@@ -58,7 +58,7 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
         assert part in text
 
 
-def test_what_follows_from_the_cause_may_be_seen_to_begin_before_it():
+def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
     """The value of a mean over the last episodes is exactly 0 long after the first that was scored so."""
     found = Engine(catalog())
     for step in range(90):
@@ -67,7 +67,7 @@ def test_what_follows_from_the_cause_may_be_seen_to_begin_before_it():
         found.evaluate(Observed(step, {k: Scalar(k, v) for k, v in (("reward", reward), ("reward_zero_share", zeros))}))
     summary = Summary.of(found, "x", 90, 0, 89)
     assert (summary.first_break.rule.id, summary.first_break.onset) == ("REW021", 56)
-    assert "since step 50 by its first sign, detected" in shown(verdict(summary))
+    assert "since step 51 by the damage, detected" in shown(verdict(summary))
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
-    # An onset is an estimate: what follows from it may be seen to begin earlier, and it began no later than that.
-    begun = min(one.onset for of in summary.incidents if of.cause is first for one in of.findings)
-    early = f"step {begun} by its first sign" if begun < first.onset else f"step {first.onset}"
+    # An onset is an estimate, and no cause begins after the damage that it has done.
+    harmed = min((one.onset for of in summary.incidents if of.cause is first for one in of.damage), default=first.onset)
+    early = f"step {harmed} by the damage" if harmed < first.onset else f"step {first.onset}"
     told = f"{early}, detected at step {first.fired}; rule {first.rule.id}"
     spending = cost or spent(summary)
     if spending:
