@@ -228,7 +228,7 @@ def _simulated_healthy(rows: list[dict[str, Any]], first_seed: int) -> list[str]
         "change of OUT003 below and one of EVA005 that was taken back. So gspo's share lies near 1 %, and not far",
         "below it.",
         "After them `KEPT` was set to 2/3, OUT003 was mended for rewards that are learnt within the first tenth of a",
-        "long run, and ENV014 was added. These figures are of then. Since then a fall of the reward is dated to its",
+        "long run, and ENV014 was added. Since then a fall of the reward is dated to its",
         "first low row, ENV014 stands before ENV007 and ADV003, and POL002, of which these runs have no tensors, is a",
         "note where the reward thrives. On 2026-11-26 rises began to be seen by their ranks as well (docs/faults.md).",
         "A draw from 120,000 on, stopped after 3,000 healthy runs, had 13 of ppo's, 13 of grpo's and 16 of gspo's",
