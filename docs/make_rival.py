@@ -21,7 +21,7 @@ from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.errors import SourceError, require
 from tracker_diag.metrics import aliases
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.trackers.open import read_run
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

@@ -2,10 +2,6 @@
 
 from tracker_diag.attach.watch import watch
 from tracker_diag.attach.wrap import wrap
-from tracker_diag.audits.audit import audit
-from tracker_diag.backends.base import Backend
-from tracker_diag.backends.jsonl import JsonlBackend
-from tracker_diag.backends.notify import Notifier
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import (
     BatchError,
@@ -20,7 +16,7 @@ from tracker_diag.errors import (
 )
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Guard
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.preflight.run import preflight
 from tracker_diag.report.notebook import shown as _shown
 from tracker_diag.rules.findings import Finding
@@ -31,11 +27,15 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.replay import replay
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.samples.audit.audit import audit
+from tracker_diag.samples.traces.report import read_traces
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.ranks import AllReduce
 from tracker_diag.tensors.store import ThroughStore
-from tracker_diag.traces.report import read_traces
+from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.notify import Notifier
+from tracker_diag.trackers.open import read_run
+from tracker_diag.trackers.tracker import Backend
 
 __all__ = [
     "AllReduce",

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.backends.base import Backend
 from tracker_diag.metrics.reasons import no_series
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.curves import Panel
@@ -17,6 +16,7 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.tracker import Backend
 
 __all__ = [
     "ODD_NAMES",

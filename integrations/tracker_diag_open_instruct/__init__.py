@@ -14,12 +14,12 @@ from typing import Any
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import Hooks, clip_range, plain
 from tracker_diag.attach.saved import UNSAVED, Saved
-from tracker_diag.backends.base import Backend
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.tensors.ranks import AllReduce, Ranks
+from tracker_diag.trackers.tracker import Backend
 
 __all__ = ["SEES", "TESTED", "attach"]
 

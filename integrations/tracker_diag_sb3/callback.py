@@ -13,10 +13,10 @@ from stable_baselines3.common.logger import KVWriter
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import add_active, clip_range, resume, tell_changed, unless_changed
-from tracker_diag.attach.steps import Steps
 from tracker_diag.errors import DiagError, of_a_handler
 from tracker_diag.guards.decision import Decision
 from tracker_diag.guards.policy import Action, Guarded
+from tracker_diag.guards.steps import Steps
 from tracker_diag.hooks import after
 from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag_sb3 import SEES, TESTED

@@ -3,10 +3,10 @@
 from typing import Any
 
 from tracker_diag import Monitor
-from tracker_diag.attach.steps import Steps
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.policy import Action
 from tracker_diag.guards.policy import Guarded as Guards
+from tracker_diag.guards.steps import Steps
 from tracker_diag.tensors.ranks import AllReduce, Ranks
 
 __all__ = ["Guarded", "Guards", "one_of", "ranks"]

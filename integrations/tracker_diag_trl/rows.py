@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tracker_diag.chat import ChatError, ChatFormat
+from tracker_diag.tensors.chat import ChatError, ChatFormat
 
 UNMARKED = (
     "%d of %d tokens of completions are no model's, by the chat template: results of tools, say. rollout_func gives no "

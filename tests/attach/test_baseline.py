@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tracker_diag import DiagError, Monitor, SourceError, read_run, watch, wrap
-from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.testing import CapturingBackend
+from tracker_diag.trackers.files.write import JsonlBackend
 
 pytestmark = pytest.mark.slow
 

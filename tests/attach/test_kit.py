@@ -11,12 +11,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 from tracker_diag import Monitor, diagnose
 from tracker_diag.attach import kit
-from tracker_diag.backends.jsonl import unused_folder
-from tracker_diag.backends.notify import NOTIFY
 from tracker_diag.errors import DiagError, MissingExtra, require
 from tracker_diag.hooks import HookError, after, before
 from tracker_diag.metrics.series import PAIRS
 from tracker_diag.report.first_look import remedies
+from tracker_diag.trackers.files.write import unused_folder
+from tracker_diag.trackers.notify import NOTIFY
 
 FIRING = 2
 """As a rule's state stands in a tracker."""

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 
 from tracker_diag import Decision
-from tracker_diag.attach.steps import Steps
+from tracker_diag.guards.steps import Steps
 
 
 @pytest.fixture

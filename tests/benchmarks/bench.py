@@ -290,10 +290,10 @@ def tracker() -> dict[str, float]:
     import mlflow
     import wandb
 
-    from tracker_diag.backends.delivery.journal import FOLDER
-    from tracker_diag.backends.delivery.outbox import Outbox
-    from tracker_diag.backends.mlflow import MlflowBackend
-    from tracker_diag.backends.wandb import WandbBackend
+    from tracker_diag.trackers.delivery.journal import FOLDER
+    from tracker_diag.trackers.delivery.outbox import Outbox
+    from tracker_diag.trackers.mlflow.write import MlflowBackend
+    from tracker_diag.trackers.wandb.write import WandbBackend
 
     rng = np.random.default_rng(0)
     seen = CapturingBackend()

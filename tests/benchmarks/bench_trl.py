@@ -46,7 +46,7 @@ def measure(generations: int, logging_steps: int, folder: Path) -> tuple[list[li
     from train import grpo
     from transformers import TrainerCallback
 
-    from tracker_diag.backends.delivery.outbox import Outbox
+    from tracker_diag.trackers.delivery.outbox import Outbox
 
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
     found: list[list[float]] = []

@@ -63,7 +63,7 @@ def work(arm: str) -> None:
     import mlflow
     import torch  # noqa: F401  # in both arms: with it in the process the sketch is counted in another way
 
-    from tracker_diag.backends.mlflow import MlflowBackend
+    from tracker_diag.trackers.mlflow.write import MlflowBackend
 
     backends: list[Any] = []
     if arm == "MLflow":

@@ -222,12 +222,12 @@ def work(tracker: str, numbers: list[int], out: Path, keep: Path | None) -> None
 def _warm(tracker: str) -> None:
     """Import what each program needs, once."""
     needed = {
-        "mlflow": ("mlflow", "tracker_diag.backends.mlflow", "tracker_diag.report.figures"),
+        "mlflow": ("mlflow", "tracker_diag.trackers.mlflow.write", "tracker_diag.report.figures"),
         "wandb": ("wandb", "wandb.sdk.launch.inputs.internal", "pandas"),
         "tensorboard": ("tensorboard.compat", "torch.utils.tensorboard"),
         "trackio": ("trackio", "pandas"),
     }
-    for module in ("tracker_diag", "tracker_diag.cli.app", "tracker_diag.runs.sources.open", *needed[tracker]):
+    for module in ("tracker_diag", "tracker_diag.cli.app", "tracker_diag.trackers.open", *needed[tracker]):
         import_module(module)
 
 

@@ -30,7 +30,7 @@ def test_what_is_lost_is_seen(tmp_path):
     """The suite is no good if it cannot fail: a tracker that loses every third row of ours."""
     lossy = """
 import sys, runpy
-from tracker_diag.backends.tensorboard import TensorBoardBackend
+from tracker_diag.trackers.tensorboard.write import TensorBoardBackend
 log = TensorBoardBackend.log
 TensorBoardBackend.log = lambda self, step, records, at: log(self, step, records if step % 3 else [], at)
 sys.argv[:] = sys.argv[1:]

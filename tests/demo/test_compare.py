@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.demo.grpo import ARMS, FLAT_STEPS, Training
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.open import read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from labels import by_curve
 
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.trackers.open import read_run
 
 HERE = Path(__file__).parent
 LISTS = ("public_logs", "further_logs")

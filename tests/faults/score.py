@@ -28,7 +28,7 @@ from plan import Half
 
 from tracker_diag.metrics.aliases import key_map
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.trackers.open import read_run
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "faults.json"

@@ -13,7 +13,7 @@ import pytest
 
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 HERE = Path(__file__).parent
 

@@ -12,7 +12,7 @@ from tracker_diag.report.console import plain
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.page import on_screen
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.trackers.open import read_run
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

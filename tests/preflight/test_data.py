@@ -82,7 +82,7 @@ def test_a_chat_template_tells_who_wrote_a_token():
     everything = {"token_ids": ids, "loss_mask": np.ones_like(ids)}
     tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
     assert tried["mask_prompt"] == tried["mask_tools"] == "fail"
-    from tracker_diag.chat import ChatFormat
+    from tracker_diag.tensors.chat import ChatFormat
 
     everything["loss_mask"] = ChatFormat.of(tokenizer).label(ids).model_mask
     tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)

@@ -15,7 +15,7 @@ from tracker_diag.report.html import render_html
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.compared import page as compared
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tracker_diag import Monitor
 from tracker_diag.report.console import plain, unbroken
-from tracker_diag.runs.sources.console import NUMBER
+from tracker_diag.trackers.files.console import NUMBER
 
 NASTY = (
     "[/red]",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.readout import HISTOGRAM_EDGES
+from tracker_diag.monitor.readout import HISTOGRAM_EDGES
 from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.report.distributions import (
     HEIGHT,

@@ -15,8 +15,8 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.page import on_screen, run_page
-from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.stats.attribution import Carrier
+from tracker_diag.trackers.finished import FinishedRun
 
 
 @pytest.fixture

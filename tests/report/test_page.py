@@ -9,7 +9,7 @@ from tracker_diag import Monitor
 from tracker_diag.report.html import render_html
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.page import run_page
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.rules.earlier import Earlier
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 POST, TEXT = (StatKey("policy", name, "p95_step") for name in ("post_tool", "text_only"))
 

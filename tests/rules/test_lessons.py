@@ -8,8 +8,8 @@ import pytest
 
 from tracker_diag import Monitor
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.open import read_run
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.open import read_run
 
 
 def noise(rng, n, phi=0.8):

@@ -9,15 +9,16 @@ import pytest
 from rich.console import Console
 
 from tracker_diag import Monitor, Rule, RuleError, wrap
-from tracker_diag.backends import mlflow_tags, wandb_automations
 from tracker_diag.report.html import render_html
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.new import write_new
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.testing import CapturingBackend
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.mlflow import tags as mlflow_tags
+from tracker_diag.trackers.wandb import automations as wandb_automations
 
 ROOT = Path(__file__).parents[2]
 

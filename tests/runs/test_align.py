@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tracker_diag.runs.align import aligned
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 
 def a_run(steps, tokens=None, name="a run"):

@@ -4,7 +4,7 @@ import pytest
 
 from tracker_diag.runs.arms import arms, differing, of_evaluation
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 
 def a_run(config, name="a run"):

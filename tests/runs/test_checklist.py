@@ -6,10 +6,10 @@ import pytest
 
 from tracker_diag import UnknownName, diagnose, read_run
 from tracker_diag.errors import RuleError
-from tracker_diag.postmortem.context import Code, context_of
+from tracker_diag.monitor.context import Code, context_of
 from tracker_diag.rules.loader import catalog
-from tracker_diag.runs import checklist
-from tracker_diag.runs.checklist import answers, items, page, to_json
+from tracker_diag.runs.postmortem.checklist import answers, items, page, to_json
+from tracker_diag.runs.postmortem.read import checklist
 
 LISTS = ("before", "during", "after")
 

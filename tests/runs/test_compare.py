@@ -10,7 +10,7 @@ from tracker_diag.errors import SourceError
 from tracker_diag.metrics.statistics import declared
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 STEPS = 200
 

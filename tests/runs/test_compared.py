@@ -12,7 +12,7 @@ from tracker_diag.report.console import Terminal, plain
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.compared import headline, on_screen, page
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 ODD = "<script>alert(1)</script>[red]\x1b[31m\n🤖 مكافأة " + "x" * 300
 

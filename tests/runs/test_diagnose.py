@@ -9,15 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from tracker_diag import Monitor
-from tracker_diag.backends.jsonl import JsonlBackend
 from tracker_diag.cli.app import app
 from tracker_diag.errors import UnknownName
 from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.runs.diagnose import Cost, accelerators, diagnose
 from tracker_diag.runs.page import about_keys, cost_text, on_screen, run_page
-from tracker_diag.runs.sources.open import read_run
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.open import read_run
 
 
 def run(*arguments):

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tracker_diag.errors import SourceError
+from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import in_force
 from tracker_diag.runs import watched
 from tracker_diag.runs.fleet import FleetWatch
-from tracker_diag.runs.judge import Judge
 from tracker_diag.runs.logbook import Logbook
-from tracker_diag.runs.sources.listing import list_runs
+from tracker_diag.trackers.listing import list_runs
 
 RULES = in_force()
 HOSTILE = ("<script>alert(1)", "[red]markup[bold]", "x" * 200, "🤖\x1b[31m\ttab", "المكافأة")

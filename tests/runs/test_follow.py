@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import tracker_diag as td
 from tracker_diag.rules.loader import in_force
 from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
-from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.testing import CapturingBackend
+from tracker_diag.trackers.finished import FinishedRun
 
 RULES = in_force()
 

@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 import tracker_diag as td
-from tracker_diag.backends.mlflow import MlflowBackend
-from tracker_diag.backends.tensorboard import TensorBoardBackend
-from tracker_diag.backends.trackio import TrackioBackend
-from tracker_diag.backends.wandb import WandbBackend
 from tracker_diag.cli.app import app
+from tracker_diag.rules.ours import LiveFinding, told
 from tracker_diag.rules.triage import first_break
-from tracker_diag.runs.live import LiveFinding, told
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.mlflow.write import MlflowBackend
+from tracker_diag.trackers.tensorboard.write import TensorBoardBackend
+from tracker_diag.trackers.trackio.write import TrackioBackend
+from tracker_diag.trackers.wandb.write import WandbBackend
 
 pytestmark = pytest.mark.slow
 

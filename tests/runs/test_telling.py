@@ -2,11 +2,11 @@ import logging
 
 import pytest
 
-from tracker_diag.backends.base import Refused
 from tracker_diag.errors import DiagError
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.runs.logbook import Logbook
 from tracker_diag.runs.telling import AGAIN, Log, Message, Teller, Url
+from tracker_diag.trackers.tracker import Refused
 
 
 @pytest.fixture

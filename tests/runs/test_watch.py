@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.backends.notify import NOTIFY
 from tracker_diag.runs.telling import AGAIN
 from tracker_diag.testing import CapturingBackend
+from tracker_diag.trackers.notify import NOTIFY
 
 pytestmark = pytest.mark.slow
 

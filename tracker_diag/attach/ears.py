@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
-from tracker_diag.backends.base import writing_of_ours
-from tracker_diag.backends.wandb import WandbBackend, before_finish
 from tracker_diag.health import Health
 from tracker_diag.hooks import OnObject, Unlocked, after, before, replace
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
+from tracker_diag.trackers.tracker import writing_of_ours
+from tracker_diag.trackers.wandb.write import WandbBackend, before_finish
 
 LOGGING = ("log", "log_metrics")
 ENDING = ("finish", "finalize")

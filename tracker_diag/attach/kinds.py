@@ -7,7 +7,7 @@ installed no class is known, and anything would pass for it.
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

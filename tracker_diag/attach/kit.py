@@ -16,17 +16,17 @@ from typing import Any
 
 from rich.text import Text
 
-from tracker_diag.backends.base import Backend
-from tracker_diag.backends.discovery import active_backends, backend_of
-from tracker_diag.backends.jsonl import JsonlBackend, unused_folder
-from tracker_diag.backends.notify import Notifier, from_environment
 from tracker_diag.errors import DiagError, require
 from tracker_diag.hooks import HookError
 from tracker_diag.metrics.series import CONTEXT, DIMENSIONS, PAIRS, Pair
-from tracker_diag.monitor import Monitor
-from tracker_diag.postmortem.live import leave_one
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.report.console import say, unbroken
+from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.suspicions import Reach
+from tracker_diag.trackers.discovery import active_backends, backend_of
+from tracker_diag.trackers.files.write import JsonlBackend, unused_folder
+from tracker_diag.trackers.notify import Notifier, from_environment
+from tracker_diag.trackers.tracker import Backend
 
 NOTHING = "nothing of it is watched"
 USUAL_CLIP = 0.2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import wrapt
 
 from tracker_diag.attach import ears
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 
 if TYPE_CHECKING:
     Proxy = wrapt.AutoObjectProxy[Any]

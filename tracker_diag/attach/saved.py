@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.attach.kit import of_release, resume
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 
 UNSAVED = "the state of the diagnostics is not in its checkpoints, and a resumed run begins anew"
 """What is lost where a framework's checkpoints cannot be followed."""

@@ -6,7 +6,7 @@ found each other. No collective is added, and nobody waits. What comes after ran
 one; a rank that has died is told as missing.
 """
 
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.tensors.meeting import default_store
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.store import ThroughStore

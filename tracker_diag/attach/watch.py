@@ -10,12 +10,12 @@ import wrapt
 
 from tracker_diag.attach.ears import MLFLOW
 from tracker_diag.attach.wrap import Baseline, Settings, read_baseline, underway, wrap
-from tracker_diag.backends.base import writing_of_ours
 from tracker_diag.errors import DiagError
 from tracker_diag.health import Health
 from tracker_diag.hooks import HookError, Seen, after
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.tensors.batch import Tensors
+from tracker_diag.trackers.tracker import writing_of_ours
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -37,7 +37,7 @@ from tracker_diag.tensors.step import add_observation, packed, unpacked
 from tracker_diag.tensors.worker import Writer
 
 if TYPE_CHECKING:
-    from tracker_diag.monitor import Monitor
+    from tracker_diag.monitor.monitor import Monitor
 
 UNSENT = 16
 """Updates that a worker keeps while its mailbox is slow."""

@@ -8,24 +8,24 @@ from rich.text import Text
 
 from tracker_diag.attach import ears, proxies
 from tracker_diag.attach.kit import dotted
-from tracker_diag.backends.base import Backend, is_a
-from tracker_diag.backends.calls import CallBackend
-from tracker_diag.backends.discovery import backend_of
-from tracker_diag.backends.notify import from_environment
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.listener import OnIncident
 from tracker_diag.guards.policy import Guarded
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.monitor import Monitor
-from tracker_diag.postmortem.live import leave_one
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.report.console import say, unbroken
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.loader import Own
-from tracker_diag.runs.sources.open import read_run
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.runs.postmortem.live import leave_one
+from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.ranks import Ranks
-from tracker_diag.worst.decode import Decode
+from tracker_diag.trackers.calls import CallBackend
+from tracker_diag.trackers.discovery import backend_of
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.notify import from_environment
+from tracker_diag.trackers.open import read_run
+from tracker_diag.trackers.tracker import Backend, is_a
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -221,10 +221,10 @@ def _inside(target: Any) -> Any:
 
 def _listen(target: Any, backend: Backend | None, monitor: Monitor) -> None:
     """Hear what is logged. Each tracker is logged to in its own way; None is for any other logger."""
-    from tracker_diag.backends.mlflow import MlflowBackend
-    from tracker_diag.backends.tensorboard import TensorBoardBackend
-    from tracker_diag.backends.trackio import TrackioBackend
-    from tracker_diag.backends.wandb import WandbBackend
+    from tracker_diag.trackers.mlflow.write import MlflowBackend
+    from tracker_diag.trackers.tensorboard.write import TensorBoardBackend
+    from tracker_diag.trackers.trackio.write import TrackioBackend
+    from tracker_diag.trackers.wandb.write import WandbBackend
 
     if isinstance(backend, WandbBackend):
         ears.on_wandb(backend, monitor)

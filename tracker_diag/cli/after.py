@@ -25,9 +25,9 @@ def postmortem(
     framework: Framework = None,
 ) -> None:
     """Write down in one folder what ended a run, what broke first, its last windows, and from what to repeat it."""
-    from tracker_diag.backends.delivery.journal import file_name, folder
-    from tracker_diag.postmortem.folder import NAME, PAGE, write
-    from tracker_diag.runs.postmortem import remains_of
+    from tracker_diag.runs.postmortem.folder import NAME, PAGE, write
+    from tracker_diag.runs.postmortem.read import remains_of
+    from tracker_diag.trackers.delivery.journal import file_name, folder
 
     with refusing():
         remains = remains_of(_read(run, framework))
@@ -47,7 +47,7 @@ def checklist(
     framework: Framework = None,
 ) -> None:
     """Answer a checklist from a run's own record, as Markdown for a pull request; the rest stays as questions."""
-    from tracker_diag.runs.checklist import When, answers, page, to_json
+    from tracker_diag.runs.postmortem.checklist import When, answers, page, to_json
 
     with refusing():
         found = answers(cast("When", when), _read(run, framework))
@@ -56,7 +56,7 @@ def checklist(
 
 def _read(source: str, framework: str | None) -> Diagnosis:
     from tracker_diag.runs.diagnose import diagnose
-    from tracker_diag.runs.sources.open import read_run
+    from tracker_diag.trackers.open import read_run
 
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:

@@ -27,10 +27,10 @@ from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.console import Terminal, unbroken
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.rules.ours import is_ours
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.live import is_ours
 from tracker_diag.runs.page import about_keys, on_screen
-from tracker_diag.runs.sources.open import read_run
+from tracker_diag.trackers.open import read_run
 
 app = typer.Typer(
     help="See which slice of an agent-RL run goes unstable, which link broke first, and what to do.",
@@ -163,7 +163,7 @@ def diagnose(
     """Diagnose a finished run from what it logged: what broke first, on which evidence, what to do."""
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.diagnose import diagnose as read_and_judge
-    from tracker_diag.runs.sources.open import read_run
+    from tracker_diag.trackers.open import read_run
 
     with refusing():
         looked_for = chosen(rules)
@@ -208,8 +208,8 @@ def flush(
     ] = None,
 ) -> None:
     """Send the tracker what a run that died, or lost its server, could not send any more."""
-    from tracker_diag.backends.delivery.deliver import deliver
-    from tracker_diag.backends.delivery.journal import folder as default
+    from tracker_diag.trackers.delivery.deliver import deliver
+    from tracker_diag.trackers.delivery.journal import folder as default
 
     place = folder or default()
     if not place.exists():

@@ -30,9 +30,9 @@ def audit(
     rules: Which = None,
 ) -> None:
     """Audit samples: the reward against labels and parts, what it pays for, what to read."""
-    from tracker_diag.audits.audit import audit as look
-    from tracker_diag.audits.shown import on_screen, page
     from tracker_diag.rules.loader import chosen
+    from tracker_diag.samples.audit.audit import audit as look
+    from tracker_diag.samples.audit.shown import on_screen, page
 
     with refusing():
         found = look(samples, evaluation, rules=chosen(rules), catalog=False)

@@ -34,7 +34,7 @@ def compare(
     from tracker_diag.runs.compare import compare as hold
     from tracker_diag.runs.compared import headline, on_screen, page
     from tracker_diag.runs.diagnose import diagnose
-    from tracker_diag.runs.sources.open import read_run
+    from tracker_diag.trackers.open import read_run
 
     groups = [_seeds(source) for source in sources]
     if sum(map(len, groups)) < 2:

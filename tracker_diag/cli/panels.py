@@ -16,7 +16,7 @@ Project = Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="The W&B 
 @panels_app.command("wandb")
 def panels_wandb(project: Project) -> None:
     """A saved view in a W&B project. Once saved it is left alone, unless it is of an older version."""
-    from tracker_diag.backends.wandb_view import save_view
+    from tracker_diag.trackers.wandb.view import save_view
 
     with refusing():
         entity, name = _parts(project)
@@ -30,7 +30,7 @@ def panels_mlflow(
     uri: Annotated[str | None, typer.Option(help="Tracking URI; MLflow's own setting by default.")] = None,
 ) -> None:
     """A saved view in an MLflow experiment; a run that was wrapped makes it by itself."""
-    from tracker_diag.backends.mlflow_view import save_view, view_path
+    from tracker_diag.trackers.mlflow.view import save_view, view_path
 
     with refusing():
         client = require("mlflow", "mlflow").MlflowClient(uri)
@@ -47,8 +47,8 @@ def report_wandb(
 
     Replies of W&B's own servers to this have not been seen by us: look at the report afterwards.
     """
-    from tracker_diag.backends.wandb_report import save_report
     from tracker_diag.runs.diagnose import diagnose
+    from tracker_diag.trackers.wandb.report import save_report
 
     entity, project, run_id = _parts(run, "ENTITY/PROJECT/RUN")
     with refusing():
@@ -66,8 +66,8 @@ def export_wandb(
 
     Replies of W&B's own servers to this have not been seen by us: look at the project's automations afterwards.
     """
-    from tracker_diag.backends.wandb_automations import export
     from tracker_diag.rules.loader import chosen
+    from tracker_diag.trackers.wandb.automations import export
 
     with refusing():
         entity, name = _parts(project)

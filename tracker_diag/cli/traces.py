@@ -40,12 +40,12 @@ def traces(
 ) -> None:
     """Read traces of agents: how each tool fares, and what the rules say over the training steps."""
     from tracker_diag.rules.loader import chosen
-    from tracker_diag.runs.sources.open import read_run
-    from tracker_diag.traces.mlflow import write_back as write
-    from tracker_diag.traces.pairs import demonstrations
-    from tracker_diag.traces.pairs import preferences as pairs
-    from tracker_diag.traces.report import read_traces
-    from tracker_diag.traces.shown import on_screen
+    from tracker_diag.samples.traces.mlflow import write_back as write
+    from tracker_diag.samples.traces.pairs import demonstrations
+    from tracker_diag.samples.traces.pairs import preferences as pairs
+    from tracker_diag.samples.traces.report import read_traces
+    from tracker_diag.samples.traces.shown import on_screen
+    from tracker_diag.trackers.open import read_run
 
     if write_back and not source.startswith("mlflow:"):
         refuse("--write-back: expected a source mlflow:...; other traces are files or cannot be tagged")

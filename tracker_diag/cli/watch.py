@@ -71,13 +71,13 @@ def watch(
     Alerts go to the terminal and to the URLs in TRACKER_DIAG_NOTIFY. Ctrl-C ends it; a watch that is started again
     goes on where the last one stopped.
     """
-    from tracker_diag.backends.delivery.journal import folder
-    from tracker_diag.backends.notify import NOTIFY
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.fleet import FleetWatch
     from tracker_diag.runs.logbook import Logbook, short_hash
-    from tracker_diag.runs.sources.open import PREFIXES
     from tracker_diag.runs.telling import Channel, Log, Url
+    from tracker_diag.trackers.delivery.journal import folder
+    from tracker_diag.trackers.notify import NOTIFY
+    from tracker_diag.trackers.open import PREFIXES
 
     if fail_on and not once:
         refuse("--fail-on: expected with --once alone; a watch that goes on has no end to tell it at")

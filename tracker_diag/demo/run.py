@@ -12,10 +12,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tracker_diag.attach.wrap import wrap
-from tracker_diag.backends.base import Backend
-from tracker_diag.backends.jsonl import JsonlBackend
-from tracker_diag.backends.mlflow import MlflowBackend
-from tracker_diag.backends.mlflow_view import view_path
 from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.demo.leads import Lead, leads
 from tracker_diag.demo.tokens import TokenTable
@@ -23,6 +19,10 @@ from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.mlflow.view import view_path
+from tracker_diag.trackers.mlflow.write import MlflowBackend
+from tracker_diag.trackers.tracker import Backend
 
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
 

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from rich.text import Text
 
-from tracker_diag.backends.base import is_a
 from tracker_diag.preflight.check import Check, failed, passed, unchecked
 from tracker_diag.preflight.limits import described, within
 from tracker_diag.report.console import cut
+from tracker_diag.trackers.tracker import is_a
 
 Act: TypeAlias = Callable[[Any], Any]
 """From an observation to an action."""

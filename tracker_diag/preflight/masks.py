@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.chat import ChatFormat
 from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.stats.arrays import BoolArray, IntArray
 from tracker_diag.tensors.batch import running_count
+from tracker_diag.tensors.chat import ChatFormat
 from tracker_diag.tensors.given import unified
 from tracker_diag.tensors.labels import array_of, flags_of, ids_of
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracker_diag.attach.kit import dotted
-from tracker_diag.backends.base import writing
 from tracker_diag.errors import DiagError, UnknownName
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.preflight import (
     critic,
     environment,
@@ -25,6 +24,7 @@ from tracker_diag.preflight.check import Check, Report, unchecked
 from tracker_diag.preflight.given import Given
 from tracker_diag.preflight.limits import within
 from tracker_diag.preflight.settings import settings_of
+from tracker_diag.trackers.tracker import writing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tracker_diag.detect.parting import FEWEST
-from tracker_diag.runs.sources.run import FinishedRun
 from tracker_diag.stats.arrays import Float64Array
+from tracker_diag.trackers.finished import FinishedRun
 
 Unit: TypeAlias = Literal["step", "tokens", "share of the run"]
 

@@ -9,7 +9,7 @@ from tracker_diag.errors import SECRET_SETTING, SourceError
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.nodes import ConfigChanged
 from tracker_diag.runs.diagnose import Diagnosis
-from tracker_diag.runs.sources.keys import plain
+from tracker_diag.trackers.keys import plain
 
 NO_SETTING = re.compile(
     r"(^|[._/-])(\w*seed|(run|exp|experiment|trial|wandb)_(name|id|group)|\w*(output|logging|log|save|checkpoint|cache)"

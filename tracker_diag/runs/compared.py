@@ -13,7 +13,7 @@ from tracker_diag.report.timeline import STYLE
 from tracker_diag.runs.arms import Setting
 from tracker_diag.runs.compare import Against, Comparison, NewIncident, Parted
 from tracker_diag.runs.diagnose import Diagnosis
-from tracker_diag.runs.sources.open import TRACKERS
+from tracker_diag.trackers.open import TRACKERS
 
 LABELS = 12
 """Columns of the labels."""

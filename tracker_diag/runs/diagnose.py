@@ -16,13 +16,13 @@ from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.model import Severity
+from tracker_diag.rules.ours import LiveFinding, is_ours, statistics, told
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.judge import Judge
-from tracker_diag.runs.live import LiveFinding, is_ours, statistics, told
-from tracker_diag.runs.sources.open import read_run
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.open import read_run
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
 NODES = ("nnodes", "num_nodes", "trainer.nnodes")

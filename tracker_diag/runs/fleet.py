@@ -13,10 +13,10 @@ from tracker_diag.report.fleet import Fleet
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.runs.follow import Follower
 from tracker_diag.runs.logbook import Logbook
-from tracker_diag.runs.sources.listing import list_runs
-from tracker_diag.runs.sources.run import Gone, Listed
 from tracker_diag.runs.telling import Channel, Teller
 from tracker_diag.runs.watched import STALE, Watched
+from tracker_diag.trackers.finished import Gone, Listed
+from tracker_diag.trackers.listing import list_runs
 
 _log = logging.getLogger("tracker_diag")
 

@@ -18,13 +18,13 @@ from tracker_diag.metrics.series import Pair
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.judge import Judge
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.ours import is_ours, statistics
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis, elapsed
-from tracker_diag.runs.judge import Judge
-from tracker_diag.runs.live import is_ours, statistics
-from tracker_diag.runs.sources.run import FinishedRun
+from tracker_diag.trackers.finished import FinishedRun
 
 QUIET = 5.0
 """Seconds without anything new after which the last row is whole: trackers write a step's metrics one after another."""

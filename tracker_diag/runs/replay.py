@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from tracker_diag.errors import BatchError, SourceError
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.sources.jsonl import read_metrics
-from tracker_diag.runs.sources.prime_rl import read_exports
-from tracker_diag.runs.sources.tokens import Texts, read_tokens
+from tracker_diag.trackers.files.prime_rl import read_exports
+from tracker_diag.trackers.files.read import read_metrics
+from tracker_diag.trackers.files.tokens import Texts, read_tokens
 
 
 def replay(tokens: Path | str, metrics: Path | str | None = None, *, rules: Own = (), catalog: bool = True) -> Summary:

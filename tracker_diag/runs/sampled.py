@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tracker_diag.errors import BatchError, SourceError
-from tracker_diag.monitor import Monitor
+from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.records import Record, columns_of

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from tracker_diag.backends.base import Refused
-from tracker_diag.backends.notify import Notifier
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.runs.logbook import Logbook, short_hash
+from tracker_diag.trackers.notify import Notifier
+from tracker_diag.trackers.tracker import Refused
 
 AGAIN = "This was sent before, but whether it arrived is not known: you may have it already."
 NOT_TAKEN = re.compile(r"(HTTP \d+|Connection refused)$")

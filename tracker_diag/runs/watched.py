@@ -14,14 +14,14 @@ from tracker_diag.errors import SourceError, without_password
 from tracker_diag.report.fleet import LEVELS, FleetRow
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.model import Severity
+from tracker_diag.rules.ours import LiveFinding, told
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
-from tracker_diag.runs.live import LiveFinding, told
 from tracker_diag.runs.logbook import Logbook
 from tracker_diag.runs.page import cost_text
-from tracker_diag.runs.sources.open import read_run
-from tracker_diag.runs.sources.run import FinishedRun, Listed, one_line
 from tracker_diag.runs.telling import Message, Teller
+from tracker_diag.trackers.finished import FinishedRun, Listed, one_line
+from tracker_diag.trackers.open import read_run
 
 MakesFollower: TypeAlias = Callable[[Mapping[str, Any] | None], Follower]
 

@@ -1,0 +1,131 @@
+"""Write what the rules find on every planted and simulated run, to compare two checkouts.
+
+    python tests/faults/findings.py OUT.jsonl [--simulated N]
+    python tests/faults/findings.py --compare BEFORE.jsonl AFTER.jsonl
+
+One line a run: its findings in full, and the incidents. Of the untouched half only a fingerprint is written.
+"""
+
+import argparse
+import hashlib
+import json
+import runpy
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from dataset import Run, read
+
+import tracker_diag as td
+
+HERE = Path(__file__).parent
+FIRST_SEED = 700_000
+KEPT = ("rule", "pair", "slice", "severity", "state", "onset", "fired", "resolved", "inhibited_by")
+
+
+@cache
+def failures() -> Any:
+    return SimpleNamespace(**runpy.run_path(str(HERE.parent / "rules" / "failures.py")))
+
+
+def planted(run: Run) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "run.jsonl"
+        file.write_text("\n".join(json.dumps(row) for row in run.rows()) + "\n", encoding="utf-8")
+        found = td.diagnose(str(file)).to_json()
+    line = {
+        "findings": [{key: one[key] for key in KEPT} for one in found["findings"] if one["fired"] is not None],
+        "incidents": [
+            {key: one[key] for key in ("id", "severity", "onset", "state")} | {"cause": one["cause"]["rule"]}
+            for one in found["incidents"]
+        ],
+        "blind": sorted(one["rule"] for one in found["blind"]),
+        "healthy": sorted(found["healthy"]),
+    }
+    if run.half == "untouched":
+        line = {"sealed": hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()[:16]}
+    return {"run": run.name, "half": run.half, **line}
+
+
+def simulated(case: tuple[str, str, int]) -> dict[str, Any]:
+    kind, name, seed = case
+    of = failures()
+    if kind == "healthy":
+        run = of.simulated.healthy(name, np.random.default_rng([seed, *name.encode()]))
+    else:
+        run, _ = of.failed(name, seed)
+    fired, first = of.simulated.diagnose(run)
+    found = [
+        {"rule": getattr(one.rule, "id", one.rule), "severity": one.severity, "state": one.state, "onset": one.onset,
+         "fired": one.fired, "resolved": one.resolved}
+        for one in fired
+    ]  # fmt: skip
+    return {
+        "run": f"simulated {kind} {name} {seed}",
+        "findings": found,
+        "first": first and getattr(first.rule, "id", first.rule),
+    }
+
+
+def cases(number: int) -> Iterator[tuple[str, str, int]]:
+    of = failures()
+    for seed in range(FIRST_SEED, FIRST_SEED + number):
+        yield from (("healthy", name, seed) for name in of.simulated.ALGORITHMS)
+        yield from (("failed", name, seed) for name in of.FAILURES)
+
+
+def lines(file: str) -> dict[str, dict[str, Any]]:
+    return {one["run"]: one for one in map(json.loads, Path(file).read_text(encoding="utf-8").splitlines())}
+
+
+def compare(before: str, after: str) -> int:
+    """Print each difference; the number of runs that differ."""
+    was, now = lines(before), lines(after)
+    differing = 0
+    for name in was.keys() | now.keys():
+        one, other = was.get(name), now.get(name)
+        if one == other:
+            continue
+        differing += 1
+        if one is None or other is None:
+            print(f"{name}: only in {after if one is None else before}")
+            continue
+        for key in one.keys() | other.keys():
+            if one.get(key) != other.get(key):
+                print(f"{name}: {key}")
+                a, b = one.get(key), other.get(key)
+                if isinstance(a, list) and isinstance(b, list):
+                    for gone in [x for x in a if x not in b]:
+                        print(f"  - {gone}")
+                    for new in [x for x in b if x not in a]:
+                        print(f"  + {new}")
+                else:
+                    print(f"  - {a}\n  + {b}")
+    print(f"{differing} of {len(was.keys() | now.keys())} runs differ")
+    return differing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", nargs="?")
+    parser.add_argument("--simulated", type=int, default=6, help="seeds of each simulated kind")
+    parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
+    args = parser.parse_args()
+    if args.compare:
+        sys.exit(1 if compare(*args.compare) else 0)
+    with ProcessPoolExecutor() as pool, Path(args.out).open("w", encoding="utf-8") as out:
+        for judge, runs in ((planted, list(read())), (simulated, list(cases(args.simulated)))):
+            out.writelines(json.dumps(line) + "\n" for line in pool.map(judge, runs, chunksize=4))
+
+
+if __name__ == "__main__":
+    main()

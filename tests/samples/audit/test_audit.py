@@ -1,0 +1,165 @@
+"""The audit finds each planted hack in a made data set, and nothing in a clean one."""
+
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag import SourceError, audit
+from tracker_diag.cli.app import app
+from tracker_diag.samples.audit.shown import page
+
+pytestmark = pytest.mark.slow
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
+
+
+@pytest.fixture
+def look(tmp_path):
+    def write(name, rows):
+        file = tmp_path / name
+        file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+        return file
+
+    def audited(samples, evaluation=None):
+        return audit(write("samples.jsonl", samples), evaluation and write("eval.jsonl", evaluation))
+
+    audited.write = write
+    return audited
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_found_in_a_clean_set(look, seed):
+    found = look(made.clean(seed), made.evaluation(seed + 50))
+    assert (found.findings, found.blind, found.notes) == ([], {}, ())
+    assert found.prompts == made.GROUPS
+    assert found.agreement["success"].low > 0.8
+
+
+@pytest.mark.parametrize("name", made.FAULTS)
+def test_each_planted_fault_is_found_and_nothing_else(look, name):
+    samples = made.clean()
+    made.FAULTS[name](samples)
+    found = look(samples)
+    assert {one.name for one in found.findings} == {name.partition(" ")[0]}
+
+
+def test_evaluation_prompts_in_the_training_set_are_named_whole_and_in_part(look):
+    samples, evaluation = made.clean(), made.evaluation()
+    evaluation[3]["question"] = samples[80]["prompt"].replace(" ", "  ").upper()
+    evaluation[7]["question"] = f"Please: {samples[160]['prompt']} Thank you!"
+    found = look(samples, evaluation)
+    assert [(hit.row, hit.training, hit.exact) for hit in found.overlap] == [(3, 80, True), (7, 160, False)]
+    (one,) = found.findings
+    assert (one.name, one.severity) == ("contamination", "error")
+    assert "2 of 50 evaluation prompts are in the training set: 1 whole, 1 by 8 to 13 words" in one.summary
+
+
+def test_samples_in_a_group_are_no_independent_evidence(look):
+    rng = np.random.default_rng(0)
+    samples = made.clean()
+    luck = rng.normal(0, 1, made.GROUPS)
+    for one in samples:  # each group has its own length and its own luck, by chance
+        one["length"] = int(200 + 50 * rng.normal()) if one["group"] % 2 else one["length"]
+        one["judge"] += luck[one["group"]]
+    found = look(samples)
+    spread = found.agreement["judge"].high - found.agreement["judge"].low
+    lone = look([{**one, "group": i} for i, one in enumerate(samples)]).agreement["judge"]
+    assert spread > 1.3 * (lone.high - lone.low)
+
+
+def test_missing_columns_are_said_and_stop_nothing(look):
+    found = look([{"reward": float(i % 7)} for i in range(100)])
+    assert found.findings == []
+    assert set(found.blind) >= {"labels", "length", "refusal", "format", "judge", "prompts", "dead components"}
+    assert found.blind["labels"] == "no success, correct, verifier or human"
+    with pytest.raises(SourceError, match=r"no reward: its records have score; expected a number under `reward`"):
+        look([{"score": 1}])
+
+
+def test_parts_that_do_not_sum_to_the_reward_are_told_and_inactive_ones_are_normal(look):
+    samples = made.clean()
+    for one in samples:
+        one["components"]["safety"] = one["components"]["safety"] or float("nan")
+    assert look(samples).notes == ()
+    for one in samples[:128]:
+        one["reward"] += 0.5
+    found = look(samples)
+    (note,) = found.notes
+    assert note.startswith("the components do not sum to the reward in 25% of the samples, by 0.5 in the mean: ")
+    (safety,) = (part for part in found.components if part.name == "safety")
+    assert safety.n == sum(one["components"]["safety"] == one["components"]["safety"] for one in samples)
+
+
+def test_lines_and_values_that_cannot_be_read_are_counted(look):
+    samples = made.clean()
+    samples[5]["reward"], samples[6]["reward"], samples[7]["calls"] = "high", float("nan"), "none"
+    samples[8]["calls"] = [{"name": "search", "arguments": '{"q": '}, {"arguments": {}}]
+    found = look([*samples[:100], '{"reward": ', "[1]", *samples[100:]])
+    assert found.samples.n == made.N
+    notes = " ".join(found.notes)
+    for said in ("left out: 2, first", "samples.jsonl:101", "values of reward that are no numbers, left out: 1",
+                 "values of calls that are no numbers, left out: 2"):  # fmt: skip
+        assert said in notes
+    assert found.marks[8] == ["failed calls: 1, of search", "calls with arguments that are no JSON: 1"]
+
+
+def test_an_empty_file_and_one_that_is_not_there_are_refused(look, tmp_path):
+    with pytest.raises(SourceError, match="no sample in it"):
+        look([])
+    with pytest.raises(SourceError, match="No such file"):
+        audit(tmp_path / "none.jsonl")
+
+
+def test_the_same_prompt_at_another_step_is_no_second_one(look):
+    samples = [{**one, "step": step, "group": one["group"]} for step in range(2) for one in made.clean()[:64]]
+    found = look(samples)
+    assert (found.duplicates, found.prompts) == ([], 16)
+    assert found.summary.steps == 2
+
+
+def test_a_megabyte_and_binary_in_a_text(look):
+    samples = made.clean()
+    samples[0]["completion"] = "go on \0\x1b[31m" * 100_000
+    found = look(samples)
+    assert found.marks[0] == ["repeats itself"] if samples[0]["success"] else found.marks[0]
+    assert "\x1b" not in page(found)
+
+
+def test_parquet_is_read_as_json_lines_are(look, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    samples = made.clean()
+    pq.write_table(pa.Table.from_pylist(samples), tmp_path / "samples.parquet")
+    assert audit(tmp_path / "samples.parquet").to_json() | {"source": ""} == look(samples).to_json() | {"source": ""}
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(SourceError, match="cannot be read"):
+        audit(tmp_path / "broken.parquet")
+
+
+def test_the_command_says_it_on_the_screen_as_json_and_as_a_page(look, tmp_path):
+    samples, evaluation = made.clean(), made.evaluation()
+    made.length(samples)
+    samples[0]["completion"] = "<script>alert(1)</script>"
+    evaluation[0]["question"] = samples[0]["prompt"]
+    command = ["audit", str(look.write("s.jsonl", samples)), "--eval", str(look.write("e.jsonl", evaluation))]
+    html = tmp_path / "audit.html"
+    result = CliRunner().invoke(app, [*command, "--html", str(html)], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    for said in ("512 samples of 64 prompts: 2 found", "Long answers are paid for their length (REW011)", "search"):
+        assert said in result.stdout
+    text = html.read_text()
+    assert "<script>" not in text
+    assert text.count('class="bars"') == 4, "the reward and its three parts"
+    found = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+    assert [one["rule"] for one in found["findings"]] == [None, "REW011"]
+    assert {one["kind"] for one in found["reading"]} >= {"highest", "lowest", "random"}
+    refused = CliRunner().invoke(app, ["audit", str(tmp_path / "none.jsonl")])
+    assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
+    refused = CliRunner().invoke(app, [*command, "--html", str(tmp_path / "none" / "x.html")])
+    assert refused.exit_code == 2

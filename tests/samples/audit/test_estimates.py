@@ -1,0 +1,58 @@
+"""Estimates agree with scipy's own statistics, and their intervals hold for samples in groups."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tracker_diag.samples.audit.estimates import beyond, blocks_of, estimate, mean, rank_correlation, superiority
+
+
+@pytest.fixture
+def pair(rng):
+    one = np.round(rng.normal(0, 1, 300), 1)  # with ties
+    return one, np.round(one + rng.normal(0, 1, 300), 1), blocks_of(np.arange(300))
+
+
+def test_rank_correlation_and_superiority_are_those_of_scipy(pair, rng):
+    one, other, blocks = pair
+    found = rank_correlation(one, other, blocks)
+    assert found.value == pytest.approx(scipy.stats.spearmanr(one, other).statistic)
+    assert found.low < found.value < found.high
+    kind = (rng.random(300) < 0.2).astype(float)
+    u = scipy.stats.mannwhitneyu(one[kind > 0], one[kind == 0]).statistic
+    assert superiority(one, kind, blocks).value == pytest.approx(u / (kind.sum() * (300 - kind.sum())))
+
+
+def test_intervals_hold_what_they_should_with_groups_and_without():
+    rng = np.random.default_rng(1)
+    held = {True: 0, False: 0}
+    for _ in range(200):
+        group = np.repeat(np.arange(60), 8)
+        shared = rng.normal(0, 1, 60)[group]
+        for grouped in held:
+            values = shared + rng.normal(0, 0.3, 480) if grouped else rng.normal(0, 1, 480)
+            found = mean(values, np.ones(480, bool), blocks_of(group if grouped else np.arange(480)))
+            held[grouped] += found.low < 0 < found.high
+    assert min(held.values()) >= 0.9 * 200
+    assert max(held.values()) < 200
+
+
+def test_too_few_and_what_does_not_vary_is_not_estimated(pair):
+    one, other, blocks = pair
+    few = np.where(np.arange(300) < 29, one, np.nan)
+    assert rank_correlation(few, other, blocks) is None
+    assert rank_correlation(np.ones(300), other, blocks) is None
+    assert superiority(one, (np.arange(300) < 9).astype(float), blocks) is None
+    assert estimate(lambda of: None, np.ones(300, bool), blocks) is None
+
+
+def test_what_a_label_explains_is_taken_out(rng):
+    right = (rng.random(1000) < 0.5).astype(float)
+    score = 3 * right + rng.normal(0, 1, 1000)
+    assert abs(np.corrcoef(beyond(score, right), right)[0, 1]) < 1e-9
+    human = rng.random(1000)
+    assert abs(np.corrcoef(beyond(5 * human + rng.normal(0, 0.1, 1000), human), human)[0, 1]) < 0.5
+    unknown = np.full(1000, np.nan)
+    assert beyond(score, unknown) is score
+    right[:10] = np.nan
+    assert np.isnan(beyond(score, right)[:10]).all()

@@ -1,0 +1,295 @@
+"""Traces that the real clients have written: MLflow, OpenTelemetry's SDK, W&B Weave, Trackio."""
+
+import json
+import runpy
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag import SourceError, read_traces
+from tracker_diag.cli.app import app
+from tracker_diag.samples.traces.open import collect
+
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
+
+
+def names_and_status(trace):
+    return [(call["name"], call["status"]) for call in trace.calls]
+
+
+def ours(info):
+    """The assessments of a trace of MLflow that were written back to it."""
+    return {one.name: one.value for one in info.assessments if one.name.startswith("diag.")}
+
+
+def reads(fails):
+    """What the tool does in all of them."""
+    if fails:
+        raise TimeoutError("no page")
+
+
+WEAVE = Path(__file__).with_name("weave_calls.jsonl")
+"""What the client of Weave 0.54 has posted for two calls of an agent with tools; paths in it are taken out."""
+
+
+def test_calls_of_weave_whose_ends_come_before_their_beginnings():
+    found = collect(str(WEAVE))
+    assert found.notes == ()
+    assert [trace.step for trace in found.traces] == [0, 1]
+    for trace in found.traces:
+        assert names_and_status(trace) == [("search", "ok"), ("search", "timeout")]
+        assert trace.calls[0]["arguments"] == {"q": made.QUESTION}
+        assert (trace.prompt[0]["content"], trace.completion[-1]["content"]) == (made.QUESTION, made.ANSWER)
+        assert trace.given == {"reward": 1.0}
+        assert 0 < trace.seconds < 1
+
+
+@pytest.mark.parametrize("file", ["weave_complete.jsonl", "weave_export.jsonl"])
+def test_calls_of_weave_that_are_whole(file):
+    """As its client posts them since 0.54, and as `get_calls` gives them back; weave_client.py made both."""
+    found = collect(str(WEAVE.with_name(file)))
+    assert found.notes == ()
+    assert [trace.step for trace in found.traces] == [0, 1]
+    for trace in found.traces:
+        assert names_and_status(trace) == [("search", "ok"), ("search", "timeout")]
+        assert (trace.prompt[0]["content"], trace.completion[-1]["content"]) == (made.QUESTION, made.ANSWER)
+        assert (trace.given, trace.turns) == ({"reward": 1.0}, 1)
+        assert 0 < trace.seconds < 1
+
+
+def test_an_export_of_weave_that_names_its_run(tmp_path):
+    halves = [json.loads(line) for line in WEAVE.read_text().splitlines()]
+    calls = {}
+    for half in halves:
+        of = half.get("start", half.get("end"))
+        calls.setdefault(of["id"], {}).update({key: value for key, value in of.items() if value is not None})
+    for at, call in enumerate(calls.values()):
+        call["attributes"].pop("step")
+        call |= {
+            "wb_run_id": "e/p/run-a",
+            "wb_run_step": at // 4,
+            "summary": {"usage": {"m": {"completion_tokens": 5}}},
+        }
+    file = tmp_path / "export.jsonl"
+    file.write_text("".join(json.dumps(call) + "\n" for call in calls.values()))
+    first = collect(str(file)).traces[0]
+    assert (first.run, first.step, first.given["length"]) == ("run-a", 0, 5.0)
+    assert names_and_status(first) == [("search", "ok"), ("search", "timeout")]
+
+
+@pytest.fixture
+def spans():
+    """Have OpenTelemetry's SDK make the spans of two tasks, by `convention`; gives the finished spans."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    def make(convention):
+        exporter = InMemorySpanExporter()
+        provider = TracerProvider(resource=Resource({"run_id": "r"}), shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+        tracer = provider.get_tracer("agent")
+        for step in range(2):
+            with tracer.start_as_current_span("agent", attributes=convention["agent"] | {"step": step, "reward": 0.5}):
+                for name, of in convention["tools"].items():
+                    try:
+                        with tracer.start_as_current_span(f"execute_tool {name}", attributes=of):
+                            reads(name == "read")
+                    except TimeoutError:
+                        pass
+                with tracer.start_as_current_span("chat", attributes=convention["model"]):
+                    pass
+        return exporter.get_finished_spans()
+
+    return make
+
+
+OPENINFERENCE = {
+    "agent": {"openinference.span.kind": "AGENT", "input.value": made.QUESTION, "metadata": '{"env": "web"}'},
+    "tools": {
+        name: {"openinference.span.kind": "TOOL", "tool.name": name, "input.value": json.dumps(made.ARGUMENTS)}
+        for name in ("search", "read")
+    },
+    "model": {
+        "openinference.span.kind": "LLM",
+        "llm.token_count.completion": 7,
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.contents.0.message_content.text": made.QUESTION,
+        "llm.input_messages.1.message.role": "assistant",
+        "llm.input_messages.1.message.tool_calls.0.tool_call.id": "a",
+        "llm.input_messages.1.message.tool_calls.0.tool_call.function.name": "search",
+        "llm.input_messages.1.message.tool_calls.0.tool_call.function.arguments": json.dumps(made.ARGUMENTS),
+        "llm.input_messages.2.message.role": "tool",
+        "llm.input_messages.2.message.content": "4",
+        "llm.input_messages.2.message.tool_call_id": "a",
+        "llm.output_messages.0.message.role": "assistant",
+        "llm.output_messages.0.message.content": made.ANSWER,
+    },
+}
+GEN_AI = {
+    "agent": {"gen_ai.operation.name": "invoke_agent", "env": "web"},
+    "tools": {
+        name: {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name,
+               "gen_ai.tool.call.arguments": json.dumps(made.ARGUMENTS)}
+        for name in ("search", "read")
+    },
+    "model": {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.input.messages": json.dumps(made.GEN_AI[:3]),
+        "gen_ai.output.messages": json.dumps(made.GEN_AI[3:]),
+        "gen_ai.response.finish_reasons": ["length"],
+    },
+}  # fmt: skip
+CONVENTIONS = {"openinference": OPENINFERENCE, "gen_ai": GEN_AI}
+
+
+def otlp(spans):
+    """As a collector's file exporter writes what the SDK's OTLP exporter sends: one request a line."""
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    return "".join(json.dumps(MessageToDict(encode_spans([span]))) + "\n" for span in spans)
+
+
+def printed(spans):
+    """As `ConsoleSpanExporter` prints them."""
+    import io
+
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    out = io.StringIO()
+    ConsoleSpanExporter(out=out).export(spans)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("write", [otlp, printed])
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_spans_of_opentelemetry(tmp_path, spans, convention, write):
+    file = tmp_path / "spans.json"
+    file.write_text(write(spans(CONVENTIONS[convention])))
+    found = collect(str(file))
+    assert found.notes == ()
+    assert [(trace.run, trace.step) for trace in found.traces] == [("r", 0), ("r", 1)]
+    for trace in found.traces:
+        assert names_and_status(trace) == [("search", "ok"), ("read", "timeout")]
+        assert trace.calls[0]["arguments"] == made.ARGUMENTS
+        assert 0 <= trace.calls[0]["seconds"] < 10
+        assert trace.prompt[0] == {"role": "user", "content": made.QUESTION}
+        assert trace.completion[-1]["content"] == made.ANSWER
+        assert trace.turns == 1
+        cut = {"truncated": True} if convention == "gen_ai" else {}
+        assert trace.given == {"reward": 0.5, "env": "web", "length": 7.0} | cut
+
+
+def test_traces_of_trackio(trackio_runs):
+    import trackio
+
+    run = trackio_runs.start()
+    for step in range(2):
+        spans = [{"id": "t", "name": "search", "kind": "tool", "duration_ms": 250, "error": "timed out"},
+                 {"id": "m", "name": "model", "kind": "generation", "usage": {"completion_tokens": 7}}]  # fmt: skip
+        trackio.log({"chat": trackio.Trace(made.OPENAI, metadata={"reward": 0.5}),
+                     "spans": [trackio.Trace(made.OPENAI[1:2], spans=spans)]}, step=step)  # fmt: skip
+    trackio.finish()
+    found = collect(f"trackio:{run.project}/{run.name}")
+    assert [trace.step for trace in found.traces] == [0, 0, 1, 1]
+    by_calls = {len(trace.calls): trace for trace in found.traces}
+    assert names_and_status(by_calls[2]) == [("search", "ok"), ("read", "error")]
+    assert by_calls[2].given == {"reward": 0.5}
+    assert by_calls[2].completion[-1]["content"] == made.ANSWER
+    (call,) = by_calls[1].calls
+    assert (call["status"], call["seconds"]) == ("timeout", 0.25)
+    assert by_calls[1].given["length"] == 7.0
+    assert len(collect(f"trackio:{run.project}").traces) == 4
+    with pytest.raises(SourceError, match="no traces"):
+        collect(f"trackio:{run.project}/none")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*Any type hint is inferred:UserWarning")  # of MLflow, about its own models
+class TestMlflow:
+    """One store for all of it, as it takes seconds to make traces."""
+
+    @pytest.fixture
+    def traced(self, mlflow_store):
+        import mlflow
+        from mlflow.entities import AssessmentSource
+
+        mlflow.set_experiment("agents")
+        made_of = []
+        with mlflow.start_run() as run:
+            for step in range(3):
+                with mlflow.start_span("agent", span_type="AGENT") as agent:
+                    agent.set_inputs({"question": made.QUESTION})
+                    with mlflow.start_span("search", span_type="TOOL") as tool:
+                        tool.set_inputs(made.ARGUMENTS)
+                    try:
+                        with mlflow.start_span("read", span_type="TOOL"):
+                            reads(step > 0)
+                    except TimeoutError:
+                        pass
+                    with mlflow.start_span("model", span_type="CHAT_MODEL") as model:
+                        model.set_inputs({"messages": made.OPENAI[:2]})
+                        model.set_outputs({"choices": [{"message": made.OPENAI[-1]}]})
+                    mlflow.update_current_trace(tags={"reward": str(step)})
+                mlflow.log_metric("reward", float(step), step=10 * step, timestamp=int(1000 * time.time()) + 1)
+                made_of.append(agent.trace_id)
+        mlflow.flush_trace_async_logging()
+        for trace in made_of:
+            source = AssessmentSource(source_type="HUMAN", source_id="a")
+            mlflow.log_feedback(trace_id=trace, name="helpful", value="yes", source=source)
+        return SimpleNamespace(run=run.info.run_id, store=mlflow_store, client=mlflow.MlflowClient())
+
+    def test_traces_are_read_joined_to_steps_by_the_clock_tagged_and_assessed(self, traced):
+        import mlflow
+
+        source = f"mlflow:{traced.run}@{traced.store}"
+        found = read_traces(source)
+        assert found.notes == ()
+        assert [(one["run"], one["step"], one["reward"]) for one in found.records] == [
+            (traced.run, 10 * step, float(step)) for step in range(3)
+        ]
+        assert {row.tool: (row.calls, row.failed, row.timeout) for row in found.tools} == {
+            "search": (3, 0.0, 0.0), "read": (3, 2 / 3, 2 / 3)
+        }  # fmt: skip
+        first = found.records[0]
+        assert first["text"] == made.ANSWER
+        assert [one["content"] for one in first["prompt"]] == ["Be brief.", made.QUESTION]
+        assert first["human"] == 1.0
+        assert found.records == read_traces(f"mlflow:agents@{traced.store}").records
+
+        written = CliRunner().invoke(app, ["traces", source, "--write-back"])
+        assert written.exit_code == 0, written.output
+        assert "read" in written.stdout
+        traces = [traced.client.get_trace(one["id"]).info for one in found.records]
+        told = [None, *["failed calls: 1, of read"] * 2]
+        assert [one.tags.get("diag.marks") for one in traces] == told
+        assert [ours(one).get("diag.marks") for one in traces] == told
+        assert read_traces(source).records == found.records, "what was written back is nobody's score"
+        again = CliRunner().invoke(app, ["traces", source, "--write-back"])
+        assert again.exit_code == 0, again.output
+        assert [len(traced.client.get_trace(one["id"]).info.assessments) for one in found.records] == [1, 2, 2]
+        traced.client.set_trace_tag(first["id"], "diag.marks", "of an earlier time")
+        mlflow.log_feedback(trace_id=first["id"], name="diag.marks", value="of an earlier time")
+        again = CliRunner().invoke(app, ["traces", source, "--write-back"])
+        assert again.exit_code == 0, again.output
+        left = traced.client.get_trace(first["id"]).info
+        assert "diag.marks" not in left.tags
+        assert ours(left) == {}
+
+        with pytest.raises(SourceError, match="no run and no experiment 'none'; expected mlflow:<run id"):
+            read_traces(f"mlflow:none@{traced.store}")
+
+    def test_a_file_of_traces_as_mlflow_writes_them(self, traced, tmp_path):
+        (experiment,) = (one for one in traced.client.search_experiments() if one.name == "agents")
+        traces = traced.client.search_traces(locations=[experiment.experiment_id])
+        file = tmp_path / "traces.jsonl"
+        file.write_text("".join(trace.to_json() + "\n" for trace in traces))
+        found = collect(str(file))
+        assert [names_and_status(trace)[1] for trace in found.traces] == [("read", "ok"), *[("read", "timeout")] * 2]
+        assert all(trace.run == traced.run for trace in found.traces)

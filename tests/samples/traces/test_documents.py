@@ -1,0 +1,72 @@
+"""Objects of a file however they stand in it, and what is broken in it."""
+
+import json
+
+import pytest
+
+from tracker_diag.errors import SourceError
+from tracker_diag.samples.traces.documents import documents
+from tracker_diag.trackers.odd import Odd
+
+ROWS = [{"n": 1, "of": {"x": [1]}}, {"n": 2}, {"n": 3}]
+
+
+def read(tmp_path, text):
+    file = tmp_path / "traces.json"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    odd = Odd()
+    return [one for _, one in documents(file, odd)], odd.notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(json.dumps(row) + "\n" for row in ROWS),
+        "".join(json.dumps(row, indent=4) + "\n" for row in ROWS),
+        json.dumps(ROWS),
+        json.dumps(ROWS, indent=2),
+        "\ufeff\n" + "\n\n".join(map(json.dumps, ROWS)),
+    ],
+    ids=["lines", "indented", "list", "indented list", "byte order mark and blank lines"],
+)
+def test_objects_are_found_however_they_stand(tmp_path, text):
+    assert read(tmp_path, text) == (ROWS, ())
+
+
+def test_one_broken_line_in_the_middle_is_left_out_and_told(tmp_path):
+    found, (note,) = read(tmp_path, '{"n": 1}\n{"n": \n{"n": 3}\n')
+    assert [one["n"] for one in found] == [1, 3]
+    assert note.startswith("lines that cannot be read, left out: 1, first line 2: ")
+
+
+def test_an_indented_object_that_breaks_off_takes_no_other_with_it(tmp_path):
+    found, (note,) = read(tmp_path, '{\n "n": 1\n{\n "n": 2\n}\n{\n "n": 3\n')
+    assert found == [{"n": 2}]
+    assert note == "objects that cannot be read, left out: 2, first line 1: it breaks off"
+
+
+def test_a_list_that_breaks_off_gives_what_came_before(tmp_path):
+    found, (note,) = read(tmp_path, '[{"n": 1}, {"n": 2}, {"n"')
+    assert found == [{"n": 1}, {"n": 2}]
+    assert note == "lists that break off: 1, first after element 2"
+
+
+def test_binary_in_text_is_replaced_and_told(tmp_path):
+    found, (note,) = read(tmp_path, b'{"n": "\xff\xfe\x00"}\n'.replace(b"\x00", b"\\u0000"))
+    assert found == [{"n": "\ufffd\ufffd\0"}]
+    assert note == "lines with bytes that are no UTF-8: 1, first line 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "the file is empty"), (" \n\n", "the file is empty"), ("1\n2\n", "no JSON object"), ("[", "no JSON object"),
+     ("step 1 loss 2\n", "cannot be read")],
+)  # fmt: skip
+def test_what_holds_no_object_is_refused(tmp_path, text, says):
+    with pytest.raises(SourceError, match=says):
+        read(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(SourceError, match="No such file"):
+        list(documents(tmp_path / "none.json", Odd()))

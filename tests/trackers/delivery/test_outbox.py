@@ -1,0 +1,523 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag import Monitor
+from tracker_diag.records import Histogram, Scalar
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.delivery import outbox as module
+from tracker_diag.trackers.delivery.journal import FOLDER, Journal
+from tracker_diag.trackers.delivery.outbox import Outbox
+from tracker_diag.trackers.delivery.pictures import STEPS
+from tracker_diag.trackers.tracker import Backend, Refused
+
+NOTHING = Summary("test", 0, None, None, (), {}, ())
+
+
+class Tracker(Backend):
+    """Keeps what arrives; fails as it is told to, before it has taken anything in."""
+
+    name = "tracker"
+
+    @property
+    def address(self):
+        return {"run": "r1"}
+
+    def __init__(self):
+        self.steps, self.findings, self.notices, self.known, self.pictures = [], [], [], [], []
+        self.closed = False
+        self.fails = lambda what: None
+        self.ready = threading.Event()
+        self.ready.set()
+
+    def log(self, step, records, at):
+        self.ready.wait()
+        self.fails("log")
+        self.steps.append(step)
+        self.pictures += [step for record in records if isinstance(record, Histogram)]
+
+    def finding(self, step, finding):
+        self.findings.append((finding.rule.id, finding.state))
+
+    def standing(self, step, findings):
+        self.known = [(finding.rule.id, finding.state) for finding in findings]
+
+    def alert(self, step, notice):
+        self.fails("alert")
+        self.notices.append(notice.title)
+
+    def flush(self, *, last=False):
+        self.fails("flush")
+        return True
+
+    def close(self, summary, tables):
+        self.closed = True
+
+
+def while_it_is(down):
+    """What fails as long as `down` holds anything."""
+
+    def fails(what):
+        if down:
+            raise ConnectionError("down")
+
+    return fails
+
+
+def until(holds):
+    """Until `holds()`, within a minute."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def records(step):
+    return [Scalar("diag/x", float(step))]
+
+
+def picture(step):
+    counts = np.array([1, 2])
+    return [*records(step), Histogram("diag/h", "policy", "all", counts, np.array([0.0, 1.0, 2.0]), counts)]
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "RETRY", 0.02)
+    monkeypatch.setattr(module, "CLOSE_WITHIN", 1.0)
+
+
+def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
+    tracker = Tracker()
+    outbox = Outbox(tracker)
+    tracker.ready.clear()
+    for step in range(2000):
+        outbox.log(step, records(step), 0.0)
+    assert tracker.steps == []
+    tracker.ready.set()
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(2000))
+    assert tracker.closed
+    assert not outbox.errors()
+    assert list(journals.iterdir()) == []  # nothing waits: nothing is left
+
+
+def test_histograms_are_dropped_oldest_first_and_counted(journals):
+    tracker = Tracker()
+    outbox = Outbox(tracker)
+    tracker.ready.clear()
+    for step in range(STEPS + 30):
+        outbox.log(step, picture(step), 0.0)
+    tracker.ready.set()
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(STEPS + 30))
+    assert tracker.pictures[-STEPS:] == list(range(30, STEPS + 30))
+    assert outbox.counts()["dropped_histograms"] + len(tracker.pictures) == STEPS + 30
+
+
+class Hourly(Tracker):
+    def __init__(self):
+        super().__init__()
+        self.asked = threading.Event()
+
+    @property
+    def pace(self):
+        self.asked.set()  # now the thread that delivers begins to wait
+        return 3600.0
+
+
+def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_and_at_the_end(journals):
+    tracker = Hourly()
+    outbox = Outbox(tracker)
+    half = STEPS // 2
+    for step in range(half):
+        outbox.log(step, picture(step), 0.0)
+    assert tracker.asked.wait(60)
+    with outbox._wake:  # free while that thread waits
+        assert tracker.steps == []
+    outbox.log(half, picture(half), 0.0)
+    until(lambda: len(tracker.steps) > half)
+    outbox.log(half + 1, records(half + 1), 0.0)
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(half + 2))
+    assert tracker.pictures == list(range(half + 1))
+
+
+@given(failing=st.lists(st.integers(0, 60), max_size=15), refused=st.sets(st.integers(0, 60), max_size=5))
+def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, failing, refused):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "RETRY", 0.001)
+        patch.setenv(FOLDER, str(tmp_path_factory.mktemp("journals")))
+        tracker, calls, down = Tracker(), [], list(failing)
+
+        def fails(what):
+            calls.append(what)
+            if len(calls) in down:
+                raise ConnectionError("down")
+            if what == "log" and len(tracker.steps) in refused and len(calls) % 2:
+                raise Refused("not this one")
+
+        tracker.fails = fails
+        outbox = Outbox(tracker)
+        for step in range(20):
+            outbox.log(step, records(step), 0.0)
+        outbox.close(NOTHING, ())
+    gone = [error for error in outbox.errors() if isinstance(error, Refused)]
+    assert tracker.steps == sorted(set(tracker.steps))
+    assert len(tracker.steps) + len(gone) == 20
+    assert tracker.closed
+
+
+def test_what_a_tracker_refuses_is_given_up_and_holds_up_nothing(journals):
+    tracker = Tracker()
+
+    def fails(what):
+        if what == "alert":
+            raise ValueError("no such level")
+
+    tracker.fails = fails
+    monitor = Monitor([tracker])
+    monitor.log({"loss": float("nan")}, 0)
+    monitor.log({"loss": 0.1}, 1)
+    monitor.close()
+    assert tracker.steps == [0, 1]
+    assert ("NUM004", "firing") in tracker.findings
+    assert tracker.known == [("NUM004", "firing")]
+    assert monitor.health["backend_errors"] == 1
+    assert "no such level" in monitor.failures[0]
+
+
+def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(quick, journals):
+    down = Tracker()
+
+    def fails(what):
+        raise ConnectionError("the server is down")
+
+    down.fails = fails
+    monitor = Monitor([down])
+    for step in range(30):
+        monitor.log({"loss": float("nan") if step == 20 else 0.5}, step)
+    monitor.close()
+    assert down.steps == []
+    assert not down.closed
+    assert "flush" in " ".join(str(error) for error in monitor.failures) or monitor.health["backend_errors"] > 1
+
+    (path,) = journals.glob("tracker-r1.jsonl")
+    up = Tracker()
+    left = Outbox(up, Journal(path, {}))
+    assert left.drain(10)
+    assert up.steps == list(range(30))
+    assert up.known == [("NUM004", "firing")]
+    assert up.notices == ["NUM004 all: NaN or infinity"]
+    assert list(journals.iterdir()) == []
+
+
+def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
+    journal = Journal(tmp_path / "one.jsonl", {})
+    for step in range(3):
+        journal.append({"scalars": {"a": 1.0 * step, "b": 2.0 * step}, "step": step, "at": 0.0, "n": step})
+    tracker = Tracker()
+    sent = []
+    tracker.log = lambda step, records, at: sent.append((step, {record.name: record.value for record in records}))
+    assert Outbox(tracker, journal, {0: {"a", "b", "c"}, 1: {"a"}}).drain(10)
+    assert sent == [(1, {"b": 2.0}), (2, {"a": 2.0, "b": 4.0})]
+
+
+def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, journals):
+    first = Tracker()
+    first.fails = lambda what: (_ for _ in ()).throw(ConnectionError("down"))
+    outbox = Outbox(first)
+    for step in range(3):
+        outbox.log(step, records(step), 0.0)
+    outbox.close(NOTHING, ())
+    second = Tracker()
+    outbox = Outbox(second)
+    outbox.log(3, records(3), 0.0)
+    outbox.close(NOTHING, ())
+    assert second.steps == [0, 1, 2, 3]
+
+
+def test_two_monitors_of_one_run_have_a_journal_each(journals):
+    first, second = Tracker(), Tracker()
+    one, other = Outbox(first), Outbox(second)
+    first.ready.clear()
+    for step in range(3):
+        one.log(step, records(step), 0.0)
+        other.log(step, records(step), 0.0)
+    assert len(list(journals.glob("tracker-r1*.jsonl"))) == 2
+    first.ready.set()
+    one.close(NOTHING, ())
+    other.close(NOTHING, ())
+    assert first.steps == second.steps == [0, 1, 2]
+
+
+def test_a_folder_that_cannot_be_written_is_counted_and_memory_serves(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "below"))
+    tracker = Tracker()
+    monitor = Monitor([tracker])
+    for step in range(10):
+        monitor.log({"loss": 0.5}, step)
+    monitor.close()
+    assert tracker.steps == list(range(10))
+    assert monitor.health["spool_errors"] >= 1
+
+
+FULL = """
+import json, resource, signal, sys
+sys.path.insert(0, sys.argv[1])
+from test_outbox import NOTHING, Tracker, records
+from tracker_diag.trackers.delivery.outbox import Outbox
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+tracker = Tracker()
+tracker.ready.clear()
+outbox = Outbox(tracker)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+for step in range(300):
+    outbox.log(step, records(step), 0.0)
+tracker.ready.set()
+outbox.close(NOTHING, ())
+print(json.dumps({"steps": tracker.steps, "counts": outbox.counts()}))
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_counted_and_nothing_is_lost(tmp_path):
+    folder = __file__.rpartition("/")[0]
+    done = subprocess.run([sys.executable, "-c", FULL, folder], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["steps"] == list(range(300))
+    assert found["counts"]["spool_errors"] >= 1
+
+
+def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeypatch, quick):
+    monkeypatch.setattr(module, "MEMORY", 20)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
+    tracker = Tracker()
+    tracker.ready.clear()
+    monitor = Monitor([tracker])
+    for step in range(100):
+        monitor.log({"loss": float("nan") if step == 3 else 0.5}, step)
+    tracker.ready.set()
+    monitor.close()
+    assert tracker.known == [("NUM004", "resolved")]
+    assert monitor.health["dropped_steps"] > 50
+    assert tracker.steps[-1] == 99
+
+
+def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monkeypatch, quick):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
+    tracker = Tracker()
+
+    def fails(what):
+        raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    for step in range(7):
+        outbox.log(step, records(step), 0.0)
+    outbox.close(NOTHING, ())
+    assert outbox.counts()["dropped_steps"] == 7
+    assert "7 steps were in memory alone, and are lost" in str(outbox.errors()[-1])
+
+
+@pytest.mark.slow
+def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
+    tracker = Tracker()
+    outbox = Outbox(tracker)
+    tracker.ready.clear()
+    outbox.log(0, records(0), 0.0)
+    outbox.close(NOTHING, ())  # and it comes back, though the tracker does not
+    (error,) = outbox.errors()
+    assert "tracker-diag flush" in str(error)
+    tracker.ready.set()
+
+
+class Collector(Tracker):
+    """Collects steps, and brings one with each request."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting, self.sent, self.requests = [], 0, 0
+
+    def log(self, step, records, at):
+        self.waiting.append(step)
+
+    def flush(self, *, last=False):
+        while self.waiting:
+            self.requests += 1
+            self.fails("flush")
+            self.steps.append(self.waiting.pop(0))
+            self.sent += 1
+        return True
+
+
+@pytest.mark.parametrize("kind", [Collector, Tracker])
+def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatch, journals):
+    monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
+    tracker, calls = kind(), []
+
+    def fails(what):  # every other time
+        calls.append(what)
+        if len(calls) % 2:
+            raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    for step in range(40):
+        outbox.log(step, records(step), 0.0)
+    until(lambda: len(tracker.steps) == 40)  # doubled each time, the pauses would come to centuries
+    assert tracker.steps == list(range(40))
+    outbox.close(NOTHING, ())
+
+
+def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journals):
+    monkeypatch.setattr(module, "RETRY", 0.01)
+    monkeypatch.setattr(module, "jittered", lambda pause: pause)
+    monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
+    tracker, down = Collector(), [True]
+    tracker.fails = while_it_is(down)
+    outbox = Outbox(tracker)
+    wait_for, pauses = outbox._wake.wait_for, []
+
+    def noted(holds, timeout=None):
+        if timeout:
+            pauses.append((timeout, tracker.requests, holds))
+        return wait_for(holds, timeout)
+
+    monkeypatch.setattr(outbox._wake, "wait_for", noted)
+    for step in range(100):  # that it takes new steps in is no progress
+        outbox.log(step, records(step), 0.0)
+        until(lambda: len(pauses) > step // 20)  # noqa: B023  # it is called here
+        assert not pauses[-1][2]()  # and they cut no pause short
+    assert [(seconds, requests) for seconds, requests, _ in pauses[:5]] == [(0.01 * 2**i, i + 1) for i in range(5)]
+    down.clear()
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(100))
+
+
+class Small(Collector):
+    """Has no room for more than five steps."""
+
+    @property
+    def full(self):
+        return len(self.waiting) >= 5
+
+
+def test_a_tracker_that_is_full_and_down_is_handed_nothing_more(quick, journals):
+    tracker, down = Small(), [True]
+    tracker.fails = while_it_is(down)
+    outbox = Outbox(tracker)
+    for step in range(100):
+        outbox.log(step, records(step), 0.0)
+    until(lambda: tracker.requests >= 3)
+    assert tracker.waiting == list(range(5))
+    down.clear()
+    until(lambda: len(tracker.steps) == 100)
+    outbox.close(NOTHING, ())
+    assert tracker.steps == list(range(100))
+
+
+class Reporter(Tracker):
+    """Brings three things at the end, one after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.arrived = [], []
+
+    def flush(self, *, last=False):
+        while self.left:
+            try:
+                self.fails(self.left[0])
+            except Exception as error:
+                if not self.temporary(error):
+                    self.left.pop(0)
+                raise
+            self.arrived.append(self.left.pop(0))
+        return True
+
+    def close(self, summary, tables):
+        self.left += ["findings", "slices", "report"]
+        self.flush(last=True)
+
+
+def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_alone(quick, monkeypatch, journals):
+    monkeypatch.setattr(module, "CLOSE_WITHIN", 60.0)
+    tracker, failures = Reporter(), {"findings": [OSError("a")], "slices": [Refused("b")], "report": [OSError("c")] * 3}
+
+    def fails(what):
+        if failures.get(what):
+            raise failures[what].pop()
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    outbox.log(0, records(0), 0.0)
+    outbox.close(NOTHING, ())
+    assert tracker.arrived == ["findings", "report"]
+    assert [str(error) for error in outbox.errors()] == ["a", "b", "c", "c", "c"]
+    assert list(journals.iterdir()) == []
+
+
+def test_an_end_that_cannot_be_told_in_time_is_told_of(quick, journals):
+    tracker = Reporter()
+
+    def fails(what):
+        if what == "slices":
+            raise ConnectionError("down")
+
+    tracker.fails = fails
+    outbox = Outbox(tracker)
+    outbox.log(0, records(0), 0.0)
+    outbox.close(NOTHING, ())
+    assert tracker.steps == [0]
+    assert tracker.arrived == ["findings"]
+    assert str(outbox.errors()[-1]).endswith("every step was delivered, but not all of the report at the end")
+
+
+EXIT = """
+import atexit, sys, threading
+sys.path.insert(0, sys.argv[1])
+from test_outbox import Tracker
+from tracker_diag import Monitor
+
+class File(Tracker):
+    def log(self, step, records, at):
+        print(step)
+
+    def close(self, summary, tables):
+        print("end")
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+monitor = Monitor([File()])
+for step in range(int(sys.argv[2])):
+    monitor.log({"loss": 0.5}, step)
+late = sys.argv[3] == "late"
+if late:
+    atexit.register(lambda: [monitor.log({"loss": 0.5}, step) for step in range(2)])
+atexit.register(setattr, threading.Thread, "start", refuse)  # as from Python 3.12 on; it is the first to be called
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "late"), [(0, ""), (5, ""), (0, "late")])
+def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(steps, late, journals):
+    command = [sys.executable, "-c", EXIT, __file__.rpartition("/")[0], str(steps), late]
+    quiet = os.environ | {"TRACKER_DIAG_QUIET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, env=quiet)
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [0, 1] if late else [*range(steps)]
+    assert done.stdout.split() == [*map(str, expected), "end"]
+    assert list(journals.iterdir()) == []

@@ -1,0 +1,85 @@
+import json
+
+import pytest
+
+from tracker_diag import SourceError
+from tracker_diag.trackers.files import json_stream
+from tracker_diag.trackers.files.trainer_state import read_trainer_state
+
+STATE = {
+    "best_metric": None,
+    "epoch": 1.0,
+    "log_history": [
+        {"epoch": 0.1 * i, "step": i, "loss": 1 / i, "kl": 0.01 * i, "rewards/accuracy/mean": 0.5} for i in range(1, 40)
+    ],
+    "max_steps": 250,
+    "stateful_callbacks": {"TrainerControl": {"args": {"should_save": True}}},
+    "train_batch_size": 8,
+    "trial_name": None,
+}
+STATE["log_history"][20:20] = [{"epoch": 2.0, "eval_loss": 0.7, "step": 20}]
+STATE["log_history"] += [{"epoch": 0.1 * 39, "step": 39, "train_runtime": 12.5, "note": "done"}]
+
+
+@pytest.fixture(params=[1 << 16, 7])
+def chunk(request, monkeypatch):
+    """Characters read at once: all of the file, and so few that each value is met in pieces."""
+    monkeypatch.setattr(json_stream, "CHUNK", request.param)
+
+
+def run_of(tmp_path, text):
+    file = tmp_path / "trainer_state.json"
+    file.write_text(text)
+    return read_trainer_state(file, "it")
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_training_and_evaluation_rows_share_steps(tmp_path, chunk, indent):
+    run = run_of(tmp_path, json.dumps(STATE, indent=indent))
+    assert list(run.rows) == list(range(1, 40))
+    assert run.rows[20] == {"epoch": 2.0, "loss": 1 / 20, "kl": 0.2, "rewards/accuracy/mean": 0.5, "eval_loss": 0.7}
+    assert "eval_loss" not in run.rows[21]
+    assert run.rows[39]["train_runtime"] == 12.5
+    assert run.config["max_steps"] == 250
+    assert run.config["stateful_callbacks.TrainerControl.args.should_save"] is True
+    assert run.notes == ("values that are no numbers, left out: 1, first 'note' at log_history[40]",)
+
+
+def test_nan_is_kept(tmp_path):
+    run = run_of(tmp_path, '{"log_history": [{"step": 1, "loss": NaN}, {"step": 2, "loss": -Infinity}]}')
+    assert repr(run.rows) == "{1: {'loss': nan}, 2: {'loss': -inf}}"
+
+
+def test_a_list_of_rows(tmp_path, chunk):
+    assert run_of(tmp_path, '[{"step": 1, "a": 12345678}, {"step": 2, "a": 2}]').rows == {
+        1: {"a": 12345678.0},
+        2: {"a": 2.0},
+    }
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.5, 0.77, 0.9])
+def test_a_file_that_breaks_off_is_read_so_far(tmp_path, chunk, cut):
+    text = json.dumps(STATE, indent=2)
+    run = run_of(tmp_path, text[: int(len(text) * cut)])
+    assert 5 < len(run.rows) < 40
+    assert run.notes[0] == "the file breaks off; what came before was read"
+    assert run.rows[5] == {"epoch": 0.5, "loss": 0.2, "kl": 0.05, "rewards/accuracy/mean": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"log_history": []}', "it: no metrics"),
+        ('{"model": 1, "lr": 2}', "a JSON object without log_history (model, lr), expected a trainer_state.json"),
+        ('{"log_history": [{"loss": 1}]}', "log_history[0]: step is 'None', expected a whole number"),
+        ('{"log_history": [{"step": 1}, 5]}', "log_history[1]: int given, expected an object with a step"),
+        ('{"log_history": [{"step": 1} oops ' + "x" * 50, "character 29: no JSON: 'o' given, expected ','"),
+        ('{"log_history": [{"step": 1, "a": zzz, "b": 1}, {"step": 2}]}', "character 34: no JSON: Expecting value"),
+        ("[1, 2]", "row[0]: int given, expected an object with a step"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(tmp_path, chunk, text, message):
+    with pytest.raises(SourceError) as error:
+        run_of(tmp_path, text)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

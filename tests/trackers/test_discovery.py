@@ -1,0 +1,151 @@
+"""Which backends there are: by name, for an object, underway in this process; all at one place."""
+
+import logging
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from tracker_diag import DiagError, UnknownName, wrap
+from tracker_diag.trackers import discovery
+from tracker_diag.trackers.discovery import GROUP, active_backends, backend_class, backend_of
+from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.tracker import Backend
+
+
+class Tracker:
+    """Of a package that nobody here has heard of; counts how often it was looked for."""
+
+    underway = None
+    asked = 0
+
+
+class TheirBackend(Backend):
+    name = "theirs"
+
+    @classmethod
+    def of(cls, target, *, run_id=None):
+        Tracker.asked += 1
+        return cls() if isinstance(target, Tracker) else None
+
+    @classmethod
+    def underway(cls):
+        return Tracker.underway and cls()
+
+
+class Broken(TheirBackend):
+    @classmethod
+    def underway(cls):
+        raise OSError("no server")
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Installs entry points beside ours: classes by name, or text for a module that is not there."""
+    ours = tuple(discovery.entry_points(group=GROUP))
+    load = EntryPoint.load
+
+    def install(**classes):
+        theirs = [
+            EntryPoint(name, f"{what if isinstance(what, str) else name}:X", GROUP) for name, what in classes.items()
+        ]
+        monkeypatch.setattr(discovery, "entry_points", lambda group: [*theirs, *ours])
+        known = {name: what for name, what in classes.items() if not isinstance(what, str)}
+        monkeypatch.setattr(EntryPoint, "load", lambda self: known.get(self.name) or load(self))
+
+    return install
+
+
+def test_by_name():
+    assert backend_class("jsonl") is JsonlBackend
+    with pytest.raises(UnknownName, match=r"'wand' given, expected one of jsonl, mlflow, .*, trackio, wandb"):
+        backend_class("wand")
+
+
+def test_nothing_of_this_process_is_theirs_or_ours():
+    assert [backend_of(target) for target in (None, 3, "wandb", object(), sys, Backend)] == [None] * 6
+    assert active_backends() == []
+
+
+def test_a_backend_of_another_package_is_asked_after_ours(installed, tmp_path):
+    installed(theirs=TheirBackend)
+    assert isinstance(backend_of(Tracker()), TheirBackend)
+    assert active_backends() == []
+    Tracker.underway = True
+    try:
+        assert [backend.name for backend in active_backends()] == ["theirs"]
+    finally:
+        Tracker.underway = None
+
+
+def test_a_backend_that_cannot_be_used_takes_no_other_along(installed, caplog):
+    Tracker.underway = True
+    try:
+        installed(broken=Broken, lost="no_such_module", theirs=TheirBackend)
+        with caplog.at_level(logging.WARNING):
+            assert [backend.name for backend in active_backends()] == ["theirs"]
+    finally:
+        Tracker.underway = None
+    assert "the run that is underway gets no diagnostics: OSError: no server" in caplog.text
+    assert "backend lost: no_such_module:X cannot be loaded, left out: ModuleNotFoundError" in caplog.text
+
+
+def test_imported_but_not_installed_is_told(monkeypatch):
+    monkeypatch.setattr(discovery, "entry_points", lambda group: ())
+    with pytest.raises(DiagError, match="can be imported here, but is not installed; install it with pip"):
+        wrap(print)
+
+
+def test_looking_loads_no_tracker():
+    code = """
+import sys, tracker_diag as td
+from tracker_diag.trackers.discovery import active_backends, backend_of
+td.wrap(lambda metrics, step: None).diag.close()
+assert active_backends() == [] and backend_of(object()) is None
+print(*{'wandb', 'mlflow', 'trackio', 'tensorboard', 'torch', 'matplotlib', 'apprise'} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store, trackio_runs):
+    import mlflow
+    import trackio
+    import wandb
+    from wandb.sdk.lib import module
+
+    assert active_backends() == []
+    settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
+    with wandb.init(project="p", dir=tmp_path, settings=settings), mlflow.start_run() as run:
+        mine = trackio_runs.start()
+        found = {backend.name: backend for backend in active_backends()}
+        assert sorted(found) == ["mlflow", "trackio", "wandb"]
+        assert found["mlflow"].address["run"] == run.info.run_id
+        assert found["trackio"].address["run"] == mine.id
+        assert found["wandb"].address["run"] == wandb.run.id
+        mine.finish()  # Trackio itself goes on calling it the current one
+        assert sorted(backend.name for backend in active_backends()) == ["mlflow", "wandb"]
+    trackio.context_vars.current_run.set(None)
+    assert active_backends() == []
+    with wandb.init(mode="disabled"):
+        assert active_backends() == []  # which keeps nothing of what it is given
+    module.unset_globals()  # the end of such a run leaves it underway
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torch", "tensorboardX"])
+def test_a_writer_of_either_kind_and_what_is_made_of_it(kind, tmp_path):
+    if kind == "torch":
+        from torch.utils.tensorboard import SummaryWriter
+    else:
+        from tensorboardX import SummaryWriter
+
+    class Mine(SummaryWriter):
+        pass
+
+    with Mine(str(tmp_path)) as writer:
+        backend = backend_of(writer)
+        assert backend is not None
+        assert (backend.name, backend.address["folder"]) == ("tensorboard", str(tmp_path))

@@ -1,0 +1,496 @@
+"""Everything that can happen to a tracker while a run goes on: nothing is lost, and nothing waits.
+
+Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is told to.
+"""
+
+import http.client
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag import Monitor
+from tracker_diag.cli.app import app
+from tracker_diag.rules.loader import catalog
+from tracker_diag.trackers.delivery import journal, outbox
+from tracker_diag.trackers.delivery.journal import VERSION, Journal
+from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.mlflow.write import MlflowBackend
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+
+STEPS = 60
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """MLflow's own client gives up at once, so that what follows is ours."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "240")
+    monkeypatch.setattr(outbox, "RETRY", 0.05)
+    monkeypatch.setattr(outbox, "RETRY_AT_MOST", 0.1)
+    monkeypatch.setattr(outbox, "CLOSE_WITHIN", 120.0)
+    return monkeypatch
+
+
+def train(monitor, steps):
+    for step in steps:
+        monitor.log({"loss": math.nan if step == 30 else 0.5, "reward": step / 10}, step)
+
+
+def a_monitor(client, run_id):
+    """One rule, whose state is logged from its first alarm on, and a scalar at every step."""
+    rules = [rule for rule in catalog() if rule.id == "NUM004"]
+    monitor = Monitor([MlflowBackend(client, run_id)], rules=rules, catalog=False)
+    monitor.health["late_steps"] = 1  # a count, and so a scalar at every step
+    return monitor
+
+
+def assert_all_arrived(client, run_id, steps=STEPS):
+    points = client.get_metric_history(run_id, "diag/health/late_steps")
+    assert [point.step for point in points] == list(range(steps))
+    states = client.get_metric_history(run_id, "diag/rule/NUM004")
+    assert [point.step for point in states] == list(range(30, steps))
+    assert client.get_run(run_id).data.tags["diag.alert.rules"] in ("NUM004", "")
+
+
+def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals, new_mlflow_store):
+    import mlflow
+
+    uri, address = new_mlflow_store(tmp_path), f"http://127.0.0.1:{free_port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1"]
+    command += ["--port", str(free_port), "--workers", "1", "--artifacts-destination", str(tmp_path / "artifacts")]
+
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+
+    def start():
+        server = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=tmp_path,
+            env=environment,
+        )
+        until = time.monotonic() + 240
+        while time.monotonic() < until and server.poll() is None:
+            try:
+                mlflow.MlflowClient(address).search_experiments()
+            except mlflow.MlflowException:
+                time.sleep(0.5)
+            else:
+                return server
+        raise AssertionError("no MLflow server")
+
+    server = start()
+    try:
+        client = mlflow.MlflowClient(address)
+        run_id = client.create_run("0").info.run_id
+        monitor = a_monitor(client, run_id)
+        train(monitor, range(20))
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        train(monitor, range(20, 40))
+        assert any(journals.iterdir())  # training has gone on, and what it said waits
+        server = start()
+        train(monitor, range(40, STEPS))
+        monitor.close()
+        assert_all_arrived(client, run_id)
+        assert monitor.health["backend_errors"] > 0
+        assert list(journals.iterdir()) == []
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+class Proxy(ThreadingHTTPServer):
+    """Hands requests on to a real server; answers errors while it is `down`, and late as long as it is `slow`.
+
+    A late answer comes when `let_go` is set, and no sooner: whoever goes on before that does not wait for it.
+    """
+
+    down, only = False, ""
+    """Whether it answers errors, and to what alone."""
+    status, said = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
+    errors = 0
+    slow, late = 0, 0
+    """Answers that are still to be late, and those that are underway."""
+
+    def __init__(self, target):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.target, self.address = target, f"http://127.0.0.1:{self.server_port}"
+        self.lock, self.steps, self.let_go = threading.Lock(), [], threading.Event()
+
+    def answer(self, forward, path=""):
+        with self.lock:
+            down, slow = self.down and self.only in path, self.slow > 0
+            self.errors += down
+            lost = self.status >= 500 and self.errors % 2 == 0  # what is refused has not been done
+            self.slow -= slow
+        if down:
+            if lost:  # done all the same: it is the answer alone that is lost
+                forward()
+            return self.status, self.said
+        done = forward()
+        if slow:
+            with self.lock:
+                self.late += 1
+            self.let_go.wait(240)
+            with self.lock:
+                self.late -= 1
+        return done
+
+    def handle_error(self, request, client_address):
+        """Whoever hung up has had enough."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_any(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        status, answer = self.server.answer(lambda: self.forward(body), self.path)
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def forward(self, body):
+        if self.path.endswith("/runs/log-batch"):
+            metrics = json.loads(body).get("metrics", [])
+            self.server.steps += [point["step"] for point in metrics if point["key"] == "diag/health/late_steps"]
+        with closing(http.client.HTTPConnection(self.server.target, timeout=120)) as there:
+            headers = {k: v for k, v in self.headers.items() if k.lower() in ("content-type", "accept")}
+            there.request(self.command, self.path, body, headers)
+            answer = there.getresponse()
+            return answer.status, answer.read()
+
+    do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815  # names that http.server asks for
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, start_mlflow_server, new_mlflow_store):
+    """Where a real server listens."""
+    place = tmp_path_factory.mktemp("server")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)  # it keeps artifacts where it was started
+        return start_mlflow_server(new_mlflow_store(place)).removeprefix("http://")
+
+
+@pytest.fixture
+def proxy(server):
+    found = Proxy(server)
+    thread = threading.Thread(target=found.serve_forever)
+    thread.start()
+    yield found
+    found.let_go.set()
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+@pytest.fixture
+def behind(proxy):
+    """A client of a real server behind the proxy."""
+    import mlflow
+
+    return mlflow.MlflowClient(proxy.address)
+
+
+def wait_for(what, seconds=120):
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def assert_the_same(client, run_id, folder):
+    """Every number that a file beside the tracker has got is there, once, and no other."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    logged = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith("diag/"):
+                logged.setdefault(name, []).append((row["step"], value))
+    arrived = {name: client.get_metric_history(run_id, name) for name in client.get_run(run_id).data.metrics}
+    assert {name: [(point.step, point.value) for point in points] for name, points in arrived.items()} == logged
+
+
+def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient, journals, tmp_path):
+    client = behind
+    run_id = client.create_run("0").info.run_id
+    monitor = a_monitor(client, run_id)
+    monitor.add(JsonlBackend(tmp_path))
+    train(monitor, range(20))
+    proxy.down = True
+    train(monitor, range(20, 40))
+    wait_for(lambda: proxy.errors >= 6)
+    proxy.slow, proxy.down = 3, False
+    wait_for(lambda: proxy.late)
+    train(monitor, range(40, STEPS))
+    assert proxy.late  # twenty steps take less than one answer
+    proxy.let_go.set()
+    monitor.close()
+
+    assert proxy.slow == 0
+    assert_all_arrived(client, run_id)
+    assert_the_same(client, run_id, tmp_path)
+    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))  # in order
+    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 30"
+    assert {file.path for file in client.list_artifacts(run_id, "diag")} >= {"diag/findings.json", "diag/report.html"}
+    assert monitor.health["backend_errors"] > 0
+    assert list(journals.iterdir()) == []
+
+
+PASSING = {
+    "an expired token": (401, b"<html>log in</html>"),
+    "no permission": (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
+    "a gateway without its service": (404, b"<html>not found</html>"),
+    "a gateway that does not understand": (400, b"<html>bad request</html>"),
+    "a run that is not there for a while": (404, b'{"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no"}'),
+}
+
+
+@pytest.mark.parametrize("answer", PASSING)
+@pytest.mark.usefixtures("impatient")
+def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
+    run_id = behind.create_run("0").info.run_id
+    monitor = a_monitor(behind, run_id)
+    monitor.add(JsonlBackend(tmp_path))
+    proxy.status, proxy.said = PASSING[answer]
+    train(monitor, range(10))
+    proxy.down = True
+    train(monitor, range(10, 20))
+    wait_for(lambda: proxy.errors >= 3)
+    proxy.down = False
+    train(monitor, range(20, 30))
+    monitor.close()
+    assert_the_same(behind, run_id, tmp_path)
+    assert list(journals.iterdir()) == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
+    run_id = behind.create_run("0").info.run_id
+    monitor = a_monitor(behind, run_id)
+    proxy.status, proxy.said = 429, b'{"error_code": "RESOURCE_LIMIT_EXCEEDED", "message": "quota of metrics"}'
+    proxy.only, proxy.down = "/runs/log-batch", True
+    train(monitor, range(40))
+    wait_for(lambda: behind.get_run(run_id).data.tags.get("diag.alert.rules") == "NUM004")
+    assert behind.get_metric_history(run_id, "diag/health/late_steps") == []
+    proxy.down = False
+    train(monitor, range(40, STEPS))
+    monitor.close()
+    assert_all_arrived(behind, run_id)
+    assert list(journals.iterdir()) == []
+
+
+AT_THE_END = """
+import math, os, sys
+import mlflow
+import tracker_diag as td
+
+mlflow.set_tracking_uri(sys.argv[1])
+with mlflow.start_run() as run:
+    watched = td.wrap(mlflow, also=[td.JsonlBackend(sys.argv[2])])
+    print(run.info.run_id, flush=True)
+    for step in range(61):
+        mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)
+    os._exit(9)
+"""
+
+
+def test_the_step_whose_log_returned_last_is_there_with_what_it_fired(mlflow_store, tmp_path, journals):
+    """The loss is NaN, and the process is gone before anything else happens."""
+    environment = os.environ | {"TRACKER_DIAG_DIR": str(journals)}
+    command = [sys.executable, "-W", "ignore", "-c", AT_THE_END, mlflow_store, str(tmp_path / "files")]
+    died = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert died.returncode == 9, died.stderr
+    assert "NUM004" in died.stderr
+    last = json.loads((tmp_path / "files" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["loss"], last["diag/rule/NUM004"]) == (60, "nan", 2.0)
+    assert "NUM004" in (tmp_path / "files" / "findings.jsonl").read_text()
+    done = CliRunner().invoke(app, ["flush", str(journals)])
+    assert done.exit_code == 0, done.output
+    import mlflow
+
+    run_id = died.stdout.split()[0]
+    (point,) = mlflow.MlflowClient().get_metric_history(run_id, "diag/rule/NUM004")
+    assert (point.step, point.value) == (60, 2.0)
+    assert mlflow.MlflowClient().get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
+
+
+def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):
+    client, journals = behind, journal.folder()
+    run_id = client.create_run("0").info.run_id
+    monitor = a_monitor(client, run_id)
+    monitor.add(JsonlBackend(tmp_path))
+    impatient.setattr(outbox, "CLOSE_WITHIN", 1.0)
+    proxy.slow = 10**6
+    train(monitor, range(2))
+    wait_for(lambda: proxy.late)
+    train(monitor, range(2, STEPS))
+    monitor.close()
+    assert proxy.late  # all that takes less than one answer
+    assert any(journals.iterdir())
+    assert any("tracker-diag flush" in told for told in monitor.failures)
+    proxy.slow = 0
+    proxy.let_go.set()
+
+    def flushed():  # left alone as long as our thread waits for its last answer
+        CliRunner().invoke(app, ["flush", "--to", proxy.address])
+        return not list(journals.iterdir())
+
+    wait_for(flushed)
+    assert_all_arrived(client, run_id)
+    assert_the_same(client, run_id, tmp_path)
+    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))
+
+
+KILLED = """
+import os, random, signal, sys, threading, time
+import mlflow
+from tracker_diag import Monitor
+from tracker_diag.trackers.mlflow.write import MlflowBackend
+from tracker_diag.rules.loader import catalog
+
+uri, folder, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+mlflow.set_tracking_uri(uri)
+client = mlflow.MlflowClient()
+MlflowBackend(client, client.create_run("0").info.run_id)  # so that what it imports is there before each fork
+rules = [rule for rule in catalog() if rule.id == "NUM004"]
+chance = random.Random(0)
+for number in range(times):
+    run_id = client.create_run("0").info.run_id
+    # Counted in steps, and then in time: so it is at any moment of one, however slow the machine.
+    at, after, out = chance.randrange(-1, 60), chance.uniform(0, 0.02), open(f"{folder}/{run_id}", "w")
+    child = os.fork()
+    if child == 0:
+        monitor = Monitor([MlflowBackend(client, run_id)], rules=rules, catalog=False)
+        monitor.health["late_steps"] = 1
+        kill = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
+        step = 0
+        if at < 0:
+            kill.start()
+        while True:
+            if step == at:
+                kill.start()
+            monitor.log({"loss": float("nan") if step % 7 == 3 else 0.5}, step)
+            out.write(f"{step}\\n")
+            out.flush()
+            step += 1
+            time.sleep(0.002)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+"""
+
+
+def test_fifty_trainers_are_killed_and_flush_sends_what_they_left(mlflow_store, tmp_path, journals):
+    import mlflow
+
+    (tmp_path / "runs").mkdir()
+    command = [sys.executable, "-W", "ignore", "-c", KILLED, mlflow_store, str(tmp_path / "runs"), "50"]
+    subprocess.run(command, check=True, timeout=500)
+    done = CliRunner().invoke(app, ["flush", str(journals)])
+    assert done.exit_code == 0, done.output
+    client = mlflow.MlflowClient()
+    logged = {file.name: len(file.read_text().split()) for file in (tmp_path / "runs").iterdir()}
+    assert len(logged) == 50
+    assert sum(steps > 10 for steps in logged.values()) > 10
+    for run_id, steps in logged.items():
+        points = [point.step for point in client.get_metric_history(run_id, "diag/health/late_steps")]
+        assert points == list(range(len(points)))  # each once, in order
+        assert len(points) >= steps  # what `log` came back from is there
+        if steps > 3:
+            assert client.get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
+    assert list(Path(journals).iterdir()) == []
+
+
+def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow_store, journals, impatient):
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    monitor = a_monitor(client, client.create_run("0").info.run_id)
+    train(monitor, range(3))
+    (journals / "mlflow-gone.jsonl").write_text(
+        json.dumps({"version": VERSION, "backend": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
+        + json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}) + "\n"
+    )  # fmt: skip
+    (journals / "other-1.jsonl").write_text(
+        json.dumps({"version": VERSION, "backend": "other", "address": {}}) + "\n"
+        + json.dumps({"event": "x", "step": 1, "n": 1}) + "\n"
+    )  # fmt: skip
+    (journals / "torn.jsonl").write_text("{")
+    done = CliRunner().invoke(app, ["flush"])
+    assert done.exit_code == 2
+    lines = dict(line.split(": ", 1) for line in done.output.splitlines())
+    assert lines["mlflow-gone.jsonl"].startswith("kept: MlflowException")
+    assert "'other' given, expected one of" in lines["other-1.jsonl"]
+    assert any("its process is alive" in line for line in lines.values())
+    assert (journals / "mlflow-gone.jsonl").exists()
+    monitor.close()
+    done = CliRunner().invoke(app, ["flush", str(journals / "nowhere")])
+    assert done.exit_code == 2
+    assert "no such folder" in done.output
+
+
+def left_for(uri, journals):
+    """A journal that a dead process has left for a run on the server at `uri`."""
+    Journal(journals / "mlflow-gone.jsonl", {"backend": "mlflow", "address": {"run": "f" * 32, "uri": uri}}).close(
+        keep=True
+    )
+    with (journals / "mlflow-gone.jsonl").open("ab") as file:
+        file.write(json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}).encode() + b"\n")
+
+
+def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, journals, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token-of-mine")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    asked = []
+    monkeypatch.setattr(proxy, "answer", lambda forward, path: (asked.append(1), (404, b"{}"))[1])
+    left_for(proxy.address, journals)
+    done = CliRunner().invoke(app, ["flush"])
+    assert done.exit_code == 2
+    assert f"tracker-diag flush --to {proxy.address}" in " ".join(done.output.split())
+    assert asked == []
+    done = CliRunner().invoke(app, ["flush", "--seconds", "1", "--to", proxy.address])
+    assert asked
+    assert "secret-token-of-mine" not in done.output
+
+
+def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient, caplog, capsys):
+    import mlflow
+
+    address = proxy.address.replace("http://", "http://me:a-password@")
+    client = mlflow.MlflowClient(address)
+    monitor = a_monitor(client, client.create_run("0").info.run_id)
+    impatient.setattr(outbox, "CLOSE_WITHIN", 1.0)
+    proxy.down = True
+    train(monitor, range(5))
+    wait_for(lambda: proxy.errors)
+    monitor.record("backend_errors", OSError(f"no answer from {address}"))
+    left = "".join(file.read_text() for file in journals.iterdir())
+    monitor.close()
+    told = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]
+    assert "me:***" not in left
+    assert "***@" in left
+    for text in told:
+        assert "a-password" not in text
+    proxy.down = False
+    impatient.setenv("MLFLOW_TRACKING_URI", address)
+    done = CliRunner().invoke(app, ["flush"])
+    assert "a-password" not in done.output
+    assert done.exit_code == 0, done.output

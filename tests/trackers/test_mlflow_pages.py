@@ -1,0 +1,71 @@
+"""The pages of a real MLflow server in a real browser: our panels and values are on them."""
+
+import math
+import shutil
+
+import pytest
+
+from tracker_diag import wrap
+from tracker_diag.trackers.mlflow.view import view_path
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@pytest.fixture
+def page():
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    assert chromium, "chromium is not installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield browser.new_page(viewport={"width": 1600, "height": 1500})
+        browser.close()
+
+
+def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_mlflow_server, page):
+    import mlflow
+
+    with mlflow.start_run(run_name="watched") as active:
+        run = wrap(mlflow)
+        for step in range(130):
+            post = 0.02 * math.exp(max(0, step - 80) * 0.05)
+            run.diag.observe(**make_batch(rng, post=post))
+            run.log_metrics({"reward": 0.5}, step=step)
+        run.diag.close()
+    address = start_mlflow_server(mlflow_store)
+    experiment = active.info.experiment_id
+
+    page.goto(address + view_path(experiment))
+    for title in ("Reward, evaluation, KL", "What was found", "p95 of |log-ratio| by slice"):
+        page.get_by_text(title).first.wait_for(timeout=60_000)
+    for pair in ("policy", "reference"):
+        for name in ("text_only", "post_tool"):
+            page.get_by_text(f"watched (diag/{pair}/{name}/p95)").wait_for(timeout=60_000)
+    page.get_by_text("Distribution of |log-ratio|, step by step").scroll_into_view_if_needed(timeout=60_000)
+    images = page.locator("img[src*='artifact'], img[src^='blob:']")
+    images.nth(2).wait_for(timeout=60_000)
+    assert page.get_by_text("No image logged at this step").count() == 0
+
+    page.goto(f"{address}/#/experiments/{experiment}/runs/{active.info.run_id}")
+    note = page.get_by_text("Token probabilities diverge after tool calls, on post_tool, from step").first
+    note.wait_for(timeout=60_000)
+    page.get_by_text("Do first: Read ten of the tool results").wait_for(timeout=60_000)
+    page.get_by_text("diag.alert.state").first.wait_for(timeout=60_000)
+    picture = page.locator("img[src*='timeline.png']")
+    picture.wait_for(timeout=60_000)
+    assert picture.evaluate("one => one.naturalWidth") == 760
+    with page.expect_popup() as charts:
+        page.get_by_role("link", name="Charts", exact=True).click()
+    charts.value.get_by_text("What was found").first.wait_for(timeout=60_000)
+    charts.value.close()
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="Report", exact=True).click()
+    report = opened.value.frame_locator("iframe")
+    report.get_by_text("Incident 1: Token probabilities diverge after tool calls").wait_for(timeout=60_000)
+    report.get_by_text("Token probabilities diverge after tool calls, on post_tool, from step").wait_for(timeout=60_000)
+    report.get_by_text("POL001 post_tool").first.wait_for(timeout=60_000)
+    assert report.get_by_role("img", name="policy p95, from").count() == 1

@@ -1,0 +1,253 @@
+"""Against a real receiver on loopback: what it got, when it was away, and that nobody saw the secrets."""
+
+import logging
+import math
+import time
+
+import pytest
+
+from tracker_diag import Monitor
+from tracker_diag.errors import DiagError
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.delivery.journal import Journal
+from tracker_diag.trackers.delivery.outbox import Outbox
+from tracker_diag.trackers.notify import NOTIFY, Notifier
+from tracker_diag.trackers.tracker import Refused
+
+POL001 = next(rule for rule in catalog() if rule.id == "POL001")
+NOTHING = Summary("test", 0, None, None, (), {}, ())
+
+
+def notice(step, level="warn"):
+    return Notice(step, level, f"title {step}", f"text {step}")
+
+
+def until(holds):
+    """Until `holds()`, within a minute."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def send(notifier, *steps):
+    """Through the outbox, as a run does; what went wrong on the way."""
+    outbox = Outbox(notifier)
+    for step in steps:
+        outbox.alert(step, notice(step))
+    outbox.close(NOTHING, ())
+    return list(outbox.errors())
+
+
+def test_each_notice_arrives_once_and_in_order(receive):
+    there = receive()
+    assert send(Notifier(there.url, run="mine"), *range(20)) == []
+    assert there.got == [
+        {"title": f"title {i}", "text": f"text {i}", "level": "warn", "step": i, "run": "mine"} for i in range(20)
+    ]
+    assert there.headers[0]["Content-Type"] == "application/json"
+
+
+def test_a_receiver_that_is_away_gets_them_when_it_is_back(receive):
+    outbox = Outbox(Notifier(receive.state.url))
+    for step in (1, 2, 3):
+        outbox.alert(step, notice(step))
+    errors = []
+    until(lambda: errors.extend(outbox.errors()) or errors)
+    receive()
+    outbox.close(NOTHING, ())
+    errors += outbox.errors()
+    assert [body["step"] for body in receive.state.got] == [1, 2, 3]
+    assert all(str(error) == f"{receive.state.url}: Connection refused" for error in errors)
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_what_failed_for_now_is_tried_again(receive, status):
+    there = receive(status=[status, status])
+    errors = send(Notifier(there.url), 1, 2)
+    assert [body["step"] for body in there.got] == [1, 2]
+    assert [str(error) for error in errors] == [f"{there.url}: HTTP {status}"] * 2
+
+
+@pytest.mark.slow
+def test_one_that_stays_ill_is_asked_a_few_times_at_the_end_and_the_notices_wait_for_flush(
+    receive, journals, monkeypatch
+):
+    """It got 60 requests, and the process ended half a minute later."""
+    monkeypatch.delenv("TRACKER_DIAG_EXIT_TIMEOUT")
+    there = receive(status=[503] * 100)
+    told = str(send(Notifier(there.url, run="mine"), 1, 2)[-1])
+    assert there.got == []
+    assert 3 <= len(there.paths) <= 8
+    (journal,) = journals.glob("*.jsonl")
+    assert f"what is in {journal} waits for tracker-diag flush" in told
+    there.status.clear()
+    assert Outbox(Notifier(there.url), Journal(journal, {})).drain(60)
+    assert [body["step"] for body in there.got] == [1, 2]
+
+
+@pytest.mark.parametrize("status", [404, 401, 302])
+def test_what_will_never_go_well_is_given_up_and_the_next_is_told(receive, status):
+    there = receive(status=[status])
+    (error,) = send(Notifier(there.url + "/hook"), 1, 2)
+    assert [body["step"] for body in there.got] == [2]
+    assert isinstance(error, Refused)
+    assert str(error) == f"{there.url}: HTTP {status}"
+    assert there.paths == ["/hook", "/hook"]  # a redirect is not followed
+
+
+def test_one_receiver_that_is_away_holds_up_no_other(receive, free_port):
+    there = receive()
+    notifier = Notifier([f"http://127.0.0.1:{free_port}", there.url + "/two"])
+    there.status = [503]
+    notifier.alert(1, notice(1))
+    with pytest.raises(OSError, match="HTTP 503"):
+        notifier.flush()
+    assert there.paths[1:] == ["/two"]
+    assert notifier.flush()
+    assert len(there.got) == 2
+
+
+def growing(rng, make_batch, steps=150):
+    """Batches whose tail grows after tool calls from step 80 to 110, and is calm again after that."""
+    for step in range(steps):
+        post = 0.02 * math.exp((step - 80) * 0.1) if 80 <= step < 110 else 0.02
+        yield step, make_batch(rng, post=post, pairs=("policy",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("severity", "levels"), [("warn", ["warn", "info"]), ("error", ["error", "info"]), ("info", [])]
+)
+def test_a_run_tells_what_fires_at_warn_and_above_and_its_end(rng, make_batch, receive, severity, levels):
+    there = receive()
+    rule = POL001.model_copy(update={"severity": severity, "status": "stable"})
+    with Monitor([Notifier(there.url)], rules=[rule], catalog=False) as monitor:
+        for step, batch in growing(rng, make_batch):
+            monitor.observe(**batch)
+            monitor.log({"reward": 0.5}, step)
+    assert monitor.health["backend_errors"] == 0
+    assert any(finding.fired for finding in monitor.summary().findings)
+    assert [body["level"] for body in there.got] == levels
+    if levels:
+        assert there.got[0]["title"] == "POL001 post_tool: Token probabilities diverge after tool calls"
+        assert "First: Read ten of the tool results" in there.got[0]["text"]
+        assert there.got[1]["title"] == "POL001 post_tool: resolved"
+
+
+@pytest.mark.slow
+def test_training_does_not_wait_for_a_slow_receiver(rng, make_batch, receive):
+    there = receive(thinks=True)
+    with Monitor([Notifier(there.url)], rules=[POL001], catalog=False) as monitor:
+        for step, batch in growing(rng, make_batch, 120):
+            monitor.observe(**batch)
+            monitor.log({"reward": 0.5}, step)
+        assert there.got == []  # it is still thinking
+        there.thought.set()
+    assert [body["level"] for body in there.got][:1] == ["warn"]
+
+
+# Secrets.
+
+WEB = "http://us%40er:pass%2Fword@{place}/services/T0KEN/seg.ment?key=h1dden&chat=r00m"
+APPRISE = "json://us%40er:pass%2Fword@{place}/services/T0KEN/seg.ment?key=h1dden&chat=r00m"
+SECRETS = ("us%40er", "us@er", "pass%2Fword", "pass/word", "T0KEN", "seg.ment", "h1dden", "r00m", "services")
+
+
+@pytest.fixture
+def everything_logged(caplog):
+    caplog.set_level(1)
+    for name in ("apprise", "urllib3.connectionpool"):
+        caplog.set_level(1, logger=name)
+    return caplog
+
+
+def seen(caplog, *values):
+    return "\n".join([*map(str, values), *map(repr, values), *(logging.Formatter().format(r) for r in caplog.records)])
+
+
+@pytest.mark.parametrize("url", [WEB, APPRISE])
+@pytest.mark.parametrize("status", [[], [500], [404]])
+def test_secrets_are_used_and_shown_nowhere(receive, everything_logged, journals, url, status):
+    there = receive(status)
+    notifier = Notifier(url.format(place=there.url[7:]), run="mine")
+    outbox = Outbox(notifier)
+    outbox.alert(1, notice(1))
+    until(lambda: there.paths)
+    written = "".join(file.read_text() for file in journals.iterdir())
+    assert '"run": "mine"' in written
+    outbox.close(NOTHING, ())
+    errors = list(outbox.errors())
+    assert len(errors) == len(status)
+    causes = [c for error in errors for c in (error.__cause__, error.__context__, error.args) if c]
+
+    assert all(path.startswith("/services/T0KEN/seg.ment") for path in there.paths)
+    assert all(headers["Authorization"] == "Basic dXNAZXI6cGFzcy93b3Jk" for headers in there.headers)
+    shown = seen(everything_logged, notifier, notifier.address, *errors, *causes) + written
+    assert [secret for secret in SECRETS if secret in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("T0KEN", "expected scheme://..."),
+        ("http:///T0KEN", "it cannot be read"),
+        ("http://host:T0KEN/x", "it cannot be read"),
+        ("http://[T0KEN/x", "it cannot be read"),
+        ("http://host/T0KEN-é", "it cannot be read"),
+        ("http://host/T0KEN x", "it cannot be read"),
+        ("nosuchscheme://host/T0KEN", "apprise cannot use it"),
+        ("slack://T0KEN", "apprise cannot use it"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_told_at_once_and_not_shown(everything_logged, url, problem):
+    with pytest.raises(DiagError) as error:
+        Notifier(["http://127.0.0.1:1", url])
+    assert str(error.value) == f"urls[1]: {problem}; the URL is not shown, since it may hold secrets"
+    assert "T0KEN" not in seen(everything_logged, error.value.__cause__, error.value.__context__)
+
+
+def test_a_host_that_cannot_be_looked_up_is_given_up_without_being_shown(everything_logged):
+    (error,) = send(Notifier("http://a..b/T0KEN"), 1)
+    assert isinstance(error, Refused)
+    assert "T0KEN" not in seen(everything_logged, error, error.__cause__, error.__context__)
+
+
+def test_no_url_is_told(monkeypatch):
+    monkeypatch.delenv(NOTIFY, raising=False)
+    with pytest.raises(DiagError, match="urls: none given, expected some here or in TRACKER_DIAG_NOTIFY"):
+        Notifier()
+
+
+def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypatch, journals):
+    monkeypatch.setenv(NOTIFY, f"  {receive.state.url}/one\n{receive.state.url}/two ")
+    outbox = Outbox(Notifier(run="left"))
+    outbox.alert(7, notice(7))
+    outbox.drain(0.2)  # nobody is there
+    there = receive()
+    with Notifier.reopened({"run": "left"}) as notifier:
+        assert Outbox(notifier, Journal(journals / "notify-left.jsonl", {})).drain(60)
+    assert sorted(there.paths) == ["/one", "/two"]
+    assert [body["step"] for body in there.got] == [7, 7]
+
+
+# apprise.
+
+
+@pytest.mark.parametrize(("level", "kind"), [("warn", "warning"), ("error", "failure"), ("info", "success")])
+def test_through_apprise(receive, level, kind):
+    there = receive()
+    notifier = Notifier(there.url.replace("http", "json"), run="mine")
+    notifier.alert(3, notice(3, level))
+    assert notifier.flush()
+    (body,) = there.got
+    assert (body["title"], body["message"], body["type"]) == ("title 3", "text 3\n\nStep 3 of mine", kind)
+
+
+def test_apprise_is_tried_again(receive):
+    there = receive(status=[500])
+    (error,) = send(Notifier(there.url.replace("http", "json")), 1, 2)
+    assert str(error) == "json://***: apprise could not deliver"
+    assert [body["title"] for body in there.got] == ["title 1", "title 2"]

@@ -1,0 +1,323 @@
+"""`tracker-diag panels` and the export of rules: against the stub of W&B's server, and a real MLflow store."""
+
+import base64
+import json
+import math
+import runpy
+import zlib
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tracker_diag import DiagError, wrap
+from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.metrics.series import CONTEXT
+from tracker_diag.rules.new import write_new
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.trackers.finished import FinishedRun
+from tracker_diag.trackers.mlflow.view import VIEW_TAG, chart_view, keys_in
+from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
+from tracker_diag.trackers.wandb.report import save_report
+from tracker_diag.trackers.wandb.view import workspace
+
+STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
+SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
+
+app = typer.Typer()
+app.add_typer(panels_app, name="panels")
+app.command("export-wandb")(export_wandb)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """A stub server, and the client's settings that lead to it."""
+    import wandb
+
+    with STUB["Stub"]() as server:
+        for name, value in {"BASE_URL": server.url, "API_KEY": STUB["KEY"], "SILENT": "true"}.items():
+            monkeypatch.setenv(f"WANDB_{name}", value)
+        monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+        wandb.teardown()  # settings of an earlier test
+        yield server
+    wandb.teardown()
+
+
+def sections(spec):
+    return {s["name"]: [p["config"] for p in s["panels"]] for s in spec["section"]["panelBankConfig"]["sections"]}
+
+
+def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
+    model = workspace("someone", "rl")._to_model()
+    found = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
+    assert list(found) == SECTIONS
+    plots = [plot for panels in found.values() for plot in panels]
+    assert {plot["xAxis"] for plot in plots} == {"diag/step"}
+    assert found["Tails"][0]["metrics"] == ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]
+    assert all(plot["yLogScale"] for plot in found["Tails"])
+    assert [plot["metrics"][1] for plot in found["ESS"]] == [
+        *(f"diag/{pair}/post_tool/ess" for pair in ("policy", "mismatch", "reference")),
+        *(f"diag/{pair}/post_tool/ess_sequence" for pair in ("policy", "mismatch")),  # the third has no weights
+    ]
+    assert [plot["metricRegex"] for plot in found["Rules"]] == ["^diag/rule/", "^diag/health/"]
+
+
+@pytest.mark.slow
+def test_a_view_is_saved_once_and_leaves_yours_alone(stub):
+    yours = {"id": "mine", "name": "nw-mine-v", "displayName": "mine", "spec": "{}"}
+    stub.views["nw-mine-v"] = dict(yours)
+
+    first, second = run("panels", "wandb", "someone/rl"), run("panels", "wandb", "someone/rl")
+    assert first.stdout == f"saved: {stub.url}/someone/rl?nw=trackerdiag\n"
+    assert second.stdout == f"there already: {stub.url}/someone/rl?nw=trackerdiag\n"
+    (sent,) = stub.sent("UpsertView2")
+    assert (sent["entityName"], sent["projectName"], sent["name"]) == ("someone", "rl", "nw-trackerdiag-v")
+    assert (sent["displayName"], sent["type"]) == (NAME, "project-view")
+    assert list(sections(json.loads(sent["spec"]))) == SECTIONS
+    assert stub.views["nw-mine-v"] == yours
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_a_view_of_an_older_version_is_brought_up_to_date_in_its_place(stub):
+    run("panels", "wandb", "someone/rl")
+    ours = stub.views["nw-trackerdiag-v"]
+    spec = json.loads(ours["spec"])
+    spec["section"]["panelBankConfig"]["sections"] = []
+    spec["section"]["settings"]["maxRuns"] = 7  # set by you
+    ours |= {"displayName": "Agent RL diagnostics, version 0", "spec": json.dumps(spec)}
+
+    assert run("panels", "wandb", "someone/rl").stdout.startswith("saved: ")
+    assert list(stub.views) == ["nw-trackerdiag-v"]
+    assert stub.sent("UpsertView2")[-1]["id"] == ours["id"]
+    now = json.loads(stub.views["nw-trackerdiag-v"]["spec"])
+    assert list(sections(now)) == SECTIONS
+    assert now["section"]["settings"]["maxRuns"] == 7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["View", "UpsertView2"])
+def test_what_wandb_refuses_is_told_in_one_line(stub, operation):
+    stub.status[operation] = 403
+    result = run("panels", "wandb", "someone/rl")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "tracker-diag: wandb:someone/rl: no view saved: out of order"
+
+
+@pytest.mark.parametrize("project", ["rl", "a/b/c", "/rl", "someone/"])
+def test_a_project_is_given_with_its_entity(project):
+    result = run("panels", "wandb", project)
+    assert (result.exit_code, result.stderr) == (2, f"tracker-diag: {project!r} given, expected ENTITY/PROJECT\n")
+
+
+FELL = {
+    step: {"train/reward": step / 60 if step < 60 else max(0.0, 2 - step / 60), "diag/policy/post_tool/p95": 0.1}
+    for step in range(120)
+}
+
+
+@pytest.mark.slow
+def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
+    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    url = save_report("someone", "rl", "abc", found, FELL[0])
+    assert url.startswith(f"{stub.url}/someone/rl/reports/abc")
+    (sent,) = stub.sent("upsertView")
+    assert (sent["entityName"], sent["projectName"], sent["type"]) == ("someone", "rl", "runs")
+    assert sent["displayName"] == "abc: Reward has lost what it had gained"
+    blocks = {one["type"]: one for one in json.loads(sent["spec"])["blocks"]}
+    verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
+    assert "**Go on?** No. Last good step" in verdict
+    assert "tracker-diag diagnose wandb:someone/rl/abc" in verdict
+    shown = [panel["config"]["metrics"] for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]]
+    assert shown == [["train/reward"], ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]]
+    (runs,) = grid["metadata"]["runSets"]
+    assert '"abc"' in json.dumps(runs["filters"])
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line(stub):
+    stub.status["upsertView"] = 403
+    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
+    with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
+        save_report("someone", "rl", "abc", found, FELL[0])
+    result = run("panels", "wandb-report", "someone/rl")
+    assert result.exit_code == 2
+    assert result.stderr == "tracker-diag: 'someone/rl' given, expected ENTITY/PROJECT/RUN\n"
+
+
+# MLflow.
+
+
+def charts(tag):
+    state = json.loads(tag)["state"].removeprefix("deflate;")
+    return json.loads(zlib.decompress(base64.b64decode(state)))
+
+
+def line_charts(tag):
+    """Keys of each line chart, by section."""
+    state = charts(tag)
+    named = {section["uuid"]: section["name"] for section in state["compareRunSections"]}
+    lines = {}
+    for chart in state["compareRunCharts"]:
+        if chart["type"] == "LINE":
+            lines.setdefault(named[chart["metricSectionId"]], []).append(chart["selectedMetricKeys"])
+    return lines
+
+
+def mlflow_run(rng, make_batch, reward=0.5, **options):
+    import mlflow
+
+    with mlflow.start_run() as active:
+        run = wrap(mlflow, **options)
+        for step in range(3):
+            run.diag.observe(**make_batch(rng))
+            run.log_metrics({"reward": reward if step else math.nan}, step=step)
+        run.diag.close()
+    return active.info.experiment_id
+
+
+@pytest.mark.slow
+def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_batch, mlflow_store):
+    import mlflow
+
+    client = mlflow.MlflowClient()
+    client.set_experiment_tag("0", "mlflow.sharedViewState.mine", "{}")
+    assert mlflow_run(rng, make_batch) == "0"
+    by_the_run = client.get_experiment("0").tags[VIEW_TAG]
+    assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
+
+    client.set_experiment_tag("0", VIEW_TAG, by_the_run.replace(NAME, "Tail diagnostics"))
+    for which, said in (("Default", "saved"), ("0", "there already")):
+        result = run("panels", "mlflow", which, "--uri", mlflow_store)
+        assert result.stdout == (
+            f"{said}: <address of the MLflow server>"
+            "/#/experiments/0/runs?compareRunsMode=CHART&viewStateShareKey=tracker-diag\n"
+        )
+    tags = client.get_experiment("0").tags
+    assert json.loads(tags[VIEW_TAG])["name"] == NAME
+    assert charts(tags[VIEW_TAG]) == charts(by_the_run)
+    assert tags["mlflow.sharedViewState.mine"] == "{}"
+
+
+@pytest.mark.slow
+def test_the_view_of_mlflow_has_all_sections_and_only_pairs_that_are_there(rng, make_batch, mlflow_store):
+    import mlflow
+
+    mlflow_run(rng, make_batch)
+    tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
+    state, lines = charts(tag), line_charts(tag)
+    assert [*lines] == [OUTCOME, *(plot.title for plot in PLOTS), RULES]
+    assert lines[OUTCOME] == [["reward"]]
+    of_p95 = lines["p95 of |log-ratio| by slice"]
+    assert of_p95 == [[f"diag/{pair}/{name}/p95" for name in CONTEXT] for pair in ("policy", "reference")]
+    assert lines[RULES] == [["diag/rule/NUM004"]]
+    images = [(*chart["imageKeys"], chart["step"]) for chart in state["compareRunCharts"] if chart["type"] == "IMAGE"]
+    assert images == [("diag/timeline", 0), ("diag/policy/tail", 2), ("diag/reference/tail", 2)]
+    assert len(tag) < 20_000  # MLflow takes no more
+
+
+@pytest.mark.slow
+def test_the_view_of_mlflow_shows_own_rules_and_keeps_those_of_other_runs(rng, make_batch, mlflow_store, tmp_path):
+    import mlflow
+
+    write_new("ACM001", tmp_path / "own")
+    mlflow_run(rng, make_batch, reward=0.05, rules=tmp_path / "own")
+    mlflow_run(rng, make_batch)
+    tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
+    assert line_charts(tag)[RULES] == [["diag/rule/ACM001"], ["diag/rule/NUM004"]]
+    assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
+
+
+@pytest.mark.slow
+def test_a_run_without_tensors_has_a_view_of_its_rules(mlflow_store):
+    import mlflow
+
+    with mlflow.start_run():
+        watched = wrap(mlflow)
+        watched.log_metrics({"reward": math.nan}, step=0)
+        watched.diag.close()
+    assert line_charts(mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG])[RULES] == [["diag/rule/NUM004"]]
+
+
+@pytest.mark.parametrize(
+    "view", ["", "{}", "[]", "x", '{"state": 1}', '{"state": "deflate;AAAA"}', '{"state": "e30="}']
+)
+def test_a_view_that_is_none_of_ours_shows_no_rules(view):
+    assert keys_in(view) == set()
+
+
+def test_rules_are_shown_by_family():
+    keys = {"diag/rule/POL001", "diag/rule/ACM002", "diag/rule/POL010", "diag/rule/AC001"}
+    view = chart_view(["policy"], None, keys)
+    assert line_charts(view)[RULES] == [
+        ["diag/rule/AC001"], ["diag/rule/ACM002"], ["diag/rule/POL001", "diag/rule/POL010"],
+    ]  # fmt: skip
+    assert keys_in(view) == keys
+
+
+def test_outcomes_come_first_by_what_they_are_whatever_the_trainers_call_them():
+    keys = ["train/kl", "train/reward", "train/loss", "diag/policy/all/p95", "eval/reward"]
+    assert outcome_keys(keys) == ["train/reward", "eval/reward", "train/kl"]
+    of_verl = outcome_keys(["actor/kl_loss", "critic/rewards/mean", "actor/ppo_kl"])
+    assert "critic/rewards/mean" in of_verl
+    shown = {*outcome_keys(keys), "critic/rewards/mean", "diag/rule/POL001"}
+    view = chart_view(["policy"], None, shown)
+    assert keys_in(view) == shown
+    (first, *_), *_ = line_charts(view)[OUTCOME]
+    assert first in ("train/reward", "critic/rewards/mean")
+    assert in_order(["train/kl", "train/reward"]) == ["train/reward", "train/kl"]
+
+
+def test_rules_stand_in_no_view_that_has_none():
+    assert RULES not in line_charts(chart_view(["policy"], None, ()))
+
+
+@pytest.mark.slow
+def test_an_experiment_that_is_not_there_is_told(mlflow_store):
+    result = run("panels", "mlflow", "none-such")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("tracker-diag: mlflow: experiment none-such: no view saved: ")
+
+
+# Rules as automations.
+
+
+@pytest.mark.slow
+def test_a_rule_becomes_an_automation_on_its_state(stub):
+    result = run("export-wandb", "someone/rl", "--rules", "POL001,NUM001")
+    assert result.stdout == "2 automations are in someone/rl: tracker-diag NUM001, tracker-diag POL001\n"
+    sent = {call["input"]["name"]: call["input"] for call in stub.sent("CreateAutomation")}
+    assert list(sent) == ["tracker-diag NUM001", "tracker-diag POL001"]
+    asked = sent["tracker-diag POL001"]
+    threshold = json.loads(asked["eventFilter"])["run_metric_filter"]["threshold_filter"]
+    assert threshold == {
+        "name": "diag/rule/POL001",
+        "agg_op": None,
+        "window_size": 1,
+        "cmp_op": "$gte",
+        "threshold": 2,
+    }
+    assert (asked["scopeType"], asked["scopeID"], asked["triggeringEventType"]) == (
+        "PROJECT",
+        "UHJvamVjdDox",
+        "RUN_METRIC",
+    )
+    told = asked["triggeredActionConfig"]["notificationActionInput"]
+    assert (told["severity"], told["title"]) == ("WARN", "POL001: Token probabilities diverge after tool calls")
+    assert told["integrationID"] == stub.slack[0]["id"]
+    assert stub.unknown == set()
+
+
+@pytest.mark.slow
+def test_without_a_slack_channel_nothing_is_made(stub):
+    stub.slack.clear()
+    result = run("export-wandb", "someone/rl")
+    assert result.exit_code == 2
+    assert "tracker-diag: wandb:someone: no Slack channel is connected" in result.stderr
+    assert stub.sent("CreateAutomation") == []

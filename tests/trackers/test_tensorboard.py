@@ -1,0 +1,270 @@
+"""Against real event files, read back with TensorBoard's own reader."""
+
+import html
+import math
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tracker_diag import Monitor, wrap
+from tracker_diag.metrics.statistics import statistic
+from tracker_diag.records import Histogram, Scalar, Table
+from tracker_diag.report.markdown import findings_text, markdown
+from tracker_diag.trackers.tensorboard.write import CHARTS, TensorBoardBackend
+
+pytestmark = pytest.mark.slow
+
+
+def read(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0, "tensors": 0})
+    return reader.Reload()
+
+
+def text(event):
+    return event.tensor_proto.string_val[0].decode()
+
+
+def events(folder):
+    """What the event files in `folder` itself hold, but for the clock of their first line, as bytes."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    found = []
+    for file in sorted(folder.glob("*tfevents*")):
+        parsed = [Event.FromString(raw) for raw in RawEventFileLoader(str(file)).Load()]
+        found += [
+            (event.step, event.wall_time, event.summary.SerializeToString()) for event in parsed if event.summary.value
+        ]
+    return found
+
+
+def torch_writer(folder):
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder))
+
+
+def tensorboardx_writer(folder):
+    from tensorboardX import SummaryWriter
+
+    return SummaryWriter(str(folder))
+
+
+WRITERS = {"torch": torch_writer, "tensorboardX": tensorboardx_writer}
+
+
+def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, make_batch):
+    writer = wrap(torch_writer(tmp_path))
+    began = time.time()
+    for step in range(140):
+        if step == 130:
+            until = time.monotonic() + 60
+            while writer.diag.backends[0]._waits and time.monotonic() < until:  # else what fires would not be seen to
+                time.sleep(0.05)
+            writer.diag.rebaseline("a new | tool")
+        post = 0.02 * math.exp(max(0, step - 80) * 0.05)
+        writer.diag.observe(**make_batch(rng, post=post))
+        writer.add_scalar("reward", 0.5 + step, step)
+    writer.close()
+    assert writer.diag.health["backend_errors"] == 0
+    found = read(tmp_path / "diag")
+
+    values = found.Scalars("diag/policy/all/p95")
+    assert [value.step for value in values] == list(range(140))
+    tails = {name: found.Scalars(f"diag/policy/{name}/p95")[-1].value for name in ("text_only", "post_tool")}
+    assert tails["post_tool"] > 3 * tails["text_only"]
+    assert began <= values[0].wall_time <= values[-1].wall_time <= time.time()
+    assert max(value.value for value in found.Scalars("diag/rule/POL001")) == 2
+    pictures = found.Images("diag/timeline")
+    fired = next(value.step for value in found.Scalars("diag/rule/POL001") if value.value == 2)
+    # With the alert, and at the end; POL002 is a note, as the reward rises.
+    assert [picture.step for picture in pictures] == [fired, 139]
+    assert {picture.width for picture in pictures} == {760}
+    assert all(picture.encoded_image_string.startswith(b"\x89PNG") for picture in pictures)
+
+    last = found.Histograms("diag/policy/post_tool/hist")[-1].histogram_value
+    assert last.num == sum(last.bucket) == 8 * 32 * 12
+    assert len(last.bucket) == len(last.bucket_limit) == 45
+    assert 0 <= last.min < last.max <= 256
+
+    fired = [text(event) for event in found.Tensors("diag/findings")]
+    assert any("#### POL001 tool" in one and "**warn, firing** (steps: onset" in one for one in fired)
+    assert any("Read ten of the tool results" in one for one in fired)
+    assert "a new \\| tool" in text(found.Tensors("diag/events")[-1])
+    assert "| policy | post_tool |" in text(found.Tensors("diag/slices")[-1])
+
+    for name in ("text_only", "post_tool"):
+        again = read(tmp_path / "diag" / name)
+        assert set(again.Tags()["scalars"]) == {
+            f"diag/{p}/{stat}" for p in ("policy", "reference") for stat in CHARTS if statistic(stat).is_logged(p, name)
+        }
+        shown = [value.value for value in again.Scalars("diag/policy/p95")]
+        assert shown == [value.value for value in found.Scalars(f"diag/policy/{name}/p95")]
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+
+    layout = Layout.FromString(found.Tensors("custom_scalars__config__")[-1].tensor_proto.string_val[0])
+    assert [section.title for section in layout.category] == ["diag/policy", "diag/reference"]
+    assert [list(chart.multiline.tag) for chart in layout.category[0].chart] == [
+        ["^diag/policy/p95$"], ["^diag/policy/p99$"], ["^diag/policy/ess$"], ["^diag/policy/ess_sequence$"]
+    ]  # fmt: skip
+
+
+CALLS = [
+    *(("add_scalar", ("a", i, i), {"walltime": 100.0 + i}) for i in range(4)),
+    ("add_scalar", ("nothing", math.nan, 4), {"walltime": 104.0}),
+    ("add_scalar", ("nothing", math.inf, 5), {"walltime": 105.0}),
+    ("add_scalar", ("nothing", -math.inf, 5), {"walltime": 105.0}),
+    ("add_scalar", ("late", 1.0, 2), {"walltime": 106.0}),
+    ("add_scalar", ("without a step", 1.0), {"walltime": 107.0}),
+    ("add_scalar", ("without a step", 2.0), {"walltime": 108.0}),
+    ("add_scalars", ("both", {"x": 1.0, "y": 2.0}, 9), {"walltime": 109.0}),
+    ("add_histogram", ("weights", np.arange(9.0), 10), {"walltime": 110.0}),
+    ("add_text", ("note", "hello", 11), {"walltime": 111.0}),
+]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_your_events_are_the_same_with_and_without_us(kind, tmp_path, rng, make_batch):
+    plain, wrapped = WRITERS[kind](tmp_path / "plain"), wrap(WRITERS[kind](tmp_path / "wrapped"))
+    for name, given, options in CALLS:
+        wrapped.diag.observe(**make_batch(rng))
+        for writer in (plain, wrapped):
+            getattr(writer, name)(*given, **options)
+    for writer in (plain, wrapped):
+        writer.close()
+    theirs = events(tmp_path / "plain")
+    assert len(theirs) == 12 if kind == "torch" else len(theirs) >= 11
+    assert events(tmp_path / "wrapped") == theirs
+    assert read(tmp_path / "wrapped" / "diag").Scalars("diag/policy/all/p95")
+
+
+def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_path, rng, make_batch):
+    """Its Python reader follows the latest file of a folder alone, so ours must not lie beside yours."""
+    writer, reader = torch_writer(tmp_path), None
+    began = int(time.time())
+    while int(time.time()) == began:  # names of event files go by the second
+        time.sleep(0.01)
+    backend = TensorBoardBackend(tmp_path)
+    for step in range(6):
+        writer.add_scalar("reward", step, step)
+        writer.flush()
+        backend.log(step, [Scalar("diag/policy/all/p95", 1.0)], time.time())
+        backend.flush()
+        reader = reader.Reload() if reader else read(tmp_path)
+    assert [value.step for value in reader.Scalars("reward")] == list(range(6))
+    writer.close()
+
+
+def test_after_a_resume_what_was_written_of_later_steps_is_left_out(tmp_path):
+    for steps, value in ((range(10), 1.0), (range(6, 12), 2.0)):
+        backend = TensorBoardBackend(tmp_path)
+        for step in steps:
+            backend.log(step, [Scalar("diag/policy/all/p95", value)], float(step))
+        backend.flush()
+    found = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
+    assert [(one.step, one.value) for one in found] == [(i, 1.0 if i < 6 else 2.0) for i in range(12)]
+
+
+def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
+    backend = TensorBoardBackend(tmp_path)
+    backend.log(0, [Scalar("diag/policy/all/p95", 0.0)], 100.0)
+    assert backend.flush()
+    shutil.move(tmp_path / "diag", tmp_path / "moved")
+    (tmp_path / "diag").write_text("in the way")
+    for step in (1, 2):
+        backend.log(step, [Scalar("diag/policy/all/p95", float(step))], 100.0 + step)
+        with pytest.raises(OSError) as error:  # noqa: PT011  # which one is the file system's affair
+            backend.flush()
+        assert backend.temporary(error.value)
+    (tmp_path / "diag").unlink()
+    assert backend.flush()
+    found = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
+    assert [(one.wall_time, one.step, one.value) for one in found] == [(101.0, 1, 1.0), (102.0, 2, 2.0)]
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_at_set_up(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(OSError, match="file"):
+        TensorBoardBackend(tmp_path / "file")
+
+
+def test_counts_go_over_as_they_are(tmp_path):
+    edges = np.array([0.0, 0.5, 1.0, 4.0])
+    backend = TensorBoardBackend(tmp_path)
+    for step, counts in enumerate(([0, 3, 1], [0, 0, 0])):
+        record = Histogram("diag/policy/all/hist", "policy", "all", np.array(counts), edges, np.zeros(3, int))
+        backend.log(step, [record], 0.0)
+    backend.flush()
+    full, empty = (one.histogram_value for one in read(tmp_path / "diag").Histograms("diag/policy/all/hist"))
+    assert (full.min, full.max, full.num, full.sum) == (0.5, 4.0, 4, 3 * 0.75 + 2.5)
+    assert full.sum_squares == 3 * 0.75**2 + 2.5**2
+    assert (full.bucket_limit, full.bucket) == ([0.5, 1.0, 4.0], [0, 3, 1])
+    assert (empty.min, empty.max, empty.num, sum(empty.bucket)) == (0, 0, 0, 0)
+
+
+NASTY = "a|b *c* _d_ `e` <script>f()</script> [g](http://h) \\ \\| &amp; # ! 1. - + {i} ~~j~~\n> k <b>"
+
+
+def test_whatever_stands_in_a_cell_is_shown_as_it_is():
+    from tensorboard.plugin_util import markdown_to_safe_html
+
+    shown = markdown_to_safe_html(markdown(Table("diag/events", ("step", "event"), ((1, NASTY), (None, 0.123456)))))
+    cells = [html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", shown, re.DOTALL)]
+    assert cells == ["1", " ".join(NASTY.split()), "", "0.123"]
+
+    columns = (
+        "onset",
+        "fired",
+        "resolved",
+        "rule",
+        "name",
+        "slice",
+        "severity",
+        "state",
+        "summary",
+        "evidence",
+        "remedy",
+    )
+    row = (1, 2, None, "X1", "_x_", "tool:<i>", "warn", "firing", NASTY, NASTY, NASTY)
+    shown = markdown_to_safe_html(findings_text(Table("diag/findings", columns, (row,))))
+    assert set(re.findall(r"<(\w+)", shown)) == {"h4", "p", "strong", "em"}
+    assert html.unescape(shown).count(" ".join(NASTY.split())) == 3
+    assert "(steps: onset 1, fired 2)" in shown
+
+
+def test_two_folders_of_one_name_have_two_addresses(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one, two = TensorBoardBackend("a/logs").address, TensorBoardBackend(tmp_path / "b/logs").address
+    assert one["folder"] == str(tmp_path / "a/logs")
+    assert one["run"] != two["run"]
+    assert TensorBoardBackend(one["folder"]).address == one
+
+
+def test_neither_torch_nor_tensorflow_is_imported(tmp_path):
+    program = (
+        "import sys\n"
+        "from tracker_diag.trackers.tensorboard.write import TensorBoardBackend\n"
+        "from tracker_diag.records import Scalar\n"
+        f"backend = TensorBoardBackend({str(tmp_path)!r})\n"
+        "backend.log(0, [Scalar('diag/policy/text_only/p95', 1.0)], 0.0)\n"
+        "backend.flush()\n"
+        "print({'torch', 'tensorflow'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["set()"]
+    assert read(tmp_path / "diag").Scalars("diag/policy/text_only/p95")
+
+
+def test_a_loop_of_ones_own_with_the_backend_alone(tmp_path, rng, make_batch):
+    with Monitor([TensorBoardBackend(tmp_path)]) as monitor:
+        for step in range(3):
+            monitor.observe(**make_batch(rng))
+            monitor.log({"reward": 1.0}, step)
+    assert [one.step for one in read(tmp_path / "diag").Scalars("diag/policy/all/p95")] == [0, 1, 2]

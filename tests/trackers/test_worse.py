@@ -1,0 +1,64 @@
+"""What gets worse is told again, and told apart from the first time, wherever a person is told."""
+
+import logging
+
+import pytest
+
+from tracker_diag import Monitor, wrap
+from tracker_diag.testing import CapturingBackend, example_batch
+from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowBackend
+from tracker_diag.trackers.notify import NOTIFY
+
+pytestmark = pytest.mark.slow
+
+FIRST = "POL001 post_tool: Token probabilities diverge after tool calls"
+WORSE = "Worse: Reward has lost what it had gained (POL001 post_tool)"
+CHANGED = (
+    "POL001 was told at step 86 as a warning. It is an error now, with OUT001 all: Reward has lost what it had gained"
+)
+SO_FAR = "Go on? No. Last good step so far 99 (reward 0.905, its best)"
+
+
+def reward(step):
+    """It rises, and is lost all at once after the tail has begun to grow."""
+    return (min(step, 90) if step < 100 else 20) / 100 + 0.01 * (step % 3)
+
+
+def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatch, caplog):
+    heard = receive()
+    monkeypatch.setenv(NOTIFY, heard.url)
+    run = wrap(wandb_offline.start())
+    for step in range(150):
+        run.diag.observe(**example_batch(step))
+        run.log({"reward": reward(step)}, step=step)
+    run.finish()
+    told = [record["alert"] for record in wandb_offline.records() if record["type"] == "alert"]
+    assert [(one["level"], one["title"]) for one in told] == [("WARN", FIRST), ("ERROR", WORSE)]
+    assert [(one["level"], one["title"]) for one in heard.got] == [("warn", FIRST), ("error", WORSE)]
+    logged = [one.message for one in caplog.records if one.levelno >= logging.WARNING]
+    assert [one.splitlines()[0] for one in logged] == [FIRST, WORSE]
+    for text in (told[1]["text"], heard.got[1]["text"], logged[1]):
+        assert CHANGED in text
+        assert SO_FAR in text
+
+
+def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
+    import mlflow
+
+    kept = CapturingBackend()
+    monitor = Monitor(backends=[kept])
+    for step in range(150):
+        monitor.observe(**example_batch(step))
+        monitor.log({"reward": reward(step)}, step)
+    monitor.close()
+    assert [one.title for one in kept.notices] == [FIRST, WORSE]
+    client = mlflow.MlflowClient()
+    with mlflow.start_run() as active:
+        backend = MlflowBackend(client, active.info.run_id)
+        for notice in kept.notices:
+            backend.alert(notice.step, notice)
+            assert backend.flush()
+            said = client.get_run(active.info.run_id).data.tags[NOTE_TAG]
+            assert f"**{notice.level.upper()} at step {notice.step}: {notice.title}**" in said
+        assert CHANGED in said
+        assert SO_FAR in said

@@ -1,0 +1,232 @@
+"""Keep: of each finding that is pending or firing on a slice the worst sequences of its first, worst and last step.
+
+What is kept is bounded, whatever the run's length. It is shown in the report and in the table `diag/worst_sequences`;
+with token ids it also lies in a file beside the journals.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from tracker_diag.health import Health
+from tracker_diag.metrics.series import Pair
+from tracker_diag.monitor.worst_file import save, unused
+from tracker_diag.records import Table, WorstSequence
+from tracker_diag.report.tokens import excerpt, worst_table
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.tensors.decode import Decode, Decoder
+from tracker_diag.tensors.intake import Intake
+from tracker_diag.tensors.windows import PairWindow
+from tracker_diag.tensors.worker import Writer
+from tracker_diag.tensors.worst import Found, Place, beyond, tail_mass
+
+MOST_PLACES = 6
+"""Slices that are looked at in one step; the gravest findings first, and of these the earliest."""
+MOST_EPISODES = 16
+"""Findings whose sequences are kept: the first, and the last ones. Each has 24 sequences of 512 tokens at most."""
+EVERY = 30.0
+"""Seconds from one time that the file is written to the next, unless an alert comes."""
+CLOSE_WITHIN = 5.0
+"""Seconds that the end waits for a decoder or a disk."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The worst sequences of one place at one step."""
+
+    step: int
+    found: Found
+    window: float
+    """Tail mass of the slice's window."""
+
+    @property
+    def mass(self) -> float:
+        return float(self.found.rows[:, 0].sum())
+
+
+@dataclass(eq=False)
+class _Episode:
+    """What is kept of a place, from when a finding began there until none is left."""
+
+    place: Place
+    onset: int
+    fired: bool
+    first: _Step
+    worst: _Step
+    last: _Step
+
+    def sequences(self) -> Iterator[WorstSequence]:
+        """Those of the worst step, then those of the first and the last one, where these are others."""
+        yield from self._of("worst", self.worst)
+        if self.first.step != self.worst.step:
+            yield from self._of("first", self.first)
+        if self.last.step not in (self.worst.step, self.first.step):
+            yield from self._of("last", self.last)
+
+    def _of(self, moment: str, at: _Step) -> Iterator[WorstSequence]:
+        pair, slice = self.place
+        about = {"pair": pair, "slice": slice, "onset": self.onset, "moment": moment, "step": at.step}
+        yield from at.found.sequences(partial(WorstSequence, **about), at.window)  # type: ignore[arg-type]
+
+
+class WorstSequences:
+    """Decides which slices are looked at, and keeps what was found there.
+
+    Args:
+        decode: makes text of token ids; None for no text.
+        live: whether the run is underway: then sequences with token ids are kept in a file, and it is told if a decoder
+            was given and no ids came.
+    """
+
+    def __init__(self, health: Health, decode: Decode | None, *, live: bool) -> None:
+        self._health, self._live = health, live
+        self._decoder = None if decode is None else Decoder(decode)
+        self._episodes: list[_Episode] = []
+        self._open: dict[Place, _Episode] = {}
+        self._asked = False
+        """Whether an alert was told of which no table has gone out."""
+        self._due: tuple[WorstSequence, ...] | None = None
+        """What the next table is of, while its text is made."""
+        self._writer: Writer | None = None
+        self._file: Path | None = None
+        self._writing, self._written = False, 0.0
+        self._told = False
+
+    def step(
+        self, step: int, findings: Sequence[Finding], windows: Mapping[Pair, PairWindow], intake: Intake, *, told: bool
+    ) -> list[Table]:
+        """Keep what the slices of `findings`, those that are open, have at `step`, and say where to look next.
+
+        Args:
+            told: whether a person is told of an incident at this step.
+
+        Returns:
+            The table, where one is due: with an alert, or as soon as there is something to show of it.
+        """
+        with self._health.guard("internal_errors"):
+            places = _places(findings)
+            windows_of = {place: windows[place.pair].slices(intake.names, (place.slice,)) for place in places}
+            for place, found in intake.taken_worst().items():
+                if place in places and place.slice in windows_of[place]:
+                    mass = tail_mass(windows_of[place][place.slice], found.limit)
+                    self._add(place, min(one.onset for one in places[place]), _Step(step, found, mass))
+            self._forget(places)
+            intake.worst.look_at({p: beyond(of[p.slice]) for p, of in windows_of.items() if p.slice in of})
+            self._say(intake)
+            self._asked |= told
+            if self._asked and self._due is None and self.sequences:
+                self._asked, self._due = False, self.sequences
+            if told or (self._episodes and time.monotonic() > self._written + EVERY):
+                self._save()
+            if self._due is not None:
+                self._shown(self._due)  # begins what is to be decoded
+                if not (self._decoder and self._decoder.busy):
+                    shown, self._due = self._shown(self._due), None
+                    return [worst_table(shown)]
+        return []
+
+    def _add(self, place: Place, onset: int, now: _Step) -> None:
+        kept = self._open.get(place)
+        if kept is None:
+            kept = _Episode(place, onset, fired=False, first=now, worst=now, last=now)
+            self._open[place] = kept
+            self._episodes.append(kept)
+            if len(self._episodes) > MOST_EPISODES:
+                over = (one for one in self._episodes[1:] if one not in self._open.values())
+                self._episodes.remove(next(over, self._episodes[1]))
+        same = now.step == kept.last.step  # more of a step that has come in part
+        kept.last = now
+        if now.mass > kept.worst.mass or (same and kept.worst.step == now.step):
+            kept.worst = now
+
+    def _forget(self, places: Mapping[Place, Sequence[Finding]]) -> None:
+        """Close the episodes of places where nothing is open any more; what never fired was no incident."""
+        for place, kept in self._open.items():
+            kept.fired |= any(one.fired is not None for one in places.get(place, ()))
+        for place in self._open.keys() - places.keys():
+            over = self._open.pop(place)
+            if not over.fired:
+                self._episodes.remove(over)
+
+    def _say(self, intake: Intake) -> None:
+        if self._live and self._episodes and self._decoder and not intake.worst.given_ids and not self._told:
+            self._told = True
+            do = "give token_ids=... to observe, shaped as the log-probabilities are"
+            self._health.tell([f"decode was given, but no token ids came, so no text can be shown: {do}"])
+
+    @property
+    def sequences(self) -> tuple[WorstSequence, ...]:
+        """All that are kept of findings that fired, by their onset."""
+        fired = sorted((one for one in self._episodes if one.fired), key=lambda one: one.onset)
+        return tuple(one for episode in fired for one in episode.sequences())
+
+    def shown(self) -> tuple[WorstSequence, ...]:
+        """What may leave this machine: no token ids; text where a decoder was given, as far as it is there."""
+        with self._health.guard("internal_errors"):
+            return self._shown(self.sequences)
+        return ()
+
+    def _shown(self, kept: tuple[WorstSequence, ...]) -> tuple[WorstSequence, ...]:
+        if self._decoder and not self._health.elsewhere():
+            with_ids = [one for one in kept if one.token_ids is not None]
+            found = self._decoder.texts(
+                [(one.token_ids, excerpt(one)) for one in with_ids if one.token_ids is not None]
+            )
+            texts = {id(one): text for one, text in zip(with_ids, found, strict=True)}
+            kept = tuple(replace(one, texts=texts.get(id(one))) for one in kept)
+            for error in self._decoder.errors():
+                self._health.record("decode_errors", error)
+        return tuple(replace(one, token_ids=None) for one in kept)
+
+    def tables(self) -> list[Table]:
+        """The table of what is shown, if there is anything."""
+        shown = self.shown()
+        return [worst_table(shown)] if shown else []
+
+    def close(self) -> None:
+        """Write the file, and wait for decoder and disk, a few seconds each at most."""
+        if self.shown():
+            self._save(last=True)
+        if self._decoder:
+            self._decoder.close(CLOSE_WITHIN)
+        if self._writer:
+            self._writer.close(CLOSE_WITHIN)
+            self._failed(self._writer)
+
+    def _save(self, *, last: bool = False) -> None:
+        """Have the file written; a disk that takes nothing is counted, told once, and asked again later."""
+        self._written = time.monotonic()
+        kept = [one for one in self.sequences if one.token_ids is not None]
+        if not (self._live and kept) or (self._writing and not last):
+            return
+        if last and self._writer is None:  # no thread starts in `atexit` from Python 3.12 on
+            with self._health.guard("spool_errors"):
+                self._write(kept)
+            return
+        self._writer = self._writer or Writer("tracker_diag-worst")
+        self._failed(self._writer)
+        self._writing = True
+        self._writer.put(partial(self._write, kept))
+
+    def _write(self, kept: Sequence[WorstSequence]) -> None:
+        try:
+            self._file = self._file or unused()
+            save(self._file, kept)
+        finally:
+            self._writing = False
+
+    def _failed(self, writer: Writer) -> None:
+        for error in writer.errors():
+            self._health.record("spool_errors", error)
+
+
+def _places(findings: Sequence[Finding]) -> dict[Place, list[Finding]]:
+    """The slices that findings with a pair are open on, the gravest first, then the earliest."""
+    found: dict[Place, list[Finding]] = {}
+    for one in sorted(findings, key=lambda one: (-SEVERITIES.index(one.severity), one.onset)):
+        if one.pair is not None:
+            found.setdefault(Place(one.pair, one.slice), []).append(one)
+    return dict(list(found.items())[:MOST_PLACES])

@@ -1,0 +1,204 @@
+"""Checklists: what to ask before, during and after a run, answered from its own record as far as that goes.
+
+The lists are data, in `checklists/`. What the record cannot tell is said to be unknown, with what to log; what only a
+person can tell stays a question, with whatever the record has to say about it.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from tracker_diag.errors import RuleError, UnknownName
+from tracker_diag.metrics.yaml_files import YamlFile
+from tracker_diag.monitor.context import Context
+from tracker_diag.report.markdown import escaped
+from tracker_diag.report.tables import best_level
+from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.diagnose import Diagnosis
+from tracker_diag.runs.postmortem.read import context_kept
+
+FOLDER = Path(__file__).parent / "checklists"
+
+When: TypeAlias = Literal["before", "during", "after"]
+Verdict: TypeAlias = Literal["yes", "no", "unknown", "person"]
+Part: TypeAlias = Literal["config", "seed", "data", "evaluation", "versions", "code"]
+
+SAYS: dict[Verdict, str] = {"yes": "Yes", "no": "No", "unknown": "Cannot know", "person": "For a person"}
+STRONGEST: tuple[Verdict, ...] = ("no", "unknown", "yes")
+"""What counts where the parts of a record say different things."""
+MOST = 3
+"""Settings, incidents and findings that an answer names."""
+
+
+class Item(BaseModel):
+    """One question, and what of a run's record answers it: yes if all of that does, no if any of it says so."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ask: str
+    why: str
+    person: bool = False
+    """Whether a person has to answer; the record then only tells what it knows."""
+    rules: tuple[str, ...] = ()
+    """No where one has fired, yes where all could see and none did."""
+    settings: tuple[str, ...] = ()
+    """Patterns of the names of settings: yes where one is set."""
+    context: tuple[Part, ...] = ()
+    """Parts of the context record: no where one is missing."""
+    series: tuple[str, ...] = ()
+    """Metrics by their canonical names: yes where all are logged."""
+    incidents: bool = False
+    """Whether to name what went wrong."""
+    best: bool = False
+    """Whether to name the best level of reward and evaluation."""
+    log: str = ""
+    """What to log, where the answer cannot be known."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with what the record says."""
+
+    ask: str
+    why: str
+    verdict: Verdict
+    evidence: tuple[str, ...]
+    log: str
+    """What to log so that it can be answered; empty where it was."""
+
+
+@dataclass(frozen=True)
+class Checklist:
+    """All answers of one list, for one run."""
+
+    when: When
+    source: str
+    answers: tuple[Answer, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """How many answers are of that kind."""
+        return sum(one.verdict == verdict for one in self.answers)
+
+
+@cache
+def items(when: When) -> tuple[Item, ...]:
+    """The questions of one list.
+
+    Raises:
+        RuleError: "file:line: field: what is wrong".
+        UnknownName: there is no such list.
+    """
+    if when not in get_args(When):
+        raise UnknownName("checklist", when, get_args(When))
+    file = YamlFile.read(FOLDER / f"{when}.yaml", RuleError)
+    try:
+        return TypeAdapter(tuple[Item, ...]).validate_python(file.data)
+    except ValidationError as error:
+        raise RuleError(file.refused(error, lambda _: Item.model_fields)) from error
+
+
+def answers(when: When, found: Diagnosis) -> Checklist:
+    """The list, answered from a run.
+
+    Raises:
+        UnknownName: there is no such list.
+    """
+    context = context_kept(found)
+    return Checklist(when, found.run.source, tuple(_answer(item, found, context) for item in items(when)))
+
+
+def _answer(item: Item, found: Diagnosis, context: Context) -> Answer:
+    said: list[tuple[Verdict, str]] = [
+        *(_of_rules(item, found.summary) if item.rules else ()),
+        *(_of_settings(item, context) if item.settings else ()),
+        *(_of_context(part, context) for part in item.context),
+        *(_of_series(name, found) for name in item.series),
+    ]
+    if item.incidents:
+        loud = [str(one) for one in found.summary.incidents if one.severity != "info"]
+        said.append(("person", "; ".join(loud[:MOST]) or "no incident at warn or above"))
+    if item.best:
+        said.append(("person", "; ".join(map(best_level, found.summary.best)) or "no reward or evaluation is logged"))
+    verdicts: list[Verdict] = [verdict for verdict, _ in said]
+    verdict = "person" if item.person else _strongest(verdicts)
+    log = item.log if verdict == "unknown" or (verdict == "no" and item.context) else ""
+    return Answer(item.ask, item.why, verdict, tuple(text for _, text in said if text), log)
+
+
+def _strongest(verdicts: Collection[Verdict]) -> Verdict:
+    for one in STRONGEST:
+        if one in verdicts:
+            return one
+    return "unknown"
+
+
+def _of_rules(item: Item, summary: Summary) -> Iterator[tuple[Verdict, str]]:
+    for rule in item.rules:
+        fired = [one for one in summary.findings if one.rule.id == rule and one.fired is not None]
+        if fired:
+            yield "no", "; ".join(str(one).rstrip(".") for one in fired[:MOST])
+        elif rule in summary.blind:
+            yield "unknown", f"{rule} could not see: {'; '.join(map(str, summary.blind[rule]))}"
+        elif rule in summary.explained:
+            yield "no", f"{rule}: {summary.explained[rule]} has fired, which covers it"
+        elif rule in summary.healthy:
+            yield "yes", f"{rule} could see and found nothing"
+        else:
+            yield "unknown", f"{rule} is about to fire, or was not looked for"
+
+
+def _of_settings(item: Item, context: Context) -> Iterator[tuple[Verdict, str]]:
+    there = [
+        f"{name}={value}"
+        for name, value in context.config.items()
+        if value not in (None, "") and any(fnmatchcase(name.lower(), pattern) for pattern in item.settings)
+    ]
+    if there:
+        yield "yes", ", ".join(there[:MOST])
+    else:
+        yield "unknown", f"no setting {' or '.join(item.settings[:MOST])} among {len(context.config)}"
+
+
+def _of_context(part: Part, context: Context) -> tuple[Verdict, str]:
+    if part == "code":
+        code = context.code
+        if code is None:
+            return "no", "no revision of the code is recorded"
+        return ("no", f"commit {code.commit[:12]} with changes that are not committed") if code.dirty else (
+            "yes", f"commit {code.commit[:12]}"
+        )  # fmt: skip
+    known: dict[str, object] = dict(getattr(context, part))
+    if not known:
+        return "no", f"{part}: not recorded"
+    if part in ("config", "versions"):
+        return "yes", f"{part}: {len(known)} recorded"
+    return "yes", ", ".join(f"{name}={value}" for name, value in list(known.items())[:MOST])
+
+
+def _of_series(name: str, found: Diagnosis) -> tuple[Verdict, str]:
+    points = found.series.get(name, {})
+    if not points:
+        return "unknown", f"no series {name}"
+    return "yes", f"{name} in {len(points)} rows, {points[min(points)]:.3g} at first and {points[max(points)]:.3g} now"
+
+
+def to_json(found: Checklist) -> dict[str, Any]:
+    """The JSON of `tracker-diag checklist --json`."""
+    return {"when": found.when, "run": found.source, "answers": [asdict(one) for one in found.answers]}
+
+
+def page(found: Checklist) -> str:
+    """The list in Markdown, as tasks: ticked where the answer is yes."""
+    counts = ", ".join(f"{found.count(verdict)} {says.lower()}" for verdict, says in SAYS.items())
+    lines = [f"## Checklist {found.when} training: {escaped(found.source)}", "", f"{counts}.", ""]
+    for one in found.answers:
+        lines.append(f"- [{'x' if one.verdict == 'yes' else ' '}] **{escaped(one.ask)}** {SAYS[one.verdict]}.")
+        lines += [f"  - {escaped(text)}" for text in one.evidence]
+        lines += [f"  - log {escaped(one.log)}"] if one.log else []
+        lines += [f"  - {escaped(one.why)}"] if one.verdict != "yes" else []
+    return "\n".join(lines)

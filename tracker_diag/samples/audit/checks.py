@@ -1,0 +1,264 @@
+"""Checks: what the reward pays for that it should not. Each says what it found, or why it could not look."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracker_diag.rules.model import Severity
+from tracker_diag.samples.audit.estimates import (
+    FEWEST,
+    FEWEST_OF_A_KIND,
+    Estimate,
+    beyond,
+    blocks_of,
+    mean,
+    rank_correlation,
+    superiority,
+)
+from tracker_diag.samples.rewards import solved_of
+from tracker_diag.samples.samples import Samples
+from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
+
+FOLLOWS = 0.3
+"""A rank correlation below which a reward does not follow its labels, and above which it follows something else."""
+PAID = 0.6
+"""How likely a sample of a kind must be to earn more than one that is as right, for the kind to be paid."""
+TELLS = 0.75
+"""The same from which on a part of the reward tells right from wrong."""
+WRONG_PAID = 0.5
+"""Of what a right answer earns: what one part may pay for a wrong one."""
+CLAIMED = 0.2
+"""Of wrong answers: how many may claim success."""
+REPEATED = 0.2
+"""Of all responses: how many may repeat themselves, as REW012 has it."""
+SHOWN = 8
+"""Rows that a finding names."""
+
+
+@dataclass(frozen=True)
+class AuditFinding:
+    """One thing that is wrong with the samples."""
+
+    name: str
+    """What is found, as in `name` of a rule."""
+    rule: str | None
+    """Of the catalogue, if one looks for the same in a run."""
+    severity: Severity
+    summary: str
+    rows: tuple[int, ...]
+    """Samples to read, by their place from 0."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Samples with what the checks share."""
+
+    samples: Samples
+    right: Float64Array
+    """1, 0 or NaN: by `success`, `correct`, a verifier or a person, the first that is known and says yes or no."""
+    label: Float64Array
+    """The same, or where nobody says yes or no a score of a person or a verifier."""
+    label_name: str
+    beyond: Float64Array
+    """What of the reward the label does not explain."""
+    blocks: IntArray
+
+    @classmethod
+    def of(cls, samples: Samples) -> "Scored":
+        """The first label that enough samples have."""
+        labels = {"success": solved_of(samples), "verifier": samples["verifier"], "human": samples["human"]}
+        known = {name: one for name, one in labels.items() if np.isfinite(one).sum() >= FEWEST}
+        sharp = {name: one for name, one in known.items() if np.isin(one[np.isfinite(one)], (0, 1)).all()}
+        name = next(iter(sharp), next(iter(known), ""))
+        label = known.get(name, np.full(samples.n, np.nan))
+        right = label if name in sharp else np.full(samples.n, np.nan)
+        group = samples["group"]
+        groups = group if np.isfinite(group).all() else np.arange(samples.n)
+        return cls(samples, right, label, name, beyond(samples["reward"], label), blocks_of(groups))
+
+    def worst(self, of: BoolArray) -> tuple[int, ...]:
+        """Rows to read of those in `of`: those with the highest reward."""
+        places = np.flatnonzero(of)
+        reward = np.nan_to_num(self.samples["reward"][places], nan=-np.inf)
+        return tuple(int(i) for i in places[np.argsort(-reward, kind="stable")[:SHOWN]])
+
+
+def agreement(scored: Scored) -> dict[str, Estimate]:
+    """The reward's rank correlation with each label that there is."""
+    samples = scored.samples
+    labels = {"success": solved_of(samples), **{name: samples[name] for name in ("verifier", "human", "judge")}}
+    found = {name: rank_correlation(samples["reward"], one, scored.blocks) for name, one in labels.items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def follows_labels(scored: Scored) -> list[AuditFinding] | str:
+    """Whether the reward follows the label."""
+    if not scored.label_name:
+        return "no success, correct, verifier or human"
+    found = rank_correlation(scored.samples["reward"], scored.label, scored.blocks)
+    if found is None:
+        return f"reward or {scored.label_name} does not vary"
+    rows = scored.worst(np.isfinite(scored.label) & (scored.label <= np.nanmedian(scored.label)))
+    if found.high < 0:
+        said = f"the reward falls where {scored.label_name} rises: {_rho(found)}"
+        return [_finding("reward-sign-confusion", "REW004", "error", said, rows)]
+    if found.high < FOLLOWS:
+        said = f"the reward does not follow {scored.label_name}: {_rho(found)}"
+        return [_finding("uncorrelated-proxy", "REW005", "warn", said, rows)]
+    return []
+
+
+def length_paid(scored: Scored) -> list[AuditFinding] | str:
+    """Whether of answers that are as right the longer ones earn more."""
+    return _paid_by_size(scored, "length", "length-inflation", "REW011", "longer responses")
+
+
+def calls_paid(scored: Scored) -> list[AuditFinding] | str:
+    """The same of tool calls."""
+    return _paid_by_size(scored, "calls", "tool-hacking", "REW016", "more tool calls")
+
+
+def repetition(scored: Scored) -> list[AuditFinding] | str:
+    """Whether many responses repeat themselves, and whether that is paid."""
+    repeats = scored.samples["repeats"]
+    share = mean(repeats, np.isfinite(repeats), scored.blocks)
+    if share is None:
+        return f"text or tokens of fewer than {FEWEST} samples"
+    found = _paid_kind(scored, repeats, "repetition", "REW012", "responses that repeat themselves")
+    if not found and share.low > REPEATED:
+        said = f"{_percent(share)} of the responses repeat themselves"
+        found = [_finding("repetition", "REW012", "warn", said, scored.worst(repeats > 0))]
+    return found
+
+
+def refusal(scored: Scored) -> list[AuditFinding] | str:
+    """Whether refusals are paid."""
+    if not np.isfinite(scored.samples["refuses"]).any():
+        return "no text"
+    return _paid_kind(scored, scored.samples["refuses"], "refusal-drift", "REW013", "refusals")
+
+
+def format_paid(scored: Scored) -> list[AuditFinding] | str:
+    """Whether a part of the reward that does not tell right from wrong pays wrong answers well."""
+    parts = scored.samples.components
+    wrong, of_right = scored.right == 0, scored.samples["reward"][scored.right == 1]
+    of_right = of_right[np.isfinite(of_right)]
+    if not parts:
+        return "no components"
+    if min(wrong.sum(), len(of_right)) < FEWEST_OF_A_KIND:
+        return f"fewer than {FEWEST_OF_A_KIND} right or wrong answers, by success, correct, verifier or human"
+    level = float(of_right.mean())
+    found: list[AuditFinding] = []
+    for name, values in parts.items():
+        pays = mean(values, wrong, scored.blocks)
+        tells = superiority(values, scored.right, scored.blocks)
+        if pays and level > 0 and pays.low > WRONG_PAID * level and (tells is None or tells.high < TELLS):
+            said = (
+                f"the part {name} alone pays a wrong answer {pays.value:.3g}, and all of a right one earns {level:.3g}"
+            )
+            found.append(_finding("format-hacking", "REW015", "warn", said, scored.worst(wrong)))
+    return found
+
+
+def pseudo_success(scored: Scored) -> list[AuditFinding] | str:
+    """Whether wrong answers claim success."""
+    claims, wrong = scored.samples["claims"], scored.right == 0
+    share = mean(claims, wrong, scored.blocks)
+    if share is None:
+        return f"fewer than {FEWEST} wrong answers with text, by success, correct, verifier or human"
+    if share.low <= CLAIMED:
+        return []
+    paid = superiority(np.where(wrong, scored.samples["reward"], np.nan), claims, scored.blocks)
+    more = ", and earn more than those that do not" if paid and paid.low > 0.5 else ""
+    said = f"{_percent(share)} of the wrong answers claim success{more}"
+    return [_finding("pseudo-success", "REW017", "warn", said, scored.worst(wrong & (claims > 0)))]
+
+
+def judge_style(scored: Scored) -> list[AuditFinding] | str:
+    """Whether of answers that are as right the judge prefers the longer or the more decorated ones."""
+    judge = scored.samples["judge"]
+    if np.isfinite(judge).sum() < FEWEST:
+        return f"a judge's score of fewer than {FEWEST} samples"
+    taste = beyond(judge, scored.label)
+    found: list[AuditFinding] = []
+    for column, words in (("length", "longer responses"), ("marks", "Markdown and exclamation marks")):
+        rho = rank_correlation(taste, scored.samples[column], scored.blocks)
+        if rho and rho.low > FOLLOWS:
+            high = scored.samples[column] >= np.nanquantile(scored.samples[column], 0.9)
+            said = f"the judge prefers {words} {_as_right(scored, 'to')}: {_rho(rho)}"
+            found.append(_finding("judge-bias", "REW014", "warn", said, scored.worst(high)))
+    return found
+
+
+def dead_parts(scored: Scored) -> list[AuditFinding] | str:
+    """Parts of the reward that never vary while another one does."""
+    asked = {name: of[np.isfinite(of)] for name, of in scored.samples.components.items()}
+    asked = {name: of for name, of in asked.items() if len(of) >= FEWEST}
+    if len(asked) < 2:
+        return "fewer than two components"
+    dead = {name: of for name, of in asked.items() if not np.ptp(of)}
+    if len(dead) == len(asked):
+        return "no component varies"
+    return [
+        _finding("dead-component", "REW020", "info", f"the part {name} is {of[0]:.4g} in all {len(of):,} samples", ())
+        for name, of in dead.items()
+    ]
+
+
+CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
+    "labels": follows_labels, "length": length_paid, "tool calls": calls_paid, "repetition": repetition,
+    "refusal": refusal, "format": format_paid, "claims of success": pseudo_success, "judge": judge_style,
+    "dead components": dead_parts,
+}  # fmt: skip
+
+
+def check(scored: Scored) -> tuple[list[AuditFinding], dict[str, str]]:
+    """All findings, and the checks that could not look, with the reason."""
+    found: list[AuditFinding] = []
+    blind: dict[str, str] = {}
+    for name, look in CHECKS.items():
+        told = look(scored)
+        if isinstance(told, str):
+            blind[name] = told
+        else:
+            found += told
+    return found, blind
+
+
+def _paid_by_size(scored: Scored, column: str, name: str, rule: str, words: str) -> list[AuditFinding] | str:
+    if not scored.label_name:
+        return "no success, correct, verifier or human: whether it is deserved cannot be told"
+    size = scored.samples[column]
+    if np.isfinite(size).sum() < FEWEST:
+        return f"{column} of fewer than {FEWEST} samples"
+    rho = rank_correlation(scored.beyond, size, scored.blocks)
+    if rho is None or rho.low <= FOLLOWS:
+        return []
+    said = f"{words} earn more {_as_right(scored)}: {_rho(rho)}"
+    return [_finding(name, rule, "warn", said, scored.worst(size >= np.nanquantile(size, 0.9)))]
+
+
+def _paid_kind(scored: Scored, kind: Float64Array, name: str, rule: str, words: str) -> list[AuditFinding]:
+    paid = superiority(scored.beyond, kind, scored.blocks)
+    if paid is None or paid.low <= PAID:
+        return []
+    share = float(np.mean(kind[np.isfinite(kind)] > 0))
+    said = f"{words}, {share:.1%} of all, earn more {_as_right(scored)} in {_percent(paid)} of the pairs"
+    return [_finding(name, rule, "warn", said, scored.worst(kind > 0))]
+
+
+def _finding(name: str, rule: str, severity: Severity, summary: str, rows: Sequence[int]) -> AuditFinding:
+    return AuditFinding(name, rule, severity, summary, tuple(rows))
+
+
+def _as_right(scored: Scored, word: str = "than") -> str:
+    return f"{word} others with the same {scored.label_name}" if scored.label_name else f"{word} others"
+
+
+def _rho(one: Estimate) -> str:
+    return f"rank correlation {one.value:.2f} ({one.low:.2f} to {one.high:.2f}, {one.n:,} samples)"
+
+
+def _percent(one: Estimate) -> str:
+    return f"{one.value:.0%} ({one.low:.0%} to {one.high:.0%})"

@@ -1,0 +1,64 @@
+"""Traces in the terminal: the table of tools, what all traces come to, and what the rules say."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tracker_diag.report.console import cut, labelled
+from tracker_diag.report.terminal import headline
+from tracker_diag.report.timeline import STYLE
+from tracker_diag.samples.traces.report import TraceReport
+from tracker_diag.samples.traces.sampled import MARKS_TAG, ToolRow
+
+MOST = 20
+"""Tools that the table shows."""
+LABELS = 11
+NOT_KNOWN = "–"
+
+
+def on_screen(found: TraceReport) -> RenderableType:
+    """At most 20 tools, the totals, the rules and the notes."""
+    steps = found.steps
+    where = f", {steps.total()} of them of {len(steps)} training steps" if steps else ", of no training step"
+    head = Text.assemble(("tracker_diag: ", "dim"), (f"{len(found.records)} traces{where}", "bold"))
+    parts: list[RenderableType] = [head]
+    if found.tools:
+        parts += [Text(), tool_table(found.tools[:MOST]), Text()]
+    if len(found.tools) > MOST:
+        parts.append(Text(f"and {len(found.tools) - MOST} more tools; --json has them", style="dim"))
+    rows = labelled(LABELS)
+    rows.add_row("all traces", ", ".join(f"{name} {value:.3g}" for name, value in found.totals.items()))
+    if found.summary is None:
+        rows.add_row("rules", "they look at training steps, and no trace has one; name the run with --run")
+    else:
+        level = found.summary.level
+        rows.add_row("rules", Text(headline(found.summary), style=STYLE[level] if level else "green"))
+        for finding in (one for one in found.summary.findings if one.fired is not None):
+            place = f" on {finding.slice}" if finding.slice != "all" else ""
+            line = f"{finding.rule.id}{place}, step {finding.onset}: {finding.summary}"
+            rows.add_row("", Text(cut(line, 150), style=STYLE[finding.severity]))
+    marked = sum(bool(of.get(MARKS_TAG)) for of in found.tags.values())
+    rows.add_row("odd", f"{marked} traces with failed or repeated calls, refusals, claims, ...; --json names them")
+    for heading, note in zip(("but", *[""] * len(found.notes)), found.notes, strict=False):
+        rows.add_row(heading, Text(cut(note, 200), style="yellow"))
+    return Group(*parts, rows)
+
+
+def tool_table(tools: Sequence[ToolRow]) -> Table:
+    """One row a tool."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("tool", overflow="ellipsis", no_wrap=True)
+    for heading in ("calls", "failed", "timeout", "malformed", "truncated", "p50", "p95"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in tools:
+        shares = (row.failed, row.timeout, row.malformed, row.truncated)
+        times = (row.p50, row.p95)
+        table.add_row(
+            Text(cut(row.tool, 40)),
+            f"{row.calls:,}",
+            *(NOT_KNOWN if share is None else f"{100 * share:.3g} %" for share in shares),
+            *(NOT_KNOWN if seconds is None else f"{seconds:.3g} s" for seconds in times),
+        )
+    return table

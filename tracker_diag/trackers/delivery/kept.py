@@ -1,0 +1,46 @@
+"""The last steps of a run, kept on disk for a tracker that loses what it has in memory when its process is killed."""
+
+from collections.abc import Sequence
+
+from tracker_diag.records import Record, Scalar
+from tracker_diag.trackers.delivery.journal import Journal, journal_for
+from tracker_diag.trackers.tracker import Backend
+
+LARGEST = 4 << 20
+"""Bytes that are kept; a tracker writes what is older long before."""
+
+
+def entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
+    """A line of a journal, as `Outbox` reads it; without what is too large for a file."""
+    scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+    return {"scalars": scalars, "step": step, "at": at, "n": step}
+
+
+class Kept:
+    """Steps of `backend`; `tracker-diag flush` brings those that its run has not, if nobody calls `close`."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._journal: Journal | None = None
+        self._over = False
+
+    def add(self, step: int, records: Sequence[Record], at: float) -> OSError | None:
+        """Keep a step; what keeps the disk from taking it comes back once, and no more is kept."""
+        if self._over:
+            return None
+        try:
+            self._journal = self._journal or journal_for(self._backend, "-rows")
+            self._journal.append(entry(step, records, at))
+            if self._journal.size > LARGEST:
+                self._journal.halve()
+        except OSError as error:
+            self._over = True
+            return error
+        return None
+
+    def close(self) -> None:
+        """The tracker has all of it."""
+        self._over = True
+        if self._journal:
+            self._journal.close(keep=False)
+            self._journal = None

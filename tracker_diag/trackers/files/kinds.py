@@ -1,0 +1,113 @@
+"""What a file holds, by its content; its name only helps where the content leaves a doubt."""
+
+import json
+from pathlib import Path
+
+from tracker_diag.errors import SourceError
+from tracker_diag.trackers.files.csv_table import delimiter
+from tracker_diag.trackers.finished import one_line
+from tracker_diag.trackers.rows import number
+from tracker_diag.trackers.wandb.read_file import SIGNATURE
+
+HEAD = 1 << 16
+"""Bytes that are looked at."""
+TITLES = {
+    "jsonl": "JSON Lines", "json": "a JSON document", "csv": "CSV", "monitor": "a monitor file of Stable-Baselines3",
+    "npz": "arrays of numpy", "wandb": "a W&B run", "tensorboard": "TensorBoard events", "console": "a console log",
+}  # fmt: skip
+NAMED = {
+    ".jsonl": {"jsonl"}, ".ndjson": {"jsonl"}, ".json": {"json", "jsonl"}, ".csv": {"csv", "monitor"}, ".tsv": {"csv"},
+    ".npz": {"npz"}, ".wandb": {"wandb"}, ".tfevents": {"tensorboard"},
+}  # fmt: skip
+"""What a file with this ending should hold."""
+FOREIGN = {
+    b"PAR1": "a Parquet file; token tables are for `tracker-diag replay`",
+    b"SQLite format 3\0": "a SQLite store; give mlflow:<run id>@sqlite:///<file>, or trackio:<project>/<run>",
+    b"\x1f\x8b": "compressed with gzip; unpack it first",
+    b"BZh": "compressed with bzip2; unpack it first",
+    b"\xfd7zXZ": "compressed with xz; unpack it first",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; unpack it first",
+    b"\xff\xfe": "text in UTF-16, expected UTF-8",
+    b"\xfe\xff": "text in UTF-16, expected UTF-8",
+    b"%PDF": "a PDF",
+    b"\x89PNG": "a picture",
+}
+"""Beginnings of files that are something else, and what to say of them."""
+
+
+def kind_of(file: Path) -> tuple[str, str | None]:
+    """One of `TITLES`, and a sentence if the file's name says something else.
+
+    Raises:
+        SourceError: "file: what is wrong": it is empty, or nothing that is read here.
+    """
+    try:
+        with file.open("rb") as handle:
+            head = handle.read(HEAD)
+    except OSError as error:
+        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+    if not head.strip():
+        raise SourceError(f"{file}: the file is empty")
+    ending = ".tfevents" if "tfevents" in file.name else file.suffix.lower()
+    kind = _kind(file, head, ending)
+    if kind in NAMED.get(ending, {kind}):
+        return kind, None
+    expected = " or ".join(sorted(TITLES[name] for name in NAMED[ending]))
+    if kind == "console":  # which is what is left when nothing else was recognised
+        raise SourceError(f"{file}: expected {expected}, by its name, but its content is something else")
+    return kind, f"by its name the file is {expected}, but it holds {TITLES[kind]}"
+
+
+def _kind(file: Path, head: bytes, ending: str) -> str:
+    for beginning, what in FOREIGN.items():
+        if head.startswith(beginning):
+            raise SourceError(f"{file}: this is {what}")
+    if head.startswith(SIGNATURE):
+        return "wandb"
+    if head.startswith(b"PK"):
+        return "npz"
+    # Each event file begins with a record of its version; the record's length and checksum come first.
+    if b"brain.Event:" in head[:64]:
+        return "tensorboard"
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if b"\0" in text.rstrip(b"\0\r\n"):
+        raise SourceError(f"{file}: neither text nor a file of TensorBoard, W&B or numpy")
+    return _text_kind(text.decode("utf-8", "replace"), ending)
+
+
+def _text_kind(text: str, ending: str) -> str:
+    first, _, rest = text.partition("\n")
+    if first.startswith("#"):
+        return "monitor" if first[1:].lstrip().startswith("{") else "console"  # older ones have a space there
+    if text.startswith("{") and not text.startswith("{'"):
+        if '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
+            return "json"
+        return "jsonl"
+    if text.startswith("[") and text[1:].lstrip()[:1] in {"{", "]"}:
+        return "json"
+    return "csv" if _is_csv(first, rest.partition("\n")[0], ending) else "console"
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_csv(header: str, row: str, ending: str) -> bool:
+    """Whether `header` has names and `row` a number under one of them."""
+    names, cells = header.split(delimiter(header)), row.split(delimiter(header))
+    if any(_is_number(name) for name in names):
+        return False
+    if ending in {".csv", ".tsv"}:
+        return bool(names[1:]) or not row or _is_number(row)
+    return len(names) > 1 and len(names) == len(cells) and any(_is_number(cell) for cell in cells)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return number(float(cell.strip().strip('"'))) is not None
+    except ValueError:
+        return False

@@ -1,0 +1,114 @@
+"""Files that Stable-Baselines3 writes beside its log: `evaluations.npz` and `monitor.csv`."""
+
+import json
+import lzma
+import math
+import zipfile
+import zlib
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import SourceError
+from tracker_diag.trackers.files.text import read_lines
+from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
+from tracker_diag.trackers.keys import integer, step_of
+from tracker_diag.trackers.rows import Rows, number
+
+EVALUATIONS = {"results": "eval/mean_reward", "ep_lengths": "eval/mean_ep_length", "successes": "eval/success_rate"}
+"""The arrays of evaluations.npz, (evaluations, episodes) each, and the names that the same means have in SB3's log."""
+LARGEST = 1 << 28
+"""Bytes that an array may have; a million evaluations of 30 episodes have as many."""
+
+
+def read_evaluations(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:  # noqa: ARG001  it is small
+    """A run from `evaluations.npz`: the mean over the episodes of each evaluation, by environment steps.
+
+    The spread of the episodes' returns is `eval/std_reward`.
+
+    Raises:
+        SourceError: "file: what is wrong".
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            found = {name: _array(archive, name) for name in ("timesteps", *EVALUATIONS) if name in names}
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
+        raise SourceError(f"{file}: no arrays of numbers: {one_line(error)}") from error
+    if not {"timesteps", "results"} <= set(found):
+        raise SourceError(f"{file}: arrays {', '.join(names) or 'none'}, expected timesteps and results")
+    steps = found.pop("timesteps")
+    rows = Rows()
+    for name, array in found.items():
+        if array.ndim < 1 or len(array) != len(np.atleast_1d(steps)) or array.dtype.kind not in "fiub":
+            raise SourceError(f"{file}: {name}: {array.dtype} {array.shape} given, expected numbers a timestep")
+        for step, episodes in zip(np.atleast_1d(steps).tolist(), array.astype(float), strict=True):
+            values = {EVALUATIONS[name]: float(np.mean(episodes)) if np.size(episodes) else None}
+            if name == "results" and np.size(episodes):
+                values["eval/std_reward"] = float(np.std(episodes))
+            rows.add(step_of(step, f"{file}: timesteps"), values, f"{name} at timestep {step}")
+    return rows.finish(source)
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
+    """The array `name`, without allocating for more than the archive holds: a few bytes can claim to be terabytes."""
+    with archive.open(f"{name}.npy") as member:
+        data = member.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError(f"{name} has more than {LARGEST >> 20} MiB")
+    stream = BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if dtype.kind not in "fiub" or math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
+        raise ValueError(f"{name}: {len(data) - stream.tell()} bytes for {dtype} {shape}")
+    stream.seek(0)
+    return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
+
+
+def read_monitor(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
+    """A run from `monitor.csv`: a row an episode of one environment, under that environment's own count of steps.
+
+    The columns become `monitor/r` (return), `monitor/l` (length) and so on; `t` is the wall time in seconds.
+
+    Raises:
+        SourceError: "file:line: what is wrong".
+    """
+    rows = Rows()
+    config: dict[str, object] = {}
+    columns: list[str] = []
+    step = 0
+    for line, text, ended in read_lines(file, progress):
+        cells = text.strip().split(",")
+        if line == 1:
+            try:
+                config = dict(json.loads(text.strip().removeprefix("#")))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise SourceError(f"{file}:1: no header of a monitor file: {one_line(error)}") from error
+        elif line == 2:
+            columns = cells
+            if "l" not in columns:
+                raise SourceError(f"{file}:2: columns {text.strip()[:80]}, expected r, l and t")
+        elif text.strip():
+            found = {name: _number(cell) for name, cell in zip(columns, cells, strict=False)}
+            length = number(found.get("l"))
+            if len(cells) != len(columns) or length is None or integer(step + length) is None:
+                if ended or not rows.added:
+                    wanted = ",".join(columns)
+                    rows.skip(SourceError(f"{file}:{line}: {text.strip()[:80]!r}, expected {wanted}, l a whole number"))
+                else:
+                    rows.note(f"the last line, {line}, breaks off and was left out")
+                continue
+            step += int(length)
+            values = {f"monitor/{name}": value for name, value in found.items() if name != "t"}
+            rows.add(step, values, f"line {line}", number(found.get("t")))
+    return rows.finish(source, config)
+
+
+def _number(cell: str) -> object:
+    try:
+        return float(cell)
+    except ValueError:
+        return {"True": 1.0, "False": 0.0}.get(cell, cell)

@@ -1,0 +1,44 @@
+"""Lines of a text file, one at a time, so that a file of any size can be read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracker_diag.errors import SourceError
+from tracker_diag.trackers.finished import Progress, one_line
+
+LONGEST = 1 << 26
+"""Bytes that a line may have."""
+
+
+def read_lines(file: Path, progress: Progress | None = None, errors: str = "strict") -> Iterator[tuple[int, str, bool]]:
+    """The number of each line, its text, and whether it ended with a line break: the last one may be cut off.
+
+    Args:
+        file: in UTF-8, with or without a byte order mark.
+        progress: told once a megabyte.
+        errors: what to do with bytes that are no UTF-8, as for `bytes.decode`.
+
+    Raises:
+        SourceError: "file:line: what is wrong".
+    """
+    number = done = told = 0
+    try:
+        size = max(file.stat().st_size, 1)
+        with file.open("rb") as handle:
+            while raw := handle.readline(LONGEST):
+                number += 1
+                done += len(raw)
+                ended = raw.endswith(b"\n")
+                if not ended and len(raw) == LONGEST:
+                    raise SourceError(f"{file}:{number}: a line of more than {LONGEST >> 20} MiB, expected text")
+                if progress and done - told > 1 << 20:
+                    told = done
+                    progress(min(done / size, 1.0))
+                try:
+                    # A character may be cut in two where the file breaks off.
+                    text = raw.decode("utf-8", errors if ended else "ignore")
+                except UnicodeDecodeError as error:
+                    raise SourceError(f"{file}:{number}: no UTF-8 text: {error.reason}") from error
+                yield number, text.removeprefix("\ufeff") if number == 1 else text, ended
+    except OSError as error:
+        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error

@@ -1,0 +1,79 @@
+"""Which of a row's keys say when it was logged, and how nested keys become flat ones."""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from tracker_diag.errors import SourceError
+from tracker_diag.trackers.rows import number
+
+STEPS = (
+    "step", "_step", "global_step", "train/global_step", "trainer/global_step", "training/global_step",
+    "training/step", "train/step", "iteration", "training_iteration", "update", "time/total_timesteps",
+    "timesteps_total", "time/iterations",
+)  # fmt: skip
+"""Keys under which trainers log the step, the first that a source has is used."""
+CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "_runtime", "time/time_elapsed", "time_total_s")
+"""Keys under which they log the time: seconds, or a date."""
+NO_METRICS = {"_step", "_timestamp", "_runtime", "timestamp", "wall_time", "wall time"}
+"""Of these, the ones that say nothing else."""
+
+
+DEPTH = 16
+"""Levels that are taken apart; settings have a handful."""
+
+
+def flat(
+    values: Mapping[str, object], separator: str, above: str = "", depth: int = DEPTH
+) -> Iterator[tuple[str, object]]:
+    """Keys and values of nested mappings, with `separator` between the levels; what lies deeper stays whole."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and depth:
+            yield from flat(value, separator, f"{above}{key}{separator}", depth - 1)
+        else:
+            yield f"{above}{key}", value
+
+
+def integer(value: object) -> int | None:
+    """`value` if it is a whole number of 64 bits, as an int or as a float that has one."""
+    if type(value) is int or (isinstance(value, float) and value.is_integer()):
+        return int(value) if -(1 << 63) <= value < 1 << 63 else None
+    return None
+
+
+def step_of(value: object, where: str) -> int:
+    """`value` as a step.
+
+    Raises:
+        SourceError: it is no whole number, or one of more than 64 bits.
+    """
+    step = integer(value)
+    if step is None:
+        raise SourceError(f"{where}: step is {str(value)[:40]!r}, expected a whole number")
+    return step
+
+
+def clock_of(row: Mapping[str, object]) -> float | None:
+    """The time that a row was logged at, in seconds from some origin; None if it does not say."""
+    for key in CLOCKS:
+        value = row.get(key)
+        if isinstance(value, str) and re.match(r"\d{4}-\d\d-\d\d", value):
+            try:
+                return datetime.fromisoformat(re.sub(r"Z$", "+00:00", value)).timestamp()
+            except ValueError:
+                continue
+        found = number(value)
+        if found is not None:
+            return found
+    return None
+
+
+def plain(text: str) -> object:
+    """The number, truth value or None that the `text` of a setting stands for; else `text`."""
+    words = {"True": True, "true": True, "False": False, "false": False, "None": None}
+    if text in words:
+        return words[text]
+    try:
+        return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else float(text)
+    except ValueError:
+        return text

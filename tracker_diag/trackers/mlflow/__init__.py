@@ -1,0 +1,1 @@
+"""MLflow: write, read, listen, view."""

@@ -1,0 +1,196 @@
+"""MLflow: a run's full history, from any tracking URI."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tracker_diag.errors import SourceError, require, without_password
+from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, Progress, one_line
+from tracker_diag.trackers.keys import plain
+from tracker_diag.trackers.rows import Rows
+
+LARGEST = sys.float_info.max
+"""What MLflow stores for infinity."""
+PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+"""A server that does not answer within seconds is told; MLflow would wait for minutes."""
+FINDINGS, CONTEXT, FINDINGS_TAG = "diag/findings.json", "diag/context.json", "diag.alert.state"
+UNDERWAY = {"RUNNING", "SCHEDULED"}
+MISSING = "RESOURCE_DOES_NOT_EXIST"
+PAGE = 1000
+"""Runs of an experiment that are asked for at once."""
+SYSTEM = "system/"
+"""MLflow samples these by the clock and counts the samples: their steps are not the run's."""
+
+
+def read_mlflow(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+    """The run `<run id>[@tracking uri]`; without a URI the one that MLflow would use.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        SourceError: "source: what is wrong".
+    """
+    run_id, _, uri = name.partition("@")
+    if not run_id:
+        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
+    with asking(uri, source) as client:
+        return _history(client, client.get_run(run_id), source, progress)
+
+
+def list_mlflow(name: str, source: str) -> list[Listed]:
+    """How the run `<run id>[@tracking uri]` stands, as a list of one.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        Gone: the run was deleted.
+        SourceError: "source: what is wrong".
+    """
+    run_id, _, uri = name.partition("@")
+    if not run_id:
+        raise SourceError(f"{source}: expected mlflow:<run id>[@tracking uri]")
+    with asking(uri, source) as client:
+        run = client.get_run(run_id)
+        if run.info.lifecycle_stage == "deleted":
+            raise Gone(f"{source}: the run was deleted")
+        return [_listed(run, uri)]
+
+
+def list_mlflow_project(name: str, source: str) -> list[Listed]:
+    """All runs of the experiment `<name or id>[@tracking uri]` that are not deleted.
+
+    Raises:
+        MissingExtra: mlflow is not installed.
+        SourceError: "source: what is wrong"; also where there is no such experiment.
+    """
+    wanted, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
+    if not wanted:
+        raise SourceError(f"{source}: expected mlflow:<experiment name or id>[@tracking uri]")
+    with asking(uri, source) as client:
+        experiment = client.get_experiment_by_name(wanted)
+        experiment = experiment or (client.get_experiment(wanted) if wanted.isdecimal() else None)
+        if experiment is None or experiment.lifecycle_stage == "deleted":
+            raise SourceError(f"{source}: no experiment {wanted!r}")
+        found: list[Listed] = []
+        token = None
+        while True:
+            page = client.search_runs([experiment.experiment_id], max_results=PAGE, page_token=token)
+            found += [_listed(run, uri) for run in page]
+            token = page.token
+            if not token:
+                return found
+
+
+def _listed(run: Any, uri: str) -> Listed:
+    last = [(metric.key, metric.step, metric.timestamp, str(metric.value)) for metric in run.data._metric_objs]  # noqa: SLF001  # `metrics` has values alone
+    info, tags = run.info, run.data.tags
+    times = [at for _, _, at, _ in last] or [info.start_time or 0]
+    over = "" if info.status in UNDERWAY else info.status.lower()
+    return Listed(
+        f"mlflow:{info.run_id}{f'@{uri}' if uri else ''}",
+        info.run_name or info.run_id,
+        sha256(repr((sorted(last), info.status)).encode()).hexdigest() if last else "",
+        over,
+        max(*times, info.end_time or 0 if over else 0) / 1000,
+        last=max((step for key, step, _, _ in last if not key.startswith(SYSTEM)), default=0) or None,
+        state=tags.get(FINDINGS_TAG, ""),
+        first_break=tags.get("diag.first_break", ""),
+    )
+
+
+@contextmanager
+def asking(uri: str, source: str) -> Generator[Any]:
+    """A client of the store at `uri`, or of the one that MLflow would use; what it raises inside is a SourceError."""
+    require("mlflow", "mlflow")
+    import mlflow
+
+    uri = uri or mlflow.get_tracking_uri()
+    with _patient(_local(uri, source)):
+        try:
+            yield mlflow.MlflowClient(tracking_uri=uri)
+        except SourceError:
+            raise
+        except Exception as error:  # each kind of store raises what its library has
+            said = without_password(one_line(error))
+            if "failed with exception" in said and (cause := re.search(r"Caused by (\w+)", str(error))):
+                said = f"no answer from {without_password(uri)} ({cause[1]})"
+            raise (Gone if getattr(error, "error_code", "") == MISSING else SourceError)(f"{source}: {said}") from error
+
+
+def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:
+    rows = Rows()
+    keys = sorted(key for key in run.data.metrics if not key.startswith(SYSTEM))
+    if len(keys) < len(run.data.metrics):
+        rows.note(f"{len(run.data.metrics) - len(keys)} metrics under {SYSTEM} have steps of their own: left out")
+    stepless: list[str] = []
+    for at, key in enumerate(keys):
+        history = client.get_metric_history(run.info.run_id, key)
+        if len(history) > 1 and {point.step for point in history} == {0}:
+            stepless.append(key)
+            history = sorted(history, key=lambda point: point.timestamp)
+        for count, point in enumerate(history):
+            step = count if key in stepless[-1:] else point.step
+            rows.add(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
+        if progress:
+            progress((at + 1) / len(keys))
+    if stepless:
+        rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
+    found = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
+    left = _left(client, run)
+    findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
+    ended = None if run.info.status in UNDERWAY else run.info.status.lower()
+    return replace(found, findings=findings, context=left.get(CONTEXT), ended=ended)
+
+
+def _left(client: Any, run: Any) -> dict[str, str]:
+    """What the diagnostics left in the run, by path: their record of the context, and at its end the findings."""
+    if FINDINGS_TAG not in run.data.tags and not any(key.startswith("diag/") for key in run.data.metrics):
+        return {}
+    run_id = run.info.run_id
+    there = {one.path for one in client.list_artifacts(run_id, FINDINGS.partition("/")[0])}
+    with TemporaryDirectory() as folder:
+        return {
+            path: Path(client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")
+            for path in (FINDINGS, CONTEXT)
+            if path in there
+        }
+
+
+def _value(value: float) -> float:
+    return float("inf") * (1 if value > 0 else -1) if abs(value) >= LARGEST else value
+
+
+def _local(uri: str, source: str) -> bool:
+    """Whether `uri` is a folder; MLflow would make one, or a database, where there is none."""
+    parts = urlsplit(uri)
+    if parts.scheme == "sqlite":
+        file = Path(unquote(uri.removeprefix("sqlite:///").partition("?")[0]))
+        if not file.is_file():
+            raise SourceError(f"{source}: no SQLite file {file}")
+        return False
+    if parts.scheme not in {"", "file"}:
+        return False
+    folder = Path(unquote(parts.path) if parts.scheme else uri)
+    if not folder.is_dir():
+        raise SourceError(f"{source}: no folder {folder}")
+    return True
+
+
+@contextmanager
+def _patient(folder: bool) -> Generator[None, None, None]:
+    """Short waits for a server, and leave to read an MLflow folder, unless the environment says otherwise."""
+    wanted = PATIENCE | ({"MLFLOW_ALLOW_FILE_STORE": "true"} if folder else {})
+    mine = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(mine)
+    try:
+        yield
+    finally:
+        for name in mine:
+            os.environ.pop(name, None)

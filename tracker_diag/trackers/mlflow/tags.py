@@ -1,0 +1,48 @@
+"""What stands in the tags and the description of an MLflow run: what fires, what broke first, what to do."""
+
+from collections.abc import Collection
+
+from tracker_diag.report.note import note_on
+from tracker_diag.rules.alerts import alerts
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.incidents import SEVERITIES, incidents
+from tracker_diag.rules.triage import Summary, first_break
+from tracker_diag.trackers.mlflow.view import view_path
+
+
+def tags_of(findings: Collection[Finding]) -> dict[str, str]:
+    """The run's tags for what is firing and what broke first."""
+    firing = [finding for finding in findings if alerts(finding)]
+    first = first_break(findings)
+    open_ones = [one for one in incidents(findings) if any(map(alerts, one.findings))]
+    level = max((one.severity for one in open_ones), key=SEVERITIES.index, default="ok")
+    return {
+        "diag.alert.state": level,
+        "diag.alert.rules": ", ".join(sorted({finding.rule.id for finding in firing})),
+        "diag.first_break": f"{first.rule.id} on {first.slice} at step {first.onset}" if first else "",
+    }
+
+
+NOTE_START, NOTE_END = "<!-- tracker_diag -->", "<!-- /tracker_diag -->"
+
+
+def described(present: str, text: str) -> str:
+    """The description `present` with `text` in our part of it."""
+    before, _, rest = present.partition(NOTE_START)
+    _, _, after = rest.partition(NOTE_END)
+    return f"{before}{NOTE_START}\n\n{text}\n\n{NOTE_END}{after}"
+
+
+def links(experiment: str, run_id: str) -> tuple[str, str, str]:
+    """In Markdown: to the charts, to the report, and the picture of what was found, all of the server of the page."""
+    return (
+        f"[Charts]({view_path(experiment).removeprefix('/')})",
+        f"[Report](#/experiments/{experiment}/runs/{run_id}/artifacts/diag/report.html)",
+        f"![Time line](get-artifact?path=diag/timeline.png&run_uuid={run_id})",
+    )
+
+
+def verdict_note(summary: Summary, experiment: str, run_id: str) -> str:
+    """The verdict for the run's description; MLflow folds all but its first lines."""
+    charts, report, picture = links(experiment, run_id)
+    return note_on(summary, f"{charts} · {report}", picture)

@@ -1,0 +1,400 @@
+"""MLflow: metrics, tables, pictures, tags and a chart view, in the run that exists."""
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+from tracker_diag.errors import DiagError, require, require_installed, without_password
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.report.console import near
+from tracker_diag.report.painter import Painter, file_of
+from tracker_diag.report.tables import CHECKPOINTS, TIMELINE, events_table
+from tracker_diag.report.tokens import WORST
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
+from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
+from tracker_diag.trackers.tracker import Backend, Refused, is_a
+
+SQLITE = "sqlite:///"
+
+BATCH = 1000
+"""Metrics that a server takes at once."""
+
+NOTE_TAG = "mlflow.note.content"
+
+TABLES_TAG = "mlflow.loggedArtifacts"
+"""Tag in which MLflow lists the tables of a run."""
+
+MOST = 20 * BATCH
+"""Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
+
+LOCAL = ("sqlite:", "file:")
+"""Beginnings of addresses that no credentials are sent to."""
+
+REFUSED = "INVALID_PARAMETER_VALUE"
+"""Error code with which MLflow says what it has against a value. All else may pass: an expired token, a gateway that is
+being redeployed and answers 404 itself, a run that is restored."""
+
+TOO_LARGE = 413
+
+TOO_EARLY = frozenset({408, 425, 429})
+"""Statuses below 500 that say nothing against what was sent."""
+
+TRIES = 8
+"""Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
+
+Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
+"""Writes one thing, or writes nothing and gives the tasks to be done in its place."""
+
+
+class MlflowBackend(Backend):
+    """Writes into the run `run_id` through `client`, and never ends it.
+
+    Each request that writes is tried again on its own, and twice does no harm: a metric that stands there already,
+    to the millisecond of its time, is one row in MLflow, and a file has the name it had the first time. Artifacts
+    come last, so that a store of them that is down holds up neither metrics nor tags.
+
+    Args:
+        client: an `mlflow.MlflowClient`.
+        image_every: observed steps between two pictures of the distribution; each takes about 0.05 s to draw.
+    """
+
+    name = "mlflow"
+    pace = 1.0
+
+    def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
+        self._mlflow: Any = require("mlflow", "mlflow")
+        require_installed("matplotlib", "mlflow")
+        self._client, self.run_id, self._painter = client, run_id, Painter()
+        self._image_every = image_every
+        self._since_image, self._last_image = 0, -1
+        self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
+        self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
+        self._shown: set[str] = set()
+        """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
+        self._metrics: list[Any] = []
+        self._tables: dict[str, Table] = {}
+        """The last one of each name that came with a step; at the end it comes once more."""
+        self._tags: dict[str, str] = {}
+        """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
+        self._tasks: deque[Task] = deque()
+        self.sent = 0
+        self._tries = 0
+        """Times that the first of the tasks was answered by 4xx."""
+
+    @classmethod
+    def of(cls, target: Any, *, run_id: str | None = None) -> Backend | None:
+        """For the `mlflow` module, that is for its active run, for an `ActiveRun`, or for a client with `run_id`.
+
+        Raises:
+            DiagError: no run is active, or a client came without `run_id`.
+        """
+        mlflow: Any = sys.modules.get("mlflow")
+        if mlflow is None:
+            return None
+        if target is mlflow:
+            backend = cls.underway()
+            if backend is None:
+                raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
+            return backend
+        if is_a(target, "mlflow", "ActiveRun"):
+            return cls(mlflow.MlflowClient(), target.info.run_id)
+        if not is_a(target, "mlflow", "MlflowClient"):
+            return None
+        if run_id is None:
+            raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
+        return cls(target, run_id)
+
+    @classmethod
+    def underway(cls) -> Backend | None:
+        mlflow: Any = sys.modules.get("mlflow")
+        active: Any = mlflow.active_run() if hasattr(mlflow, "active_run") else None
+        return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
+
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        import mlflow
+
+        uri, named = address["uri"], os.environ.get("MLFLOW_TRACKING_URI", "")
+        if without_password(named) == uri:
+            uri = named
+        elif "://" in uri and not uri.startswith(LOCAL):  # whoever wrote the journal is not to choose who gets a token
+            raise DiagError(
+                f"the journal names {uri}, and MLFLOW_TRACKING_URI does not; to send it there, with the credentials "
+                f"that you have for MLflow: tracker-diag flush --to {uri}"
+            )
+        yield cls(mlflow.MlflowClient(uri), address["run"])
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        return dict(self._client.get_run(self.run_id).data.params)
+
+    @property
+    def full(self) -> bool:
+        return len(self._metrics) >= MOST
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return {"run": self.run_id, "uri": without_password(str(self._client.tracking_uri))}
+
+    @property
+    def page(self) -> str:
+        if self._uri.startswith("http"):
+            return f"{self._uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
+        return f"mlflow ui --backend-store-uri {self._uri}  # run {self.run_id}"
+
+    @property
+    def source(self) -> str:
+        return f"mlflow:{self.run_id}@{self._uri}"
+
+    @property
+    def _uri(self) -> str:
+        """The store, as it may be shown to a person."""
+        uri = without_password(str(self._client.tracking_uri))
+        return SQLITE + near(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else uri
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._metrics += [
+            self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
+            for record in records
+            if isinstance(record, Scalar)
+        ]
+        tables = {record.name: record for record in records if isinstance(record, Table)}
+        self._tables |= tables
+        self._tasks += [partial(self._write_table, table) for table in tables.values()]
+        self._tasks += [partial(self._draw_now, record) for record in records if isinstance(record, Drawing)]
+        pictures: dict[str, list[Histogram]] = {}
+        for record in records:
+            if isinstance(record, Histogram):
+                pictures.setdefault(record.pair, []).append(record)
+        if pictures:
+            self._pictures = (step, pictures)
+            if self._since_image % self._image_every == 0:
+                self._last_image = step
+                self._tasks.append(partial(self._draw, step, pictures))
+            self._since_image += 1
+        rules = {record.name for record in records if record.name.startswith(RULE)}
+        if not rules <= self._shown:
+            self._shown |= rules
+            self._tasks.append(self._show)
+
+    def standing(self, step: int, findings: Sequence[Finding]) -> None:
+        self._tags |= tags_of(findings)
+
+    def alert(self, step: int, notice: Notice) -> None:
+        if notice.level != "info":
+            charts, _, picture = links(self._experiment, self.run_id)
+            note = f"**{notice.level.upper()} at step {step}: {notice.title}** {charts}\n\n{notice.text}\n\n{picture}"
+            self._tags[NOTE_TAG] = note
+
+    def event(self, step: int, event: str) -> None:
+        # A table that is there grows.
+        self._tasks.append(partial(self._write_table, events_table([(step, event)])))
+
+    def file(self, name: str, text: str) -> None:
+        self._tasks.appendleft(partial(self._put, f"diag/{name}", text.encode()))  # before pictures, which take long
+
+    def flush(self, *, last: bool = False) -> bool:
+        answered = None
+        try:
+            self._flush_metrics()
+        except Exception as error:
+            answered = error  # whoever answers may take tags: an alert does not wait for a quota of metrics
+            if not (self.temporary(error) and _status(error)):
+                raise
+        while self._tags:
+            key, value = next(iter(self._tags.items()))
+            with self._request(partial(self._tags.pop, key)):
+                shown = self._described(value) if key == NOTE_TAG else value
+                self._client.set_tag(self.run_id, key, shown, synchronous=True)
+        if answered:
+            raise answered
+        while self._tasks:
+            with self._request(self._tasks.popleft):
+                instead = self._tried(self._tasks[0])
+            self._tasks.extendleft(reversed(instead or ()))
+        return True
+
+    def _flush_metrics(self) -> None:
+        while self._metrics:  # in one call: a database takes twenty steps at the price of one
+            now, refused = self._metrics[:BATCH], []
+            try:
+                self._client.log_batch(self.run_id, metrics=now, synchronous=True)
+            except Exception as error:
+                if self.temporary(error):
+                    raise
+                refused = self._one_by_one(now)
+            del self._metrics[: len(now)]
+            self.sent += 1
+            if refused:
+                raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
+
+    def _tried(self, task: Task) -> Sequence[Task] | None:
+        """`task()`; Refused once it has been answered by 4xx so often that it would hold up what comes after it."""
+        try:
+            instead = task()
+        except Exception as error:
+            self._tries += 400 <= _status(error) < 500 and _status(error) not in TOO_EARLY
+            if self._tries < TRIES:
+                raise
+            self._tries = 0
+            raise Refused(f"mlflow: given up after {TRIES} tries, {error}") from error
+        self._tries = 0
+        return instead
+
+    @contextmanager
+    def _request(self, done: Callable[[], object]) -> Generator[None]:
+        """One of those that wait; `done` takes it off the list, when it went well or never will."""
+        try:
+            yield
+        except Exception as error:
+            if not self.temporary(error):
+                done()
+            raise
+        done()
+        self.sent += 1
+
+    def _one_by_one(self, metrics: Sequence[Any]) -> list[str]:
+        """Log each metric on its own; those that MLflow refuses, and why."""
+        refused = []
+        for metric in metrics:
+            try:
+                self._client.log_batch(self.run_id, metrics=[metric], synchronous=True)
+            except Exception as error:  # noqa: PERF203  # each on its own is the point
+                if self.temporary(error):
+                    raise
+                refused.append(f"{metric.key}: {error}")
+        return refused
+
+    def temporary(self, error: Exception) -> bool:
+        if isinstance(error, Refused):
+            return False
+        if code := getattr(error, "error_code", None):
+            return bool(code != REFUSED)
+        return super().temporary(error) and _status(error) != TOO_LARGE
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._painter.close()  # from here on nobody waits for what is drawn in this process
+        step, pictures = self._pictures
+        self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
+        self._tasks += [
+            partial(self._put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
+            partial(self._report, summary, tables),
+            partial(self._timeline, summary),
+            *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
+        ]
+        if pictures and step != self._last_image:
+            self._last_image = step
+            self._tasks.append(partial(self._draw, step, pictures))
+        self.flush(last=True)
+
+    def _draw_now(self, drawing: Drawing) -> list[Task]:
+        return [partial(self._put, "diag/timeline.png", file_of(self._painter.picture(drawing)))]
+
+    def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
+        from tracker_diag.report.html import render_html
+
+        return [partial(self._put, "diag/report.html", render_html(summary, tables).encode())]
+
+    def _timeline(self, summary: Summary) -> list[Task]:
+        from tracker_diag.report.figures import pixels, png, timeline_figure
+
+        figure = timeline_figure(summary)
+        if figure is None:
+            return []
+        self._shown.add(TIMELINE)
+        given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
+        parts = self._parts(lambda client: client.log_image(self.run_id, pixels(figure), **given))
+        return [partial(self._put, "diag/timeline.png", png(figure)), *parts, self._show]
+
+    def _write_table(self, table: Table) -> list[Task]:
+        path = f"{table.name}.json"
+        if table.name in (WORST, CHECKPOINTS):  # each is the whole; MLflow's own call would add to what stands there
+            whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
+            return [partial(self._put, path, whole), partial(self._list_table, path)]
+        columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
+        file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))
+        return [file, partial(self._list_table, path)]
+
+    def _list_table(self, path: str) -> None:
+        """As MLflow's `log_table` ends; read again each time, since the list is not ours alone."""
+        listed = json.loads(self._client.get_run(self.run_id).data.tags.get(TABLES_TAG, "[]"))
+        ours = {"path": path, "type": "table"}
+        if ours not in listed:
+            self._client.set_tag(self.run_id, TABLES_TAG, json.dumps([*listed, ours]), synchronous=True)
+
+    def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
+        parts: list[Task] = []
+        for pair, shown in pictures.items():
+            key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
+            given = {"key": key, "step": step, "synchronous": True}
+            title = "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
+            image = self._painter.tail(shown, f"{title}, step {step}")
+            parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
+        return [*parts, self._show]
+
+    def _show(self) -> None:
+        """Write the view anew; it keeps the rules of other runs of the experiment."""
+        present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
+        image_step = self._last_image if self._last_image >= 0 else None
+        pairs = [pair for pair in self._pictures[1] if pair != SAMPLES]
+        of_run = shown_of(self._client.get_run(self.run_id).data.metrics)
+        view = chart_view(pairs, image_step, self._shown | of_run | keys_in(present))
+        self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
+
+    def _parts(self, write: Callable[[Any], object]) -> list[Task]:
+        """What `write` makes its client write, one request each; done here, it reads and writes nothing.
+
+        MLflow's own calls write several things each, and under a new name or beneath the last ones when repeated.
+        """
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        parts: list[Task] = []
+
+        def log_artifact(_: str, local_path: str, artifact_path: str | None = None) -> None:
+            file = Path(local_path)
+            parts.append(partial(self._put, str(Path(artifact_path or "", file.name)), file.read_bytes()))
+
+        def set_tag(run_id: str, key: str, value: object, *_: object, **__: object) -> None:
+            parts.append(partial(self._client.set_tag, run_id, key, value, synchronous=True))
+
+        def download_artifacts(run_id: str, path: str, dst_path: str) -> str:
+            place = str(Path(dst_path) / Path(path).name)
+            uri = client.get_run(run_id).info.artifact_uri
+            store: Any = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+            store._download_file(path, place)  # noqa: SLF001  # all else takes a pool of threads: none in `atexit`
+            return place
+
+        client = copy(self._client)
+        client.log_artifact, client.set_tag, client.download_artifacts = log_artifact, set_tag, download_artifacts
+        write(client)
+        return parts
+
+    def _put(self, path: str, content: bytes) -> None:
+        folder, _, name = path.rpartition("/")
+        with TemporaryDirectory() as place:
+            (Path(place) / name).write_bytes(content)
+            self._client.log_artifact(self.run_id, str(Path(place) / name), folder or None)
+
+    def _described(self, text: str) -> str:
+        """The run's description with `text` in it, beside what stands there already."""
+        return described(self._client.get_run(self.run_id).data.tags.get(NOTE_TAG, ""), text)
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status that `error` tells of; 0 if none."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    of_mlflow: Any = getattr(error, "get_http_status_code", None)
+    return status or (of_mlflow() if of_mlflow else 0)

@@ -1,0 +1,233 @@
+"""Notify: alerts to webhooks, and through apprise to chat, mail and telephone.
+
+For trackers that tell nobody, and for runs that are offline. A URL is a secret: what stands behind its host, or with
+apprise behind its scheme, is written nowhere.
+"""
+
+import base64
+import json
+import logging
+import os
+import re
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException
+from typing import Any, Protocol
+from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
+
+from tracker_diag.errors import DiagError, require
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.model import Severity
+from tracker_diag.trackers.tracker import Backend, Refused
+
+NOTIFY = "TRACKER_DIAG_NOTIFY"
+"""Environment variable that holds URLs, with spaces between them."""
+
+TIMEOUT = 20.0
+"""Seconds until a receiver that says nothing is given up, and tried again later."""
+
+TRY_AGAIN = frozenset({408, 425, 429})
+"""Replies below 500 that say nothing against what was sent."""
+
+KINDS: Mapping[Severity, str] = {"info": "success", "warn": "warning", "error": "failure"}
+"""What apprise calls a notice; one of level info says that something is over."""
+
+
+class Notifier(Backend):
+    """Tells people: each notice once to each URL, in order, however long a receiver is away.
+
+    A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, with the "id" of a notice
+    that has one; a URL of any other scheme is one of apprise's, such as `slack://` or `mailto://`. What is told are
+    findings at warn and above, and their end.
+
+    Args:
+        urls: where to; those in the environment variable TRACKER_DIAG_NOTIFY by default.
+        run: what the run is called, for people who watch several.
+
+    Raises:
+        DiagError: no URL, or one that cannot be used; the message says which, and not what stands in it.
+    """
+
+    name = "notify"
+
+    def __init__(self, urls: str | Sequence[str] | None = None, *, run: str | None = None) -> None:
+        given = os.environ.get(NOTIFY, "") if urls is None else urls
+        listed = given.split() if isinstance(given, str) else list(given)
+        if not listed:
+            raise DiagError(f"urls: none given, expected some here or in {NOTIFY}")
+        self._run = run
+        self._receivers = [_receiver(f"urls[{i}]", url) for i, url in enumerate(listed)]
+        self._waiting: list[deque[Notice]] = [deque() for _ in listed]
+        self._refused: deque[Refused] = deque()
+
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        yield cls(run=address.get("run"))  # the URLs are written nowhere: those of the environment are taken
+
+    def __repr__(self) -> str:
+        return f"Notifier({', '.join(str(receiver) for receiver in self._receivers)})"
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return {"run": self._run} if self._run else {}
+
+    def alert(self, step: int, notice: Notice) -> None:
+        for waiting in self._waiting:
+            waiting.append(notice)
+
+    def flush(self, *, last: bool = False) -> bool:
+        # One that is away waits; the others are told.
+        every = zip(self._receivers, self._waiting, strict=True)
+        away = [error for receiver, waiting in every if (error := self._tell(receiver, waiting))]
+        if away:
+            raise away[0]
+        if self._refused:
+            raise self._refused.popleft()
+        return True
+
+    def _tell(self, receiver: "_Receiver", waiting: deque[Notice]) -> OSError | None:
+        """Deliver what waits; what stopped that, if it may go well later."""
+        while waiting:
+            try:
+                receiver.tell(waiting[0], self._run)
+            except Refused as error:
+                self._refused.append(error)
+            except OSError as error:
+                return error
+            waiting.popleft()
+        return None
+
+
+def from_environment(run: str | None = None) -> list[Notifier]:
+    """One for the URLs in TRACKER_DIAG_NOTIFY; none if there are none.
+
+    Args:
+        run: what the run is called.
+
+    Raises:
+        DiagError: a URL there cannot be used.
+    """
+    return [Notifier(run=run)] if os.environ.get(NOTIFY, "").strip() else []
+
+
+class _Receiver(Protocol):
+    """One URL; as a string, without what is secret."""
+
+    def tell(self, notice: Notice, run: str | None) -> None:
+        """Deliver `notice`; OSError if that may go well later, Refused if it never will."""
+        ...
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """A POST would go on as a GET, which delivers nothing and looks as if it had."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+class _Webhook:
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        user, _, place = parts.netloc.rpartition("@")
+        self._url = urlunsplit((parts.scheme, place, parts.path, parts.query, ""))
+        self._headers = {"Content-Type": "application/json", "User-Agent": "tracker_diag"}
+        if user:
+            known = unquote(user if ":" in user else f"{user}:")
+            self._headers["Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
+        self._name = f"{parts.scheme}://{place}"
+        _ = parts.port  # a ValueError now, if it is none
+        if not parts.hostname or not (url.isascii() and url.isprintable()) or " " in url:
+            raise ValueError
+
+    def __str__(self) -> str:
+        return self._name
+
+    def tell(self, notice: Notice, run: str | None) -> None:
+        body = {"title": notice.title, "text": notice.text, "level": notice.level, "step": notice.step}
+        body |= {name: known for name, known in (("run", run), ("id", notice.id)) if known}
+        problem, later = self._post(json.dumps(body).encode())
+        if problem:  # raised here, so that no error hangs on it that knows the URL
+            raise (OSError if later else Refused)(f"{self}: {problem}")
+
+    def _post(self, body: bytes) -> tuple[str, bool]:
+        """What went wrong, if anything, and whether it may go well later."""
+        try:
+            request = urllib.request.Request(self._url, body, self._headers, method="POST")  # noqa: S310  # http(s) alone
+            with _OPENER.open(request, timeout=TIMEOUT):
+                return "", False
+        except urllib.error.HTTPError as error:
+            error.close()
+            return f"HTTP {error.code}", error.code >= 500 or error.code in TRY_AGAIN
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            return getattr(reason, "strerror", None) or type(reason).__name__, True
+        except ValueError as error:  # of a host that cannot be looked up
+            return type(error).__name__, False
+
+
+class _Service:
+    """A URL of apprise's."""
+
+    def __init__(self, url: str) -> None:
+        apprise: Any = require("apprise", "notify")
+        _REDACT.learn(url)
+        # Without a limit of its own it stays in this thread; its pool of threads is gone when a run ends by `atexit`.
+        service = apprise.Apprise.instantiate(url, asset=apprise.AppriseAsset(service_timeout=0))
+        if service is None:
+            raise ValueError
+        if "rto" not in url:  # apprise's own 4 s would tell a slow receiver again and again
+            service.socket_read_timeout = TIMEOUT
+        self._apprise = apprise.Apprise()
+        self._apprise.add(service)
+        self._name = f"{url.partition('://')[0]}://***"
+
+    def __str__(self) -> str:
+        return self._name
+
+    def tell(self, notice: Notice, run: str | None) -> None:
+        text = f"{notice.text}\n\nStep {notice.step}" + (f" of {run}" if run else "")
+        told = self._apprise.notify(text, notice.title, KINDS[notice.level], body_format="text")
+        if not told:  # apprise does not say why; its log does
+            raise OSError(f"{self}: apprise could not deliver")
+
+
+def _receiver(which: str, url: str) -> _Receiver:
+    problem = "expected scheme://..."
+    if "://" in url:
+        web = url.lower().startswith(("http://", "https://"))
+        try:
+            return _Webhook(url) if web else _Service(url)
+        except ValueError:
+            problem = "it cannot be read" if web else "apprise cannot use it"
+    raise DiagError(f"{which}: {problem}; the URL is not shown, since it may hold secrets")
+
+
+class _Redact(logging.Filter):
+    """Takes the parts of URLs out of what apprise, and the library below it, write to their logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._secrets: list[str] = []
+
+    def learn(self, url: str) -> None:
+        parts = {part for part in re.split(r"[^\w.~%+-]", url.partition("://")[2]) if len(part) > 3}
+        known = parts | {unquote(part) for part in parts} | {unquote_plus(part) for part in parts} | {*self._secrets}
+        self._secrets = sorted(known, key=len, reverse=True)
+        for name in ("apprise", "urllib3.connectionpool"):
+            logging.getLogger(name).addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = clean = record.getMessage()
+        for secret in self._secrets:
+            clean = clean.replace(secret, "***")
+        if clean != text:
+            record.msg, record.args = clean, ()
+        return True
+
+
+_REDACT = _Redact()

@@ -1,0 +1,120 @@
+"""Any finished run: finds out what a source is, and reads it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tracker_diag.errors import SourceError, without_password
+from tracker_diag.trackers.files.console import read_console
+from tracker_diag.trackers.files.csv_table import read_csv
+from tracker_diag.trackers.files.kinds import kind_of
+from tracker_diag.trackers.files.read import read_jsonl
+from tracker_diag.trackers.files.sb3 import read_evaluations, read_monitor
+from tracker_diag.trackers.files.trainer_state import read_trainer_state
+from tracker_diag.trackers.finished import FinishedRun, Progress
+from tracker_diag.trackers.mlflow.read import read_mlflow
+from tracker_diag.trackers.tensorboard.read import read_tensorboard
+from tracker_diag.trackers.trackio.read import read_trackio
+from tracker_diag.trackers.wandb.read import read_wandb_api
+from tracker_diag.trackers.wandb.read_file import read_wandb_file, wandb_file_in
+
+TRACKERS: dict[str, Callable[[str, str, Progress | None], FinishedRun]] = {
+    "mlflow": read_mlflow,
+    "wandb": read_wandb_api,
+    "trackio": read_trackio,
+}
+PREFIXES = [f"{name}:" for name in TRACKERS]
+FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
+    "jsonl": read_jsonl,
+    "json": read_trainer_state,
+    "csv": read_csv,
+    "monitor": read_monitor,
+    "npz": read_evaluations,
+    "wandb": read_wandb_file,
+    "tensorboard": read_tensorboard,
+    "console": read_console,
+}
+KNOWN = ("trainer_state.json", "metrics.jsonl", "progress.csv", "result.json", "evaluations.npz", "monitor.csv")
+"""Files that are looked for in a folder, the first that is there is read."""
+
+BESIDE = {"jsonl": "context.json", "wandb": "files/diag/context.json"}
+"""Where the diagnostics leave the context record of a run, from the file that is read."""
+
+
+def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
+    """Read the finished run `source`.
+
+    Args:
+        source: a file (JSON Lines, CSV, `trainer_state.json`, TensorBoard events, `.wandb`, console log of TRL or verl,
+            `evaluations.npz`, `monitor.csv`), a folder with one run's files, or `mlflow:<run id>[@tracking uri]`,
+            `wandb:<entity>/<project>/<run>`, `trackio:<project>/<run>`.
+        progress: called about two hundred times with the share that has been read.
+
+    Raises:
+        MissingExtra: the library that reads this kind of run is not installed.
+        SourceError: in one line, what cannot be read, where, and why.
+    """
+    if not source:
+        raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(PREFIXES)}")
+    now_and_then = _now_and_then(progress)
+    tracker, _, name = source.partition(":")
+    if tracker in TRACKERS and name:
+        run = TRACKERS[tracker](name.removeprefix("//"), without_password(source), now_and_then)
+    else:
+        run = _read_path(Path(source), source, now_and_then)
+    if progress:
+        progress(1.0)
+    return run
+
+
+def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRun:
+    if path.is_dir():
+        return _read_folder(path, source, progress)
+    if not path.is_file():
+        raise SourceError(f"{source}: no such file or folder, and none of {', '.join(PREFIXES)}")
+    kind, misnamed = kind_of(path)
+    run = FILES[kind](path, source, progress)
+    if kind in BESIDE:
+        with suppress(OSError, UnicodeDecodeError):
+            run = replace(run, context=(path.parent / BESIDE[kind]).read_text(encoding="utf-8"))
+    return replace(run, notes=(misnamed, *run.notes)) if misnamed else run
+
+
+def _read_folder(folder: Path, source: str, progress: Progress | None) -> FinishedRun:
+    try:
+        inside = next((folder / name for name in KNOWN if (folder / name).is_file()), None)
+        inside = next(iter(folder.glob("*.wandb")), inside)
+        events = next(folder.rglob("*tfevents*"), None) if inside is None else None
+        checkpoints = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=_checkpoint)
+    except OSError as error:
+        raise SourceError(f"{folder}: {error.strerror}") from error
+    if events is not None:
+        return read_tensorboard(folder, source, progress)
+    inside = inside or (checkpoints[-1] if checkpoints else wandb_file_in(folder))
+    if inside is None:
+        raise SourceError(
+            f"{folder}: no run in this folder: no event files, no .wandb file, none of {', '.join(KNOWN)}"
+        )
+    run = _read_path(inside, source, progress)
+    return replace(run, notes=(f"of the folder, {inside.name} was read", *run.notes))
+
+
+def _checkpoint(file: Path) -> int:
+    number = file.parent.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() else -1
+
+
+def _now_and_then(progress: Progress | None) -> Progress | None:
+    """`progress` when half a percent more has been read; readers may then call it for each row."""
+    if progress is None:
+        return None
+    told = 0.0
+
+    def tell(share: float) -> None:
+        nonlocal told
+        if share - told >= 0.005:
+            told = share
+            progress(share)
+
+    return tell

@@ -1,0 +1,1 @@
+"""Trackio: write, read, listen."""

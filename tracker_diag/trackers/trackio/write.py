@@ -1,0 +1,183 @@
+"""Trackio: scalars, histograms, tables and alerts, in the run that exists.
+
+Trackio queues what it is given, sends it from a thread of its own and keeps it while its server is away, so a call
+costs no more than handing it to a thread of ours would. And it counts the steps of calls without one, in a way that
+bears no second thread: so ours come from the thread that logs, and leave its count as it was.
+"""
+
+import shlex
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+from typing import Any
+
+from tracker_diag.errors import DiagError, require
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
+from tracker_diag.report.painter import Painter, Pixels
+from tracker_diag.report.tables import TIMELINE, events_table, findings_table
+from tracker_diag.rules.alerts import Identity, Notice, identity
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.delivery.kept import Kept
+from tracker_diag.trackers.tracker import Backend, is_a
+
+
+class TrackioBackend(Backend):
+    """Writes into `run`, a `trackio.Run` that is underway, and never finishes it."""
+
+    name = "trackio"
+    local = True
+
+    def __init__(self, run: Any) -> None:
+        self._trackio: Any = require("trackio", "trackio")
+        if not hasattr(run, "_next_step"):
+            version = getattr(self._trackio, "__version__", "of this version")
+            raise DiagError(f"trackio {version}: does not count steps as 0.43 does, and your rows could get wrong ones")
+        self.run = run
+        self._step = 0
+        self._found: dict[Identity, Finding] = {}
+        self._events: list[tuple[int, str]] = []
+        self._tables: dict[str, Table] = {}
+        self._failed: list[Exception] = []
+        self._painter = Painter()
+        self._drawn: Pixels | None = None
+        """The time line of an alert, once it is drawn."""
+        self._kept = Kept(self)
+        """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""
+
+    @classmethod
+    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+        """For the `trackio` module, that is for its current run, or for a run.
+
+        Raises:
+            DiagError: no run is underway.
+        """
+        trackio = sys.modules.get("trackio")
+        if trackio is not None and target is trackio:
+            backend = cls.underway()
+            if backend is None:
+                raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
+            return backend
+        return cls(target) if is_a(target, "trackio", "Run") else None
+
+    @classmethod
+    def underway(cls) -> Backend | None:
+        trackio: Any = sys.modules.get("trackio")
+        run: Any = trackio.context_vars.current_run.get() if hasattr(trackio, "context_vars") else None
+        if run is None or run._stop_flag.is_set():  # noqa: SLF001  # `run.finish()` leaves it the current one
+            return None
+        return cls(run)
+
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        trackio: Any = require("trackio", "trackio")
+        options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        with redirect_stdout(StringIO()):
+            run = trackio.init(project=address["project"], name=address["name"], **options)
+            backend = cls(run)
+            backend._kept.close()  # what it is given stands in a journal
+            try:
+                yield backend
+            finally:
+                run.finish()
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return {"run": self.run.id, "name": self.run.name, "project": self.run.project, "source": self.source}
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """Settings of the run, without what Trackio adds."""
+        return {key: value for key, value in self.run.config.items() if not key.startswith("_")}
+
+    @property
+    def page(self) -> str:
+        return f"trackio show --project {shlex.quote(self.run.project)}"
+
+    @property
+    def source(self) -> str:
+        return f"trackio:{self.run.project}/{self.run.name}"
+
+    def next_step(self) -> int:
+        """The step that a call of yours without one gets."""
+        upcoming: int = self.run._next_step  # noqa: SLF001  # there is no other way
+        return upcoming
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._put_tables()
+        self._put_picture()
+        self._step = step
+        if error := self._kept.add(step, records, at):
+            self._failed.append(error)
+        media = {one.name: self._media(one) for one in records if not isinstance(one, Drawing)}
+        if media:
+            self._put(media)
+        for record in records:
+            if isinstance(record, Drawing):  # the thread that logs does not wait for it
+                threading.Thread(target=self._draw, args=(record,), name="tracker_diag-trackio", daemon=True).start()
+
+    def finding(self, step: int, finding: Finding) -> None:
+        if finding.fired is not None:
+            self._found[identity(finding)] = finding
+            table = findings_table(tuple(self._found.values()))
+            self._tables[table.name] = table  # with the next step, since several may change in one
+
+    def alert(self, step: int, notice: Notice) -> None:
+        level = self._trackio.AlertLevel(notice.level)
+        self.run.alert(notice.title, notice.text, level=level, step=step)
+
+    def event(self, step: int, event: str) -> None:
+        self._events.append((step, event))
+        table = events_table(self._events)
+        self._tables[table.name] = table
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        everything = [*tables, findings_table(summary.findings)]
+        self._tables |= {table.name: table for table in everything if table.rows}
+        self._put_tables()
+        self._painter.close()
+        self._kept.close()
+        require("matplotlib", "trackio")
+        from tracker_diag.report.figures import pixels, timeline_figure
+
+        figure = timeline_figure(summary)
+        if figure is not None:
+            self._put({TIMELINE: self._trackio.Image(pixels(figure))})
+
+    def errors(self) -> Sequence[Exception]:
+        found, self._failed = self._failed, []
+        return found
+
+    def _put_tables(self) -> None:
+        if self._tables:
+            tables, self._tables = self._tables, {}
+            self._put({name: self._media(table) for name, table in tables.items()})
+
+    def _draw(self, drawing: Drawing) -> None:
+        try:
+            self._drawn = self._painter.picture(drawing)
+        except Exception as error:  # noqa: BLE001  # it may lack matplotlib
+            self._failed.append(error)
+
+    def _put_picture(self) -> None:
+        """Log the time line that was drawn since the last step, at that one."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            self._put({TIMELINE: self._trackio.Image(drawn)})
+
+    def _put(self, values: dict[str, Any]) -> None:
+        """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""
+        upcoming = self.next_step()
+        self.run.log(values, step=self._step)
+        if upcoming <= self._step and self.run._next_step == self._step + 1:  # noqa: SLF001
+            self.run._next_step = upcoming  # noqa: SLF001
+
+    def _media(self, record: Scalar | Histogram | Table) -> Any:
+        if isinstance(record, Histogram):
+            return self._trackio.Histogram(np_histogram=(record.counts, record.edges))
+        if isinstance(record, Table):
+            return self._trackio.Table(data=[dict(zip(record.columns, row, strict=True)) for row in record.rows])
+        return record.value

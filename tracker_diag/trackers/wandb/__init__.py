@@ -1,0 +1,1 @@
+"""W&B: write, read, listen, view."""

@@ -1,0 +1,120 @@
+"""W&B online runs, through the public API."""
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+from tracker_diag.errors import SourceError, require
+from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, Progress, one_line
+from tracker_diag.trackers.keys import clock_of, flat, integer
+from tracker_diag.trackers.rows import Rows
+from tracker_diag.trackers.wandb.rows import STEP, Axis
+from tracker_diag.trackers.wandb.summary import MORE, OF
+
+TIMEOUT = 10
+"""Seconds that each request to the server may take."""
+PAGE = 200
+"""Runs of a project that are asked for at once."""
+UNDERWAY = {"running", "pending", "preempting"}
+
+
+def read_wandb_api(name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+    """The run `<entity>/<project>/<run>` on the server that W&B is logged in to, all of its rows.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        SourceError: "source: what is wrong".
+    """
+    with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
+        return _history(api.run(name), api, source, progress)
+
+
+def list_wandb(name: str, source: str) -> list[Listed]:
+    """How the run `<entity>/<project>/<run>` stands, as a list of one.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        Gone: there is no such run.
+        SourceError: "source: what is wrong".
+    """
+    with _asking(name, 3, source, "wandb:<entity>/<project>/<run>") as api:
+        run = api.run(name)
+        return [_listed(run, int(run.lastHistoryStep))]
+
+
+def list_wandb_project(name: str, source: str) -> list[Listed]:
+    """All runs of `<entity>/<project>`, the newest first; those that the diagnostics keep beside a run are left out.
+
+    Raises:
+        MissingExtra: wandb is not installed.
+        SourceError: "source: what is wrong".
+    """
+    with _asking(name, 2, source, "wandb:<entity>/<project>") as api:
+        # Newer clients would ask for the summary of each run by itself.
+        whole = {"lazy": False} if "lazy" in signature(api.runs).parameters else {}
+        runs = (run for run in api.runs(name, per_page=PAGE, order="-created_at", **whole) if OF not in run.config)
+        return [_listed(run, integer(run.summary.get(STEP))) for run in runs]
+
+
+def _listed(run: Any, last: int | None) -> Listed:
+    """How `run` stands, whose last row is number `last`; None or below 0 if it has none."""
+    logged = run.summary.get("_timestamp")
+    return Listed(
+        f"wandb:{run.entity}/{run.project}/{run.id}",
+        run.name or run.id,
+        f"{last} {run.state} {logged}" if last is not None and last >= 0 else "",
+        "" if run.state in UNDERWAY else run.state,
+        float(logged) if isinstance(logged, int | float) else clock_of({"timestamp": run.created_at}),
+    )
+
+
+@contextmanager
+def _asking(name: str, parts: int, source: str, expected: str) -> Generator[Any]:
+    """W&B's public API, for what is called `name`; what it raises inside is a SourceError."""
+    require("wandb", "wandb")
+    import wandb
+
+    if len([part for part in name.split("/") if part]) != parts:
+        raise SourceError(f"{source}: expected {expected}")
+    try:
+        yield wandb.Api(timeout=TIMEOUT)
+    except SourceError:
+        raise
+    except Exception as error:  # the client raises its own errors, those of its service and of pydantic
+        said = one_line(error)
+        if "did not respond in time" in said:  # the client speaks of its own service, which waits for the server
+            address = re.search(r"https?://\S+[^\s:.,]", said)
+            said = f"no answer from {address[0] if address else 'the server'} within {TIMEOUT} s"
+        raise (Gone if said.startswith("Could not find run") else SourceError)(f"{source}: {said}") from error
+
+
+def _history(run: Any, api: Any, source: str, progress: Progress | None) -> FinishedRun:
+    rows, axis = Rows(), Axis()
+    for metric, step_metric in _definitions(run.rawconfig):
+        axis.define(metric, step_metric)
+    count = max(int(run.lastHistoryStep) + 1, 1)
+    for row in run.scan_history():
+        axis.add(rows, row)
+        if progress and isinstance(at := row.get("_step"), int):
+            progress(min((at + 1) / count, 1.0))
+    if MORE in run.summary:
+        for other in api.runs(f"{run.entity}/{run.project}", filters={f"config.{OF}": run.id}):
+            for row in other.scan_history():
+                axis.beside(rows, row)
+    axis.told(rows)
+    return rows.finish(source, dict(flat(run.config, ".")))
+
+
+def _definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """The run's `define_metric`s: the server keeps them as numbered fields of W&B's MetricRecord, 5 an index from 1."""
+    settings = config.get("_wandb", {})
+    metrics = settings.get("value", settings).get("m", []) if isinstance(settings, dict) else []
+    found = []
+    for metric in metrics:
+        index = metric.get("5", 0)
+        step_metric = metric.get("4") or (metrics[index - 1].get("1") if 0 < index <= len(metrics) else "")
+        if step_metric:
+            found.append((metric.get("2") or metric.get("1", ""), step_metric))
+    return found

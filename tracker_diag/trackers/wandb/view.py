@@ -1,0 +1,79 @@
+"""A saved view for a W&B project: tails, effective sample size, shape and rules, beside the panels that are there.
+
+Only the command makes it: whether a team wants another view in its project, no run can know.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tracker_diag.errors import DiagError, require
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.series import PAIRS
+from tracker_diag.trackers.panels import NAME, PLOTS, RULES
+from tracker_diag.trackers.wandb.summary import STEP
+
+VIEW_KEY = "trackerdiag"
+"""The view's own part of its address; there is one a project."""
+
+
+def save_view(entity: str, project: str) -> tuple[str, bool]:
+    """Save the view, or bring an older one of ours up to date; its address, and whether anything was written.
+
+    Raises:
+        DiagError: the project cannot be reached, or W&B does not take the view.
+    """
+    workspaces: Any = require("wandb_workspaces.workspaces", "panels")
+    try:
+        view = _ours(workspaces, entity, project)
+        if view is not None and view.name == NAME:
+            return view.url, False
+        new = workspace(entity, project)
+        if view is None:
+            view = new
+        else:  # what you have set on it stays: filters, colours, pinned runs
+            view.name, view.sections = new.name, new.sections
+        view.save()
+    except Exception as error:  # what the client raises is of no one kind
+        raise DiagError(f"wandb:{entity}/{project}: no view saved: {error}") from error
+    return view.url, True
+
+
+def workspace(entity: str, project: str) -> Any:
+    """The view as a `wandb_workspaces` Workspace, not saved yet."""
+    workspaces: Any = require("wandb_workspaces.workspaces", "panels")
+    reports: Any = require("wandb_workspaces.reports.v2", "panels")
+    panels = line_plots(PAIRS)
+    panels["Rules"] = [
+        reports.LinePlot(title=RULES, x=STEP, metric_regex=f"^{PREFIX}rule/"),
+        reports.LinePlot(title="Health of the diagnostics, counts", x=STEP, metric_regex=f"^{PREFIX}health/"),
+    ]
+    sections = [workspaces.Section(name=name, panels=shown, is_open=True) for name, shown in panels.items()]
+    # Your own metrics, and our histograms, for which there is no class of panel, are shown below as ever.
+    made = workspaces.Workspace(
+        entity=entity, project=project, name=NAME, sections=sections, auto_generate_panels=True
+    )  # fmt: skip
+    made._internal_name = f"nw-{VIEW_KEY}-v"  # noqa: SLF001  # chosen at random otherwise, and never found again
+    return made
+
+
+def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
+    """Our charts of `pairs`, by section."""
+    reports: Any = require("wandb_workspaces.reports.v2", "panels")
+    panels: dict[str, list[Any]] = {}
+    for plot in PLOTS:
+        panels.setdefault(plot.section, []).extend(
+            reports.LinePlot(title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.of.scale == "log")
+            for pair in pairs
+            if plot.keys(pair)
+        )
+    return panels
+
+
+def _ours(workspaces: Any, entity: str, project: str) -> Any:
+    """The view that an earlier call saved; None if there is none."""
+    try:
+        return workspaces.Workspace.from_url(f"https://wandb.ai/{entity}/{project}?nw={VIEW_KEY}")
+    except ValueError as error:
+        if "not found in project" in str(error):
+            return None
+        raise

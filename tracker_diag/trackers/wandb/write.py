@@ -1,0 +1,338 @@
+"""W&B: scalars and histograms in your rows, tables and alerts in the run that exists.
+
+The rows of a run are yours. Ours never make one, close one or give one another number: what is known of a step goes
+into the row of the very call of yours that it is evaluated in, or else of your next one, and `diag/step` says which
+step it is. What finds no such row, as more steps are observed than you log rows, waits on disk until the end, and
+another process then brings it to a run of its own: `Beside`. None is begun in yours, where W&B might take it for yours.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tracker_diag.errors import DiagError, require
+from tracker_diag.health import open_in_forks
+from tracker_diag.hooks import Unlocked, before
+from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.report.console import near
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.delivery.journal import Journal, journal_for
+from tracker_diag.trackers.delivery.kept import Kept, entry
+from tracker_diag.trackers.delivery.outbox import Outbox
+from tracker_diag.trackers.delivery.patience import exit_timeout
+from tracker_diag.trackers.tracker import Backend, is_a, writing, writing_of_ours
+from tracker_diag.trackers.wandb.summary import MORE, STEP, Beside, media
+
+Heard: TypeAlias = Callable[[Mapping[str, Any], int | None, int | None], None]
+"""Is told of each row of yours before W&B is: its metrics, the step that was said, and the row's number."""
+
+
+ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
+SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")}
+"""Settings of the environment that are not about your run, or about the sweep that it belongs to."""
+
+
+class WandbBackend(Backend):
+    """Writes into `run`, a `wandb.Run` that is underway, and never finishes it.
+
+    Rows are written by the thread that logs, as W&B takes them at once and keeps them in a process of its own.
+    """
+
+    name = "wandb"
+    local = True
+
+    def __init__(self, run: Any) -> None:
+        require("wandb", "wandb")
+        self.run = run
+        self.heard: Heard | None = None
+        self._row = row_of(run)
+        """Number of the row that your next call goes into; None in shared mode, where each call has one of its own."""
+        self._closing: int | None = None
+        """Number of the row that your call, which is about to be made, closes if it goes into another."""
+        self._waiting: deque[_Step] = deque()
+        """What came after your last call: a step, or two where the first is what came late of one that has its row."""
+        self.new_locks()
+        open_in_forks(self)
+        self._used: tuple[int | None, int | None] = None, None
+        """The row that our last step went into, or would have, and the step."""
+        self._evaluated: int | None = None
+        self._hearing = False
+        self._more: Journal | None = None
+        """The steps that found no row of yours."""
+        self._steps_more = self._dropped = self._lost = 0
+        self._errors: deque[Exception] = deque(maxlen=100)
+        self._process = os.getpid()
+        self._rest = Outbox(Beside(address_of(run), run))
+        self._kept = Kept(self._rest.inner)
+        """W&B loses its last rows when the process is killed: it writes blocks of 32 KiB."""
+        # No summary= here: on a glob it would corrupt the summaries of histograms.
+        run.define_metric(STEP, hidden=True)
+        run.define_metric(PREFIX + "*", step_metric=STEP)
+        self._off: list[Callable[[], None]] = []
+
+    def new_locks(self) -> None:
+        self._lock = threading.RLock()
+        """Of what waits; nothing is called while it is held."""
+
+    @classmethod
+    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+        """For a run, or for the `wandb` module, that is for its current run.
+
+        Raises:
+            DiagError: no run is underway.
+        """
+        wandb = sys.modules.get("wandb")
+        if wandb is not None and target is wandb:
+            if wandb.run is None:
+                raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
+            return cls(wandb.run)
+        return cls(target) if is_a(target, "wandb", "Run") else None
+
+    @classmethod
+    def underway(cls) -> Backend | None:
+        run = getattr(sys.modules.get("wandb"), "run", None)
+        return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
+
+    @classmethod
+    @contextmanager
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+        beside = Beside(address)
+        yield beside
+        beside.finish()
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        return self._rest.inner.address
+
+    @property
+    def page(self) -> str:
+        if self.run.offline:  # W&B warns whoever asks such a run for its address
+            return f"wandb sync {shlex.quote(self.source)}"
+        return str(self.run.url or "")
+
+    @property
+    def source(self) -> str:
+        return near(self._rest.source) if self.run.offline else self._rest.source
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        settings: Mapping[str, object] = self.run.config.as_dict()
+        return settings
+
+    def begin(self) -> None:
+        own, parameters = Unlocked(lambda _, error: self._errors.append(error)), ("data", "step", "commit")
+        module: Any = sys.modules.get("wandb")
+        # That one would keep the run's own method.
+        current = getattr(getattr(module, "log", None), "__self__", None) is self.run
+        self._off = [before(self.run, "log", parameters, self._logged, own)]
+        if current:
+            self._off.append(before(module, "log", parameters, self._logged, own))
+
+    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+        self._evaluated = step
+        if files := [record for record in records if not isinstance(record, Scalar | Histogram)]:
+            self._rest.log(step, files, at)  # an upload that goes wrong would take your row's other values of ours
+        of_row = [record for record in records if isinstance(record, Scalar | Histogram)]
+        if not of_row:
+            return
+        with self._lock:
+            if self._waiting and self._waiting[-1].step == step:
+                self._waiting[-1].records.extend(of_row)
+            else:
+                self._waiting.append(_Step(step, of_row, at))
+            first = self._waiting[0]
+            late = first.held or first.step == self._used[1]  # your next row is for it, and what comes then waits
+            many = len(self._waiting) - (2 if late and self._hearing else 1)
+            earlier = [self._waiting.popleft() for _ in range(many)]
+            used, is_open = self._used, self._row if self._closing is None else self._closing
+        if error := self._kept.add(step, of_row, at):
+            self._errors.append(error)
+        for one in earlier:
+            self._put_by(one)
+        if self._row is None or (is_open, step) == used:
+            self._join(is_open, None)  # none is yours, or it is open still
+        elif not self._hearing:  # nobody knows when your next row comes, and the process may die before
+            self._into_summary()
+
+    def finding(self, step: int, finding: Finding) -> None:
+        self._rest.finding(step, finding)
+
+    def alert(self, step: int, notice: Notice) -> None:
+        self._rest.alert(step, notice)
+
+    def event(self, step: int, event: str) -> None:
+        self._rest.event(step, event)
+
+    def file(self, name: str, text: str) -> None:
+        self._rest.file(name, text)
+
+    def errors(self) -> Sequence[Exception]:
+        found = [*self._errors, *self._rest.errors()]
+        self._errors.clear()
+        return found
+
+    def counts(self) -> Mapping[str, int]:
+        own = Counter({"dropped_histograms": self._dropped, "dropped_steps": self._lost})
+        self._dropped = self._lost = 0
+        return own + Counter(self._rest.counts())
+
+    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        while self._off:
+            self._off.pop()()
+        with self._lock:
+            # A single one stands in the summary, unless a row that is open still comes after it.
+            alone = not self._more and len(self._waiting) == 1 and (self._row is None or self._row != self._used[0])
+        if alone:
+            try:
+                self._into_summary()  # again: a row of an earlier step may have closed since
+            except Exception as error:  # noqa: BLE001  # the run may be over
+                self._errors.append(error)
+                alone = False
+        with self._lock:
+            waiting = [*self._waiting]
+            self._waiting.clear()
+        for one in () if alone else waiting:
+            self._put_by(one)
+        self._rest.end(summary, tables)
+
+    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self.end(summary, tables)
+        self._rest.close(summary, tables)
+        self._kept.close()
+        if self._more:
+            with suppress(Exception):  # the run may be over
+                self.run.summary[MORE] = self._steps_more
+            self._more.close(keep=True)
+            self._bring(self._more.path)
+            self._more = None
+
+    def _put_by(self, one: "_Step") -> None:
+        """Keep a step that found no row of yours."""
+        self._dropped += sum(not isinstance(record, Scalar) for record in one.records)
+        self._steps_more += 1
+        try:
+            if self._more is None:
+                self._more = journal_for(self._rest.inner, "-more")
+            self._more.append(entry(one.step, one.records, one.at))
+        except OSError as error:
+            self._errors.append(error)
+            self._lost += 1
+
+    def _bring(self, path: Path) -> None:
+        """Have another process bring `path` to a run beside yours; it goes on if that takes longer than an exit may."""
+        known = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_") or name in SAME}
+        command = [sys.executable, "-c", "from tracker_diag.cli.app import app; app()", "flush", str(path)]
+        quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        child = subprocess.Popen(command, env=known, start_new_session=True, **quiet)  # noqa: S603  # our own
+        try:
+            child.wait(exit_timeout())
+        except subprocess.TimeoutExpired:
+            left = f"{self._steps_more} steps are still on their way; if they do not come: tracker-diag flush {path}"
+            self._errors.append(TimeoutError(f"wandb: {left}"))
+
+    def _logged(self, given: Mapping[str, Any]) -> None:
+        """A call of `Run.log` is about to be made."""
+        data, step, commit = given["data"], given.get("step"), given.get("commit")
+        if writing_of_ours() or os.getpid() != self._process or not _is_taken(data):
+            return
+        with self._lock:
+            row = late = None
+            if self._row is not None:  # asking W&B for it would take a message to a process
+                late = step is not None and step < self._row
+                row = self._row if step is None else max(self._row, step)
+                self._closing = self._row if self.heard else None
+                self._row = self._row if late else row + (step is None if commit is None else bool(commit))
+        if self.heard:
+            self._hearing = True
+            try:
+                self.heard(data, step, row)
+            finally:
+                self._hearing, self._closing = False, None
+        if not late:
+            self._join(row, step)
+        self._into_summary()
+
+    def _join(self, row: int | None, step: int | None) -> None:
+        """Put the step that waits into `row`, which your call then goes into, or went into."""
+        with self._lock:
+            taken = row is not None and row == self._used[0]
+            if not self._waiting and not taken:
+                self._used = row, self._evaluated  # what comes of it while the row is open goes there
+            if not self._waiting or (taken and self._waiting[0].step != self._used[1]):
+                return  # a second step of ours would overwrite the first
+            one = self._waiting.popleft()
+            self._used = row, one.step
+            for other in self._waiting:
+                other.held = True
+        data = {STEP: one.step} | {record.name: media(record) for record in one.records}
+        with writing():
+            self.run.log(data, step=step, commit=row is None)
+
+    def _into_summary(self) -> None:
+        """What waits still: W&B has it there at once, without a row."""
+        with self._lock:
+            if not self._waiting:
+                return
+            one = self._waiting[-1]
+        with writing():
+            self.run.summary.update({STEP: one.step} | {record.name: media(record) for record in one.records})
+
+
+@dataclass
+class _Step:
+    """What we have of a step."""
+
+    step: int
+    records: list[Scalar | Histogram]
+    at: float
+    held: bool = False
+    """A row of yours was there, and an earlier step took it."""
+
+
+def _is_taken(data: object) -> bool:
+    """Whether W&B takes `data` for a row; else it raises, and there is none."""
+    return isinstance(data, Mapping) and all(isinstance(key, str) for key in data)
+
+
+def address_of(run: Any) -> dict[str, str]:
+    """What it takes to begin a run beside `run`, also long after."""
+    return {
+        "run": run.id,
+        "name": run.name or run.id,
+        "project": run.project or "",
+        "entity": run.entity or "",
+        "group": run.group or "",
+        "folder": str(Path(run.dir).parents[2]),
+        "mode": "offline" if run.offline else "online",
+        "source": str(Path(run.dir).parent.absolute()) if run.offline else f"wandb:{run.path}",
+    }
+
+
+def before_finish(run: Any, call: Callable[[], None]) -> None:
+    """Have `call` run just before `run` is finished, by whoever; a W&B without such a hook leaves it to `finish`."""
+    try:
+        from wandb.sdk.wandb_run import TeardownHook, TeardownStage
+
+        run._teardown_hooks.append(TeardownHook(call, TeardownStage.EARLY))  # noqa: SLF001  # there is no other way
+    except (ImportError, AttributeError):
+        return
+
+
+def row_of(run: Any) -> int | None:
+    """Number of the row that the next call goes into; None in shared mode, where W&B has none."""
+    try:
+        step: int = run.step
+    except Exception:  # noqa: BLE001  # whatever it is, the call itself is to say it
+        return None
+    return step
