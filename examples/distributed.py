@@ -33,8 +33,8 @@ def train(rank: int, address: str) -> None:
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
     torch.manual_seed(rank + 1)
     # Made on every rank; only rank 0 has somewhere to write.
-    backends = [td.JsonlBackend("distributed.jsonl")] if rank == 0 else []
-    monitor = td.Monitor(backends, ranks=td.AllReduce(), algorithm="ppo")
+    trackers = [td.JsonlTracker("distributed.jsonl")] if rank == 0 else []
+    monitor = td.Monitor(trackers, ranks=td.AllReduce(), algorithm="ppo")
     loss = reward = torch.zeros(())
 
     for step in range(STEPS):

@@ -24,7 +24,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)  # it is tiny
 policy = torch.nn.Embedding(TOKENS, TOKENS)  # the next token's logits, by the token before
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
-monitor = td.Monitor([td.JsonlBackend("own_loop.jsonl")], algorithm="ppo")  # 1
+monitor = td.Monitor([td.JsonlTracker("own_loop.jsonl")], algorithm="ppo")  # 1
 loss = reward = torch.zeros(())
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag import JsonlTracker, Monitor, wrap
 from tracker_diag.errors import without_secrets
 from tracker_diag.health import SOON, Health, _interpreter, whole
-from tracker_diag.testing import CapturingBackend, example_batch
+from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers import tracker as base
 from tracker_diag.trackers.tracker import writing, writing_of_ours
 
@@ -87,7 +87,7 @@ def test_an_interrupt_at_any_point_leaves_the_diagnostics_whole(raised, alarms, 
 
     alarms(handler)
     for delay in rng.uniform(2e-5, 6e-3, 40):
-        monitor = Monitor([CapturingBackend()])
+        monitor = Monitor([CapturingTracker()])
         came += interrupted(monitor, delay, raised)
         monitor.observe(**BATCHES[0])
         monitor.log({"loss": 1.0}, 100)
@@ -127,7 +127,7 @@ def test_an_interrupt_as_we_begin_to_write_does_not_make_us_deaf(monkeypatch):
 @pytest.mark.slow
 def test_a_handler_that_logs_itself(alarms, rng):
     for delay in rng.uniform(2e-5, 6e-3, 40):
-        monitor = Monitor([CapturingBackend()])
+        monitor = Monitor([CapturingTracker()])
         alarms(lambda *_, monitor=monitor: monitor.log({"from": 1.0}, monitor.step))
         interrupted(monitor, delay, ())
         monitor.close()
@@ -159,7 +159,7 @@ def test_what_a_handler_raises_is_not_ours_to_count(alarms):
 def test_other_threads_give_way_soon_while_a_step_is_taken_in_and_as_before_then(interval, alarms):
     seen = []
 
-    class Watching(CapturingBackend):
+    class Watching(CapturingTracker):
         def log(self, step, records, at):
             seen.append(sys.getswitchinterval())
 
@@ -252,7 +252,7 @@ def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
             pass
 
     own = Own()
-    run = wrap(own, also=[JsonlBackend(tmp_path)])
+    run = wrap(own, also=[JsonlTracker(tmp_path)])
     stop, begun = threading.Event(), threading.Event()
 
     def train():

@@ -10,7 +10,7 @@ def test_public_names_are_pinned():
     assert all(hasattr(tracker_diag, name) for name in public)
     assert public == [
         "AllReduce",
-        "Backend",
+        "Tracker",
         "BatchError",
         "Decision",
         "DiagError",
@@ -19,7 +19,7 @@ def test_public_names_are_pinned():
         "Guard",
         "GuardError",
         "Incident",
-        "JsonlBackend",
+        "JsonlTracker",
         "MissingExtra",
         "Monitor",
         "Notifier",

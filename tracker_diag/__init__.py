@@ -32,14 +32,13 @@ from tracker_diag.samples.traces.report import read_traces
 from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.ranks import AllReduce
 from tracker_diag.tensors.store import ThroughStore
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.notify import Notifier
 from tracker_diag.trackers.open import read_run
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 __all__ = [
     "AllReduce",
-    "Backend",
     "BatchError",
     "Decision",
     "DiagError",
@@ -48,7 +47,7 @@ __all__ = [
     "Guard",
     "GuardError",
     "Incident",
-    "JsonlBackend",
+    "JsonlTracker",
     "MissingExtra",
     "Monitor",
     "Notifier",
@@ -60,6 +59,7 @@ __all__ = [
     "Summary",
     "ThroughStore",
     "TokenBatch",
+    "Tracker",
     "UnknownName",
     "audit",
     "catalog",

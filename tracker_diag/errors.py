@@ -11,7 +11,7 @@ DiagError
 └── MissingExtra    an optional dependency that is not installed
 
 A few more subclasses of DiagError stand beside what raises them and are handled inside the package: HookError in
-attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError in chat.
+attach, Refused and JournalInUse in trackers, AliasError in metrics, ChatError in chat.
 """
 
 import os

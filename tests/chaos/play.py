@@ -371,7 +371,7 @@ def _emitted(folder: Path) -> Any:
     """What the diagnostics compute, in a file that no limit of this process's files is for."""
     import tracker_diag as td
 
-    class Emitted(td.JsonlBackend):
+    class Emitted(td.JsonlTracker):
         def log(self, step: int, records: Any, at: float) -> None:
             with _room():
                 super().log(step, records, at)

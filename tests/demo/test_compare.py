@@ -8,7 +8,7 @@ from tracker_diag.demo.grpo import ARMS, FLAT_STEPS, Training
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.open import read_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
@@ -24,7 +24,7 @@ def arms(tmp_path_factory):
     def watched(before, arm, training):
         folder = tmp_path_factory.mktemp(arm)
         training.arm = ARMS[arm]
-        with Monitor([JsonlBackend(folder)]) as monitor:
+        with Monitor([JsonlTracker(folder)]) as monitor:
             for step in (*before, *map(training.step, range(FLAT_STEPS, STEPS))):
                 monitor.observe(**step.tensors)
                 monitor.log(step.metrics, step.step)

@@ -133,8 +133,8 @@ def test_trackio_shows_the_result_and_counts_the_run_s_own_steps_alone(trackio_r
 
 
 def test_a_file_gets_the_event(tmp_path):
-    backend = td.JsonlBackend(tmp_path)
-    with td.Monitor([backend]) as monitor:
+    tracker = td.JsonlTracker(tmp_path)
+    with td.Monitor([tracker]) as monitor:
         monitor.log({"reward": 0.5}, 7)
         td.preflight(run=monitor, **ILL)
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
@@ -142,7 +142,7 @@ def test_a_file_gets_the_event(tmp_path):
 
 
 def test_a_tracker_that_fails_is_counted_and_no_matter():
-    class Broken(td.Backend):
+    class Broken(td.Tracker):
         local = True
 
         def log(self, step, records, at):
@@ -150,7 +150,7 @@ def test_a_tracker_that_fails_is_counted_and_no_matter():
 
     with td.Monitor([Broken()]) as monitor:
         assert td.preflight(run=monitor, **ILL).exit_code == 1
-        assert monitor.health["backend_errors"] == 1
+        assert monitor.health["tracker_errors"] == 1
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text()

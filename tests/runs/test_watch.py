@@ -21,7 +21,7 @@ import pytest
 
 import tracker_diag as td
 from tracker_diag.runs.telling import AGAIN
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.notify import NOTIFY
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def logged(seed, steps=140):
 
 def told_live(rows):
     """Step, level and title of what a monitor in the run tells."""
-    heard = CapturingBackend()
+    heard = CapturingTracker()
     monitor = td.Monitor([heard], source="test")
     for step, row in rows.items():
         monitor.log(row, step)

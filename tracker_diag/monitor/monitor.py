@@ -1,7 +1,7 @@
 """Monitor: the whole flow on one screen. Read this first.
 
     observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
-    log:      → windows → statistics → records → rules → findings → backends
+    log:      → windows → statistics → records → rules → findings → trackers
 
 Nothing here raises into training after the first observation has gone well: what fails is counted
 in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
@@ -49,7 +49,7 @@ from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
 from tracker_diag.trackers.fan_out import FanOut
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,7 +61,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     """Watches one training run: give it tensors with `observe`, and the step's metrics with `log`.
 
     Args:
-        backends: where records and findings go.
+        trackers: where records and findings go.
         rules: your own, or their folder; they stand beside the catalogue and the folder that TRACKER_DIAG_RULES names.
         catalog: False looks for `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
@@ -83,7 +83,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def __init__(
         self,
-        backends: Sequence[Backend] = (),
+        trackers: Sequence[Tracker] = (),
         *,
         rules: Own = (),
         catalog: bool = True,
@@ -128,17 +128,17 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._at_close = ExitStack()
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
-        for backend in backends:
-            self.add(backend)
+        for tracker in trackers:
+            self.add(tracker)
         atexit.register(self.close)
 
-    def add(self, backend: Backend) -> None:
-        """Write to `backend` as well, from the next step on; for runs that a framework starts later."""
-        self._out.add(backend)
+    def add(self, tracker: Tracker) -> None:
+        """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
+        self._out.add(tracker)
 
     @property
-    def backends(self) -> tuple[Backend, ...]:
-        return self._out.backends
+    def trackers(self) -> tuple[Tracker, ...]:
+        return self._out.trackers
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -265,7 +265,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self.guards.checkpoint(Path(path), at, self._engine)
 
     def close(self) -> Summary:
-        """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
+        """Write what is still to be written, to all trackers; the tracker's run goes on. Idempotent."""
         if self._state.elsewhere():
             return self._result()
         with self._state.turn:
@@ -399,9 +399,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._tell_events(step, said, notices=done)
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
-        """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
+        """Put what has come of `step` through windows, statistics and rules, and tell the trackers."""
         observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
-        with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
+        with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the trackers all the same
             self._windows.take(observed, step.pairs)
             if observed:
                 self._progress.observed(step.step)

@@ -66,7 +66,7 @@ class Step:
     checked: bool = False
     """Whether any metric or tensor was looked at."""
     sent: dict[str, float] = field(default_factory=dict[str, float])
-    """Values that the backends have."""
+    """Values that the trackers have."""
 
     def add(self, series: Mapping[SeriesKey, Scalar], non_finite: Iterable[str], *, checked: bool) -> None:
         """Add what has come."""
@@ -76,7 +76,7 @@ class Step:
         self.non_finite += [name for name in non_finite if name not in self.non_finite]
 
     def unsent(self, records: Iterable[Record]) -> list[Record]:
-        """Those of `records` that the backends do not have; from now on they have them."""
+        """Those of `records` that the trackers do not have; from now on they have them."""
         new = [one for one in records if not isinstance(one, Scalar) or self.sent.get(one.name) != one.value]
         self.sent |= {one.name: one.value for one in new if isinstance(one, Scalar)}
         return new

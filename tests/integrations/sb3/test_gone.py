@@ -13,7 +13,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback, callback
 
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
 
@@ -88,10 +88,10 @@ def test_whatever_is_gone_costs_its_own_part(without, caplog, touched, error):
 
 
 def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_training_is_as_without():
-    twice, once = (DiagnosticsCallback(monitor=Monitor([CapturingBackend()])) for _ in range(2))
+    twice, once = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(2))
     assert same(learn([twice, twice]), plain())
     learn(once)
-    seen, expected = twice.monitor.backends[0], once.monitor.backends[0]
+    seen, expected = twice.monitor.trackers[0], once.monitor.trackers[0]
     assert [seen.scalars(step) for step in seen.records] == [expected.scalars(step) for step in expected.records]
     assert twice.monitor._samples._of_step[1].n == once.monitor._samples._of_step[1].n > 0
     assert not +twice.monitor.health

@@ -20,7 +20,7 @@ from skyrl.train.utils.tracking import Tracking
 from skyrl.train.utils.trainer_utils import ResumeMode
 
 from tracker_diag import DiagError, Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROWS, RESPONSE = 64, 24
 
@@ -96,7 +96,7 @@ def rng():
 @pytest.fixture
 def watched():
     """A monitor, and a way to count its tokens by slice when all is observed."""
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     monitor = Monitor([captured])
 
     def counts(pair):

@@ -10,7 +10,7 @@ from tracker_diag import DiagError, Monitor, ThroughStore
 from tracker_diag.errors import MissingExtra
 from tracker_diag.hooks import HookError
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 # Signatures as in THUDM/slime at 624b824: slime/observability/logging_utils.py (log),
 # slime/backends/megatron_utils/loss.py (vanilla_tis_function, and the call in policy_loss_function),
@@ -139,7 +139,7 @@ def test_the_correction_comes_out_as_slimes_own(slime):
 
 
 def test_attached_twice_each_step_is_heard_once(slime):
-    args, backend = arguments(), CapturingBackend()
+    args, backend = arguments(), CapturingTracker()
     monitor = integration.attach(args, monitor=Monitor([backend]))
     assert integration.attach(args) is monitor
     with pytest.raises(DiagError, match="monitor: another one given"):
@@ -158,7 +158,7 @@ def _batches():
 
 
 def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     monitor = integration.attach(arguments(), monitor=Monitor([backend]))
     args = arguments()
     train(slime, args, integration.tis, steps=4, per_rollout=2)
@@ -370,7 +370,7 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
 
 
 def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     integration._rollouts[:] = [Monitor([seen])]
     cut, whole = SimpleNamespace(value="truncated"), SimpleNamespace(value="completed")
     right = (1.0, whole, 4)

@@ -15,7 +15,7 @@ import torch
 
 from tracker_diag import DiagError, Monitor
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
     pytest.mark.slow,
@@ -156,7 +156,7 @@ def watched(trainer, before=lambda: None):
     """Attach and train: the weights, what is lost, and the monitor; `before` training something may be done."""
     from tracker_diag_trl import attach
 
-    monitor, kept = attach(trainer), CapturingBackend()
+    monitor, kept = attach(trainer), CapturingTracker()
     monitor.add(kept)
     before()
     weights = trained(trainer)
