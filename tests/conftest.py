@@ -25,8 +25,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tracker_diag.report.painter import Painter
-
 gc.disable()  # until all tests are collected: what is imported for them is no garbage
 
 # How long an example takes is the machine's affair, and no property of the code.
@@ -111,14 +109,6 @@ def pytest_collection_modifyitems(items):
         return item.get_closest_marker("slow") is None, first
 
     items.sort(key=place)  # otherwise in the order in which they were shuffled
-
-
-@pytest.fixture(scope="session", autouse=True)
-def painting():
-    """All tests of a worker have one process that draws, which need not begin anew for each."""
-    painter = Painter()
-    yield
-    painter.close()
 
 
 def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, width=24):

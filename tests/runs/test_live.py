@@ -134,7 +134,7 @@ def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offl
     (tmp_path / "tb").mkdir()
     trackers = [
         td.JsonlTracker(tmp_path / "jsonl"),
-        MlflowTracker(client, run_id, image_every=100),
+        MlflowTracker(client, run_id),
         WandbTracker(wandb_run),
         TrackioTracker(trackio_run),
         TensorBoardTracker(tmp_path / "tb"),

@@ -77,7 +77,7 @@ def watch(
     from tracker_diag.runs.telling import Channel, Log, Url
     from tracker_diag.trackers.delivery.journal import folder
     from tracker_diag.trackers.notify import NOTIFY
-    from tracker_diag.trackers.open import PREFIXES
+    from tracker_diag.trackers.open import is_of_tracker
 
     if fail_on and not once:
         refuse("--fail-on: expected with --once alone; a watch that goes on has no end to tell it at")
@@ -86,7 +86,7 @@ def watch(
     with refusing(), _ending() as ended:
         channels: list[Channel] = [Log(), *(Url(url) for url in os.environ.get(NOTIFY, "").split())]
         looked_for = chosen(rules)
-        if source and not source.startswith(tuple(PREFIXES)):
+        if source and not is_of_tracker(source):
             source = str(Path(source).resolve())  # the same from wherever it is named
         name = without_password(source)
         logbook = Logbook(state or folder() / f"watch-{short_hash(name, project)}", name, project=project)

@@ -1,6 +1,5 @@
 """preflight: every check for which something was given, in the order of the training loop."""
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from tracker_diag.preflight.check import Check, Report, unchecked
 from tracker_diag.preflight.given import Given
 from tracker_diag.preflight.limits import within
 from tracker_diag.preflight.settings import settings_of
-from tracker_diag.trackers.tracker import writing
+from tracker_diag.trackers.tracker import Event, give, writing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,8 +87,8 @@ def write(report: Report, monitor: Monitor) -> None:
     failures = ", ".join(check.name for check in report.of("fail"))
     for tracker in monitor.trackers:
         with monitor.guard("tracker_errors"), writing():
-            tracker.log(step, [report.table()], time.time())
-            tracker.event(step, report.headline + (f": {failures}" if failures else ""))
+            give(tracker, step, [report.table()])
+            give(tracker, step, [Event(report.headline + (f": {failures}" if failures else ""))])
 
 
 def _monitor(run: Any) -> Monitor | None:

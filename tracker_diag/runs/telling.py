@@ -6,6 +6,7 @@ meanwhile or the receiver never answered, is handed over again, under the same i
 
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -83,7 +84,7 @@ class Url:
 
     def tell(self, message: Message) -> None:
         notifier = Notifier([self._url], run=message.run)
-        notifier.alert(message.notice.step, message.notice)
+        notifier.write(message.notice.step, [message.notice], time.time())
         notifier.flush()
 
 
