@@ -70,7 +70,7 @@ def test_without_a_response_mask_the_response_begins_with_the_first_sampled_toke
 
 
 def test_a_chat_template_tells_who_wrote_a_token():
-    chat = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "chat" / "conftest.py")))
+    chat = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "tensors" / "chat" / "conftest.py")))
     tokenizer = chat.train(chat.CHATML)
     said = [
         {"role": "user", "content": "find k42"},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag.runs.postmortem.read import signals as process
+from tracker_diag.runs.postmortem import signals as process
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from tracker_diag import UnknownName, diagnose, read_run
 from tracker_diag.errors import RuleError
 from tracker_diag.monitor.context import Code, context_of
 from tracker_diag.rules.loader import catalog
+from tracker_diag.runs.postmortem import checklist
 from tracker_diag.runs.postmortem.checklist import answers, items, page, to_json
-from tracker_diag.runs.postmortem.read import checklist
 
 LISTS = ("before", "during", "after")
 
