@@ -159,10 +159,6 @@ SIGNALS = tuple(
 """Those that programs have handlers of their own for."""
 
 
-RAISED_BY_A_HANDLER = "_raised_by_a_signal_handler"
-"""Attribute of an exception of which that is known, as the handler may have put another in its own place."""
-
-
 def _code(handler: Any) -> CodeType | None:
     """What runs when `handler`, a function, a method or an object that can be called, is called."""
     while isinstance(handler, partial):
@@ -173,11 +169,18 @@ def _code(handler: Any) -> CodeType | None:
     return getattr(function, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
-def of_a_handler(error: Exception) -> bool:
-    """Whether `error` comes from a signal handler, which runs in the midst of whatever the main thread does."""
-    if getattr(error, RAISED_BY_A_HANDLER, False):
-        return True
-    codes = {_code(signal.getsignal(number)) for number in SIGNALS} - {None}
+def signal_handlers() -> list[object]:
+    """The handlers that are set now, of the signals that programs handle."""
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
+def of_a_handler(error: Exception, before: Sequence[object] = ()) -> bool:
+    """Whether `error` comes from a signal handler, which runs in the midst of whatever the main thread does.
+
+    Args:
+        before: handlers that were set when the work began; a handler may take itself off.
+    """
+    codes = {_code(handler) for handler in (*before, *signal_handlers())} - {None}
     at = error.__traceback__
     while at is not None:
         if at.tb_frame.f_code in codes:

@@ -661,7 +661,7 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
 def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
-    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
+    monkeypatch.setattr(monitor._judge.engine, "evaluate", lambda observed: 1 / 0)
     monitor.log({}, 0)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
@@ -793,8 +793,8 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 12; leave it out, and the diagnostics begin anew"),
-        ({"version": 12}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 13; leave it out, and the diagnostics begin anew"),
+        ({"version": 13}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):
@@ -955,9 +955,9 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingBackend()
     monitor = Monitor([seen])
-    whole = monitor._engine.evaluate
+    whole = monitor._judge.engine.evaluate
     fails = iter([False, True, False, False])
-    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
+    monkeypatch.setattr(monitor._judge.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step / 4}, step)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import tracker_diag as td
 from tracker_diag.cli.app import app
-from tracker_diag.rules.ours import LiveFinding, told
+from tracker_diag.rules.logged import LiveFinding, told
 from tracker_diag.rules.triage import first_break
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow.write import MlflowBackend

@@ -204,8 +204,8 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
 
         def begin():
             monitor = Monitor([seen], ranks=Told())
-            whole = monitor._engine.evaluate
-            monitor._engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
+            whole = monitor._judge.engine.evaluate
+            monitor._judge.engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
             return monitor
 
         monitor = begin()

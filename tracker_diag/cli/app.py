@@ -27,7 +27,7 @@ from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.console import Terminal, unbroken
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.incidents import SEVERITIES
-from tracker_diag.rules.ours import is_ours
+from tracker_diag.rules.logged import is_ours
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.page import about_keys, on_screen
 from tracker_diag.trackers.open import read_run

@@ -19,9 +19,9 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.judge import Judge
+from tracker_diag.rules.logged import is_ours, statistics
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.ours import is_ours, statistics
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis, elapsed
 from tracker_diag.trackers.finished import FinishedRun

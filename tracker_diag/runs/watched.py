@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 from tracker_diag.errors import SourceError, without_password
 from tracker_diag.report.fleet import LEVELS, FleetRow
 from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.logged import LiveFinding, told
 from tracker_diag.rules.model import Severity
-from tracker_diag.rules.ours import LiveFinding, told
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
 from tracker_diag.runs.logbook import Logbook

@@ -1,13 +1,15 @@
-"""Live: what the diagnostics said while the run was underway, as it stands in what the run logged."""
+"""Logged: what a finished run has logged, as inputs of a judge, and what the diagnostics had found in it live."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracker_diag.metrics.reasons import not_observed
 from tracker_diag.metrics.registry import PREFIX, canonical
-from tracker_diag.metrics.series import StatKey
+from tracker_diag.metrics.series import Pair, StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import STATE_VALUES
+from tracker_diag.rules.judge import StepInputs
 from tracker_diag.rules.loader import catalog
 
 RULE = f"{PREFIX}rule/"
@@ -55,6 +57,28 @@ def sampled(row: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     for key, value in row.items():
         if key.startswith(SAMPLES) and (name := canonical(key.removeprefix(SAMPLES))):
             yield name, value
+
+
+def inputs_of(rows: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[int, StepInputs]]:
+    """Each of `rows` as what a judge takes in: the trainer's metrics, statistics of slices, aggregates of samples."""
+    there: set[Pair] = {key.pair for row in rows.values() for key, _ in statistics(row)}
+    absent = not_observed(there) if there else {}  # of a run without any statistics nothing is known
+    broken_tokens = 0.0
+    for step, row in rows.items():
+        broken: list[str] = []
+        if row.get(NONFINITE, broken_tokens) > broken_tokens:
+            broken_tokens = row[NONFINITE]
+            broken.append(NONFINITE.removeprefix(PREFIX))
+        yield (
+            step,
+            StepInputs(
+                {key: value for key, value in row.items() if not is_ours(key)},
+                dict(statistics(row)),
+                {name: Scalar(name, value) for name, value in sampled(row)},
+                broken,
+                absent=absent,
+            ),
+        )
 
 
 def told(rows: Mapping[int, Mapping[str, float]], listed: Iterable[Mapping[str, Any]]) -> list[LiveFinding]:
