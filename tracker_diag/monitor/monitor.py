@@ -58,11 +58,12 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     Args:
         backends: where records and findings go.
-        rules: your own, or their folder; they stand beside the catalogue and the folder that TRACKER_DIAG_RULES names.
-        catalog: False looks for `rules` alone.
+        rules: your own rules, or their folder. The catalogue and the folder in TRACKER_DIAG_RULES are used as well.
+        catalog: False uses `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have; see `expect`.
-        expected_runs_between_false_alarms: healthy runs, about, until one is alarmed; the more, the later and surer.
+        expected_runs_between_false_alarms: about how many healthy runs pass per false alarm. Higher means fewer and
+            later alarms.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
@@ -169,13 +170,13 @@ class Monitor(AbstractContextManager["Monitor"]):
         return self._intake.says_step
 
     def at_close(self, call: Callable[[], object]) -> None:
-        """Have `call` called at the end, as what lets go of the tracker; the last one first."""
+        """Have `call` called at the end; of several, the last one first. It releases the tracker, for example."""
         self._at_close.callback(call)
 
     def expect(self, rows: int | None) -> None:
-        """Say how many rows the run is meant to log, before the first: a short run is judged by shorter horizons.
+        """Say before the first row how many rows the run will log: a short run is judged by shorter horizons.
 
-        Nothing changes where `settings` were given, or where nobody knows: for 0 and None. What comes too late is told.
+        Nothing changes if `settings` were given, or for 0 and None. After the first row a warning says it is too late.
         """
         if not rows or self._given:
             return
@@ -189,9 +190,10 @@ class Monitor(AbstractContextManager["Monitor"]):
     def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
 
-        Several calls before a `log`, for micro-batches say, add up, and so do several of one `step`. See `Tensors` for
-        shapes, units and dtypes. `seconds` is this rank's own time for the step, without waiting for others: among
-        ranks it tells a straggler. Tensors on a device stay there, and from the second call on nothing waits for it.
+        Several calls before a `log`, such as one for each micro-batch, add up. So do several calls with one `step`. See
+        `Tensors` for shapes, units and dtypes. `seconds` is this rank's own time for the step, without waiting for
+        other ranks; with it a straggler is found. Tensors on a device stay there. From the second call on, nothing
+        waits for the device.
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
@@ -212,8 +214,10 @@ class Monitor(AbstractContextManager["Monitor"]):
     ) -> None:
         """Take in what other processes have reduced already, on the host, as a part of the step of the next `log`.
 
-        `names` are those that their rows of tools and environments go by; `missing` says of each rank that is late how
-        many updates ago it was heard of, `lost` of how many updates nothing will come.
+        Args:
+            names: of tools and environments, as in the rows of those processes.
+            missing: for each rank that is late, how many updates ago it last reported.
+            lost: the number of updates of which nothing will come.
         """
         if not self._over():
             with self.guard("rank_errors"):
@@ -234,9 +238,10 @@ class Monitor(AbstractContextManager["Monitor"]):
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        Several calls of one step add up: each is evaluated at once, for what is new in it; of a metric that comes twice
-        the first value counts. Without `step` that of the tensors is meant, or the next. What is no number is ignored;
-        a step that goes back is counted in `diag/health/late_steps`: metrics are left out, tensors wait for the next.
+        Several calls of one step add up; each is evaluated at once. Of a metric that comes twice the first value
+        counts. Without `step`, that of the tensors is meant, or the next one. Values that are not numbers are ignored.
+        A step below an earlier one is counted in `diag/health/late_steps`: its metrics are left out, and its tensors
+        count for the next step.
         """
         if not self._over():
             with self.guard("internal_errors"):
@@ -250,10 +255,10 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self._say(warning)
 
     def decide(self, can: Collection[Action] = ACTIONS) -> Decision:
-        """What `guards` say is to be done now; ask once a step after `log`, on every rank, and do it.
+        """What `guards` decide. Call it once a step, after `log`, on every rank, and carry the decision out.
 
         Args:
-            can: what the caller can do; the rest is told, and not done.
+            can: the actions that the caller can carry out; others are reported as not done.
         """
         decision = Decision()
         if not self._over() and (step := self.step) is not None:
@@ -265,14 +270,14 @@ class Monitor(AbstractContextManager["Monitor"]):
         return decision
 
     def checkpoint(self, path: str | PathLike[str], step: int | None = None) -> None:
-        """Say that a checkpoint lies at `path`, a file or a folder, whole: for `rollback`. Of this step by default."""
+        """Register a complete checkpoint, a file or a folder, for `rollback`; of this step by default."""
         if not self._over():
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
                 self.guards.checkpoint(Path(path), at, self._judge)
 
     def close(self) -> Summary:
-        """Write what is still to be written, to all backends; the tracker's run goes on. Idempotent."""
+        """Write what is still to be written to all trackers. The tracker's own run stays open. Idempotent."""
         if self._state.elsewhere():
             return self._result()
         with self._state.turn:
@@ -297,9 +302,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         return self._summary
 
     def rebaseline(self, reason: str) -> None:
-        """Take what comes from the next step on as the new normal, after a planned change of tools, say.
+        """Take what comes from the next step on as normal, after a planned change such as a new tool.
 
-        All baselines begin anew, findings that are firing end, and `reason` is written into the tracker.
+        All baselines restart, findings that rest on one end, and `reason` is written into the tracker.
         """
         self._rebaseline.append(reason)
 
@@ -318,10 +323,10 @@ class Monitor(AbstractContextManager["Monitor"]):
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. Rules that are new since then begin anew.
+        """Continue where `state` was taken. Rules that are new since then start from scratch.
 
         Raises:
-            StateError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
+            StateError: `state` is of another version, or is damaged. Make a new monitor then.
         """
         with restoring(state, STATE_VERSION):
             self.expect(state.get("rows"))  # as it was begun, it goes on
@@ -347,7 +352,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             return self._result()
 
     def explain(self) -> None:
-        """Show what is seen of the run, by which tensors and metrics, and what would open the eyes of more rules."""
+        """Show which tensors and metrics the rules see, and what to log so that more rules can see."""
         show(self._first_look())
 
     def _first_look(self) -> RenderableType:

@@ -74,22 +74,24 @@ def statistics(
     windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair], names: Names, stats: Wanted
 ) -> dict[StatKey, Estimate]:
     """`stats` of each slice that they name, of those of `pairs` that have a signal."""
-    found: dict[StatKey, Estimate] = {}
+    estimates: dict[StatKey, Estimate] = {}
     for pair in pairs:
         if windows[pair].signal:
             window, of_pair = windows[pair], stats[pair]
             asked = {name: of_pair.get(any_of(name) or "", {}) for name in _cells(names)} | dict(of_pair)
             for of_step, slices in ((False, window.slices(names, asked)), (True, window.fresh(names))):
-                for name, of in slices.items():
+                for name, slice_window in slices.items():
                     for stat, with_error in asked.get(name, {}).items():
-                        one = STATISTICS[stat]
-                        if one.of_step is of_step and (value := one.of(of, with_error=with_error)) is not None:
-                            found[_key(pair, name, stat)] = value
-    return found
+                        known = STATISTICS[stat]
+                        if known.of_step is of_step:
+                            estimate = known.of(slice_window, with_error=with_error)
+                            if estimate is not None:
+                                estimates[_key(pair, name, stat)] = estimate
+    return estimates
 
 
 _key = lru_cache(4096)(StatKey)
-"""The same ones come at every step."""
+"""Cached: the same keys are built at every step."""
 
 
 def _cells(names: Names) -> Iterator[str]:
