@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tracker_diag import SourceError
-from tracker_diag.runs.follow import has_said_its_end
+from tracker_diag.runs.watched_run import has_ended
 from tracker_diag.trackers.rows import Rows
 from tracker_diag.trackers.wandb.read import _definitions
 from tracker_diag.trackers.wandb.read_file import read_wandb_file, wandb_file_in
@@ -86,7 +86,7 @@ def test_an_offline_run(offline, tmp_path):
     assert run.config == {"lr": 1e-4, "optimizer.name": "adam"}
     assert run.seconds[0] == 0.0
     assert run.seconds[299] > 0
-    assert has_said_its_end(run)
+    assert has_ended(run)
     assert run.notes == ("values that are no numbers, left out: 300, first 'note' at step 0",)
     assert told == sorted(told)
     for folder in (offline.parent, offline.parent.parent, tmp_path / "run"):
@@ -102,7 +102,7 @@ def test_an_offline_run_that_was_killed_and_one_that_is_damaged(offline, tmp_pat
     run = read_wandb_file(broken, "it")
     assert 50 < len(run.rows) < 250
     assert run.notes[0].startswith("the file breaks off: the run was killed or still runs")
-    assert not has_said_its_end(run)
+    assert not has_ended(run)
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 0xFF
     broken.write_bytes(damaged)

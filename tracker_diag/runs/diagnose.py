@@ -128,10 +128,12 @@ def diagnose(
     algorithm: Algorithm | None = None,
     since: int | None = None,
     expected_runs_between_false_alarms: float = USUAL,
+    underway: bool = False,
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
 
     `run` is what `read_run` gives, or what it is read from. `rules`, `catalog` and the dial are as in `Monitor`.
+    `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
 
     Raises:
         RuleError: a rule that cannot be used.
@@ -142,7 +144,8 @@ def diagnose(
         raise UnknownName("framework", framework, frameworks())
     run = read_run(run) if isinstance(run, str) else run
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
-    settings = GrowthSettings.for_run(len(rows)).dialled(expected_runs_between_false_alarms)
+    settings = GrowthSettings() if underway else GrowthSettings.for_run(len(rows))
+    settings = settings.dialled(expected_runs_between_false_alarms)
     judge = Judge(
         in_force(rules, with_catalog=catalog), settings, config=run.config, algorithm=algorithm, framework=framework,
         quantum=run.quantum,
