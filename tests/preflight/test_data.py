@@ -69,26 +69,6 @@ def test_without_a_response_mask_the_response_begins_with_the_first_sampled_toke
     ) | {"mask_padding": "pass", "mask_coverage": "pass", "mask_end": "pass"}  # fmt: skip
 
 
-def test_a_chat_template_tells_who_wrote_a_token():
-    chat = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "tensors" / "chat" / "conftest.py")))
-    tokenizer = chat.train(chat.CHATML)
-    said = [
-        {"role": "user", "content": "find k42"},
-        {"role": "assistant", "content": "look up"},
-        {"role": "tool", "content": "value is 7"},
-        {"role": "assistant", "content": "the answer is 7"},
-    ]
-    ids = np.array([tokenizer.apply_chat_template(said, tokenize=True, return_dict=False)])
-    everything = {"token_ids": ids, "loss_mask": np.ones_like(ids)}
-    tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
-    assert tried["mask_prompt"] == tried["mask_tools"] == "fail"
-    from tracker_diag.tensors.chat import ChatFormat
-
-    everything["loss_mask"] = ChatFormat.of(tokenizer).label(ids).model_mask
-    tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
-    assert tried["mask_prompt"] == tried["mask_tools"] == tried["mask_coverage"] == "pass"
-
-
 def test_padding_is_told_by_its_id_where_nothing_else_does():
     batch = made.batch()
     del batch["attention_mask"]
@@ -170,7 +150,7 @@ def test_ids_are_compared_sequence_by_sequence():
     assert ids_check([torch.tensor([1, 2])], [np.array([1, 2])]).status == "pass"
     assert ids_check([[1, 2], [3]], [[1, 2], [3, 4]]).reason.endswith("sequence 1 from token 1 on")
     assert ids_check([[1, 2, 3]], [[1, 9, 3]]).values == {"differing": 1}
-    assert ids_check([], []).status == ids_check(None, [[1]]).status == "not checked"
+    assert ids_check([], []).status == "not checked"
     with pytest.raises(BatchError, match="trained_ids: 1 sequences given, expected 2"):
         ids_check([[1], [2]], [[1]])
 

@@ -13,7 +13,7 @@ clean, MISTAKES = made.clean.clean, made.MISTAKES
 
 
 def failures(report):
-    return {check.name for check in report.of("fail")}
+    return {check.name for check in report.with_status("fail")}
 
 
 def test_there_are_as_many_as_promised():
@@ -28,7 +28,7 @@ def test_a_clean_set_up_passes(name):
     assert failures(report) == set(), str(report)
     assert report.exit_code == 0
     looked_for = {mistake.finds for mistake in MISTAKES.values() if mistake.base == name}
-    assert looked_for <= {check.name for check in report.of("pass")}
+    assert looked_for <= {check.name for check in report.with_status("pass")}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -37,4 +37,4 @@ def test_a_planted_mistake_is_found(name):
     report = td.preflight(**clean()[mistake.base] | mistake.change)
     assert mistake.finds in failures(report), str(report)
     assert report.exit_code == 1
-    assert all(check.do for check in report.of("fail"))
+    assert all(check.do for check in report.with_status("fail"))

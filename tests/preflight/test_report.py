@@ -168,7 +168,7 @@ def test_the_page_s_example_runs_and_finds_its_mistakes(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "example.py").write_text(code)
     ran = runpy.run_path(str(tmp_path / "example.py"))
-    assert {check.name for check in ran["report"].of("fail")} == {"config_ratio", "memory", "evaluation_complete"}
+    assert {check.name for check in ran["report"].with_status("fail")} == {"config_ratio", "memory", "evaluation_complete"}
 
 
 def test_the_page_counts_the_planted_mistakes():

@@ -1,13 +1,24 @@
-"""A call of the user's own code that may hang, raise or last: it is given some seconds, and then left alone."""
+"""A call of the user's own code, which may hang or raise: it gets some seconds."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from tracker_diag.report.console import cut
 
 T = TypeVar("T")
+
+BY_HAND = "make this very call by hand, and read the traceback"
+WAITS = "look where it waits: a socket, a lock, a subprocess; put a time-out there, or raise seconds="
+
+
+class Broken(Exception):
+    """What is checked gives what it must not, raises or hangs, so that nothing after it can be checked."""
+
+    def __init__(self, reason: str, do: str) -> None:
+        self.reason, self.do = reason, do
+        super().__init__(reason)
 
 
 @dataclass(frozen=True)
@@ -34,8 +45,8 @@ def described(error: BaseException) -> str:
 def within(seconds: float, call: Callable[[], T]) -> Ended[T]:
     """`call` in a thread of its own, for `seconds` at most.
 
-    A thread cannot be ended from outside. One that hangs is left behind as a daemon: it keeps no process from ending,
-    but may use a core until then.
+    A thread cannot be ended from outside. One that hangs stays behind as a daemon: it keeps no process from ending, but
+    may use a core until then.
     """
     ended: list[Ended[T]] = []
 
@@ -49,3 +60,13 @@ def within(seconds: float, call: Callable[[], T]) -> Ended[T]:
     thread.start()
     thread.join(seconds)
     return ended[0] if ended else Ended(late=True)
+
+
+def called(seconds: float, call: Callable[[], T], what: Callable[[], str], do: str = BY_HAND) -> T:
+    """What `call` returns; Broken, with `what` was called and what to `do`, if it raises or hangs."""
+    ended = within(seconds, call)
+    if isinstance(ended.error, Broken):
+        raise ended.error
+    if ended.wrong:
+        raise Broken(f"{what()} {ended.wrong}", WAITS if ended.late else do)
+    return cast("T", ended.value)
