@@ -54,7 +54,7 @@ from tracker_diag.trackers.tracker import Backend
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 
 
 class Monitor(AbstractContextManager["Monitor"]):

@@ -59,9 +59,10 @@ class _Step:
         cells = dict(self.cells)
         for dimension, part in other.cells.items():
             cells[dimension] = merged(cells[dimension], part) if dimension in cells else part
-        tokens, sequences, applied = zip(self.floats, other.floats, strict=True)
+        tokens, sequences, *sums = zip(self.floats, other.floats, strict=True)
         floats = [WeightSums.merged(np.stack(both)).array() for both in (tokens, sequences)]
-        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, applied[0] + applied[1]])
+        floats += [mine + theirs for mine, theirs in sums]
+        return _Step(cells, merged(self.of_sequences, other.of_sequences), floats)
 
 
 class PairWindow:
@@ -222,7 +223,7 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        reached = np.add.reduce([step.floats[2] for step in self._recent])
+        reached, lengths = (np.add.reduce([step.floats[i] for step in self._recent]) for i in (2, 3))
         applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
@@ -236,6 +237,7 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
+                lengths[:, i],
                 applied[i] if i < len(CONTEXT) else whole[:5],
                 update[i] if i < len(CONTEXT) else whole[5:],
                 whole[5:],
