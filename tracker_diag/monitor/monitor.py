@@ -402,10 +402,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Put what has come of `step` through windows, statistics and rules, and tell the backends."""
         observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
         with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the backends all the same
-            self._windows.take(observed, step.pairs)
+            counted = self._windows.take(observed, step.pairs)
             if observed:
                 self._progress.observed(step.step)
-            statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
+            statistics = readout.statistics(self._windows, counted, self._intake.names, self._wanted)
             step.pairs.update(observed)
             self._say(self.silence.judged(observed))
             self._keys, sampled = self._keys.covering(own), self._samples.taken(step.step)
@@ -415,7 +415,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             broken = [*readout.nonfinite(own, observed, self.health), *sampled.broken]
             step.add(series, broken, checked=bool(own or observed or sampled.series))
             changed = self._engine.evaluate(self._observed(step))
-            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed), *sampled.records]
+            records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
             self._history.add(step.step, step.series, records)
         records += readout.states(self._engine, self.health, self._intake.time_ratio)
         told = self._alerts.notices(step.step, changed, self._engine)
