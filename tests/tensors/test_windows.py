@@ -47,6 +47,21 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
     np.testing.assert_array_equal(found["post_tool"].sequence_counts, whole.sequence_sketch.counts[1])
 
 
+def test_the_lengths_of_the_window_are_those_of_its_sequences(rng):
+    """The sums of n · S and of n², over several steps, against each sequence taken by itself."""
+    window = PairWindow("policy", 3, burn_in=3, baseline=5)
+    expected = np.zeros(2)
+    for at in range(5):
+        observed, tokens = observation(rng)
+        window.push(observed)
+        if at >= 2:
+            r, sequence = tokens.log_ratio("policy"), np.asarray(tokens.sequence)
+            for number in np.unique(sequence[np.asarray(tokens.model_mask)]):
+                mine = np.asarray(r)[(sequence == number) & np.asarray(tokens.model_mask)].astype(float)
+                expected += len(mine) * mine.sum(), len(mine) ** 2
+    np.testing.assert_allclose(window.context["all"].lengths, expected, rtol=1e-5)
+
+
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.integers(1, 4))
 def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):

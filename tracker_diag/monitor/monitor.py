@@ -421,10 +421,10 @@ class Monitor(AbstractContextManager["Monitor"]):
     def _judged(self, step: Step, own: Mapping[str, float]) -> None:
         observed, records, verdict = self._intake.taken(), list[Record](), Verdict((), ())
         with self.guard("internal_errors"):  # the trainer's own metrics are written all the same
-            self._windows.take(observed, step.pairs)
+            counted = self._windows.take(observed, step.pairs)
             if observed:
                 self._progress.observed(step.step)
-            statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
+            statistics = readout.statistics(self._windows, counted, self._intake.names, self._wanted)
             step.pairs.update(observed)
             self._say(self.silence.judged(observed))
             sampled = self._samples.taken(step.step)
@@ -436,7 +436,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 checked=bool(own or observed or sampled.series),
             )
             verdict = self._judge.step(step.step, inputs)
-            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed), *sampled.records]
+            records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
             self._history.add(step.step, self._judge.series, records)
         records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
         noticed = bool(verdict.notices)

@@ -22,6 +22,9 @@ from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, ROWS, SEQUENC
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.state import pack, unpack
 
+QUIET = 16
+"""Steps in a row without signal from which on a pair is on-policy again, and its window is emptied."""
+
 _APART: dict[str, tuple[Dimension, ...]] = {
     "text_only": ("context", "tool", "after_tool_k", "turn"),
     "post_tool": ("context",),
@@ -59,9 +62,10 @@ class _Step:
         cells = dict(self.cells)
         for dimension, part in other.cells.items():
             cells[dimension] = merged(cells[dimension], part) if dimension in cells else part
-        tokens, sequences, applied = zip(self.floats, other.floats, strict=True)
+        tokens, sequences, *sums = zip(self.floats, other.floats, strict=True)
         floats = [WeightSums.merged(np.stack(both)).array() for both in (tokens, sequences)]
-        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, applied[0] + applied[1]])
+        floats += [mine + theirs for mine, theirs in sums]
+        return _Step(cells, merged(self.of_sequences, other.of_sequences), floats)
 
 
 class PairWindow:
@@ -79,6 +83,10 @@ class PairWindow:
         self._in_reference = False  # whether the last step belongs to the reference period
         self.signal = False
         """Whether any ratio in the window differs from 1 by more than float noise."""
+        self._quiet = 0
+        """Steps in a row without a signal, up to the last."""
+        self._left_out: _Step | None = None
+        """The last step, if it is left out: what comes of it later may have a signal."""
         self.total: dict[Dimension, IntArray] = {}
         """Merge of the last K steps: (rows, 2, 4098) by dimension."""
         self.baseline: dict[Dimension, IntArray] = {}
@@ -94,36 +102,64 @@ class PairWindow:
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
         self._fresh_cells: dict[Dimension, FreshCells] = {}
 
-    def push(self, observed: Observation) -> None:
-        """Take in one step; the oldest leaves the window."""
-        if len(self._recent) == self._recent.maxlen:
+    def push(self, observed: Observation) -> bool:
+        """Take in one step; the oldest leaves the window. Gives whether the step counts.
+
+        The first of several updates of one batch has a ratio of 1 by construction: it is no signal, and says nothing of
+        the tail. So a step without signal is left out, unless there is nothing else.
+        """
+        for one in self._all_fresh:
+            one.begin()
+        return self._take(_Step.of(observed))
+
+    def amend(self, observed: Observation) -> bool:
+        """Add to the last step what came of it later; gives whether the step counts."""
+        part = _Step.of(observed)
+        if self._left_out is not None:
+            self._quiet -= 1
+            return self._take(self._left_out + part)
+        if not self._recent:
+            return self.push(observed)
+        if not self.signal and part.signal:
+            return self._take(self._recent.pop() + part)
+        self._recent.append(self._recent.pop() + part)
+        self._count(part)
+        self._refer(part)
+        return True
+
+    def _take(self, step: _Step) -> bool:
+        """Count the last step, or leave it out."""
+        self._left_out = None
+        self._quiet = 0 if step.signal else self._quiet + 1
+        if self.signal and 0 < self._quiet < QUIET:
+            self._left_out = step
+            return False
+        if self.signal != step.signal:
+            self._empty()
+        elif len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
             for dimension, cells in oldest.cells.items():
                 add_sparse(self.total[dimension], cells, -1)
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
             np.subtract.at(self._by_slice.reshape(-1), *oldest.by_slice)
-        step = _Step.of(observed)
+        self.signal, self._in_reference = step.signal, False
         self._recent.append(step)
-        for one in self._all_fresh:
-            one.begin()
         self._count(step)
-        self._in_reference = False
         if step.signal:
             self.with_signal += 1
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
             self._in_reference = self.with_signal > self._burn_in and not done
             self._reference_steps += self._in_reference
             self._refer(step)
+        return True
 
-    def amend(self, observed: Observation) -> None:
-        """Add to the last step what came of it later."""
-        if not self._recent:
-            self.push(observed)
-            return
-        step = _Step.of(observed)
-        self._recent.append(self._recent.pop() + step)
-        self._count(step)
-        self._refer(step)
+    def _empty(self) -> None:
+        """Let all steps leave the window."""
+        self._recent.clear()
+        self.total, self._context, self.signal = {}, {}, False
+        self._of_sequences[:], self._by_slice[:] = 0, 0
+        for one in self._all_fresh:
+            one.clear()
 
     def _count(self, step: _Step) -> None:
         """Add `step` to the sums over the window."""
@@ -137,7 +173,6 @@ class PairWindow:
                 if dimension not in self._fresh_cells:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
                 self._fresh_cells[dimension].add(step.cells[dimension])
-        self.signal = any(one.signal for one in self._recent)
 
     def _refer(self, step: _Step) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
@@ -148,11 +183,8 @@ class PairWindow:
 
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
-        self._recent.clear()
-        self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
-        self._of_sequences[:], self._by_slice[:] = 0, 0
-        for one in self._all_fresh:
-            one.clear()
+        self._empty()
+        self._left_out, self._in_reference, self._quiet = None, False, 0
         self.baseline, self._then, self._reference_steps, self._reference_tokens = {}, [], 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
 
@@ -222,7 +254,7 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        reached = np.add.reduce([step.floats[2] for step in self._recent])
+        reached, lengths = (np.add.reduce([step.floats[i] for step in self._recent]) for i in (2, 3))
         applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
@@ -236,6 +268,7 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
+                lengths[:, i],
                 applied[i] if i < len(CONTEXT) else whole[:5],
                 update[i] if i < len(CONTEXT) else whole[5:],
                 whole[5:],
@@ -252,6 +285,8 @@ class PairWindow:
         """All that `load_state_dict` needs, in JSON values."""
         return {
             "recent": [_step_state(step) for step in self._recent],
+            "left_out": None if self._left_out is None else _step_state(self._left_out),
+            "quiet": self._quiet,
             "baseline": {dimension: [pack(part) for part in sparse(c)] for dimension, c in self.baseline.items()},
             "with_signal": self.with_signal,
             "reference_steps": self._reference_steps,
@@ -269,6 +304,9 @@ class PairWindow:
         self._of_sequences[:], self._by_slice[:] = 0, 0
         for step in self._recent:
             self._count(step)
+        self.signal = any(step.signal for step in self._recent)
+        self._left_out = _step_of(state["left_out"]) if state["left_out"] else None
+        self._quiet = state["quiet"]
         _add(self.baseline, _by_dimension(state["baseline"]))
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
