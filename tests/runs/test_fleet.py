@@ -379,6 +379,7 @@ def test_a_long_history_takes_turns(runs, watch):
     assert len(shown.rows) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_two_hundred_runs(runs, watch):
     for number in range(200):

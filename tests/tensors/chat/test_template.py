@@ -21,6 +21,7 @@ FROM_TRL = {  # what each writes around calls and results differs from those abo
 }
 
 
+@pytest.mark.by_day("qwen3", "llama3_1")
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FROM_TRL)
 def test_templates_of_current_models(family, made):
