@@ -76,6 +76,7 @@ def test_it_sinks_after_three_low_rows_which_are_no_fall_yet(rng):
     assert course(np.full(30, 0.7)).sinks() is None
 
 
+@pytest.mark.by_day("grpo")
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_a_healthy_reward_hardly_ever_sinks(algorithm):
@@ -146,6 +147,7 @@ def walk(rng, phi, rows):
     return values[100:]
 
 
+@pytest.mark.by_day("grpo")
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "gspo"])
 def test_the_reward_of_a_healthy_simulated_run_is_hardly_ever_lost(algorithm):

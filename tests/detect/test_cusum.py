@@ -255,6 +255,7 @@ def alarms(kind, phi, heavy, runs, n=1000):
     return hits / runs, float(np.median(delays)) if delays else None
 
 
+@pytest.mark.by_day("True")
 @pytest.mark.slow
 @pytest.mark.parametrize("heavy", [False, True])
 def test_false_alarms_and_delays_on_short_runs(heavy):

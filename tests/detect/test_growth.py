@@ -162,6 +162,7 @@ def test_expected_steps_are_positive():
         GrowthSettings(expected_steps=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_designs_numbers_on_a_tenth_of_the_runs():
     path = Path(__file__).parents[1] / "benchmarks" / "alerts.py"
@@ -214,6 +215,7 @@ def test_a_dial_that_makes_no_sense_is_refused(runs):
         GrowthSettings().dialled(runs)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_dial_alarms_ever_fewer_of_the_same_healthy_series():
     def alarms(of, seed):

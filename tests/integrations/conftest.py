@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.register_assert_rewrite("tests.integrations.conformance")
+
 ROOT = Path(__file__).parents[2]
 MATRIX = ROOT / "docs" / "matrix.json"
 FRAMEWORKS = ROOT / "build" / "frameworks"
@@ -28,21 +30,6 @@ OFFLINE = {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "WANDB_API_KEY": "0"
 
 FIRING = 2
 """As a rule's state stands in a tracker."""
-
-TRAINING = {
-    "test_trainer.py",
-    "test_accelerate.py",
-    "test_sb3.py",
-    "test_live.py",
-    "test_lightning.py",
-    "test_gone.py",
-    "test_misuse.py",
-}
-
-
-def pytest_ignore_collect(collection_path, config):
-    """Without the slow tests, modules of which all are slow: to import their trainers alone takes ten seconds."""
-    return True if config.option.markexpr == "not slow" and collection_path.name in TRAINING else None
 
 
 @pytest.hookimpl(wrapper=True)

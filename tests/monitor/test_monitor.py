@@ -453,6 +453,7 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
         assert run(way) == whole
 
 
+@pytest.mark.by_day("0-None", "30-20")
 @pytest.mark.slow
 @pytest.mark.parametrize(("since", "killed"), [(0, None), (1, None), (30, 20), (30, 50), (None, None)])
 def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, killed, rng):

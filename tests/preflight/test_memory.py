@@ -34,6 +34,7 @@ def estimated(**plan):
     return sum(estimate(plan_from({"device_gib": 1, "actor": SHAPE} | plan)).values()) * GIB
 
 
+@pytest.mark.by_day("dtype0-float32-adam-Qwen2", "dtype1-bfloat16-adam-Llama", "dtype2-float32-sgd-Mistral")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Qwen2", "Llama", "Mistral"])
 @pytest.mark.parametrize(
@@ -127,6 +128,7 @@ def test_all_models_count_and_frozen_ones_by_their_weights_alone():
     assert not any(name.startswith(("reference", "reward")) and "weights" not in name for name in parts)
 
 
+@pytest.mark.by_day("8-dtype0-float32-Qwen2", "2-dtype1-bfloat16-Llama")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "float32"), (torch.bfloat16, "bfloat16")])

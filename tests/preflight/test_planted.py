@@ -21,6 +21,7 @@ def test_there_are_as_many_as_promised():
     assert len(clean()) == 10
 
 
+@pytest.mark.by_day("corridor", "GRPO in TRL", "tools and memory")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", clean())
 def test_a_clean_set_up_passes(name):

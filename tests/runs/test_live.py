@@ -1,9 +1,6 @@
 """A run that was watched, diagnosed from what it logged: both verdicts, held against each other in every tracker."""
 
-import copy
 import math
-from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -101,32 +98,15 @@ ARMS = {
 """For each arm of the demo how many steps tell it, and what its averages tell without the tensors."""
 
 
-@cache
-def begun(like):
-    """A training of `like` up to the step where the ramp begins, and its steps."""
-    from tracker_diag.demo.grpo import FLAT_STEPS, Training
-
-    training = Training(like, 0)
-    return training, [training.step(step) for step in range(FLAT_STEPS)]
-
-
-def trained(arm, steps):
-    """All steps of an arm; what it has in common with others before the ramp is trained once."""
-    beginning, before = begun(replace(arm, says="", share=0.15, width=0.05))
-    training = copy.deepcopy(beginning)
-    training.arm = arm
-    yield from before
-    yield from map(training.step, range(len(before), steps))
-
-
 @pytest.mark.timeout(600)
+@pytest.mark.by_day("widen")
 @pytest.mark.parametrize("arm", ARMS)
-def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offline, trackio_runs):
-    """Trained once, watched in all trackers at a time, and read back out of each."""
+def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
+    arm, tmp_path, trained_arm, mlflow_store, wandb_offline, trackio_runs
+):
+    """Watched in all trackers at a time, and read back out of each."""
     import mlflow
     from mlflow.entities import Metric
-
-    from tracker_diag.demo.grpo import ARMS as TRAINED
 
     client = mlflow.MlflowClient()
     run_id = client.create_run("0").info.run_id
@@ -141,7 +121,7 @@ def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offl
     ]
     monitor, rows = td.Monitor(backends), {}
     steps, named = ARMS[arm]
-    for step in trained(TRAINED[arm], steps):
+    for step in trained_arm(arm, steps):
         monitor.observe(**step.tensors)
         rows[step.step] = dict(step.metrics)
         trackio_run.log(step.metrics, step=step.step)

@@ -265,6 +265,7 @@ PASSING = {
 }
 
 
+@pytest.mark.by_day("no permission", "a run that is not there for a while")
 @pytest.mark.parametrize("answer", PASSING)
 @pytest.mark.usefixtures("impatient")
 def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
@@ -398,6 +399,7 @@ for number in range(times):
 """
 
 
+@pytest.mark.nightly
 def test_fifty_trainers_are_killed_and_flush_sends_what_they_left(mlflow_store, tmp_path, journals):
     import mlflow
 

@@ -23,7 +23,7 @@ def test_the_policy_pair_of_remote_workers(run_checks):
 
 
 @pytest.mark.slow
-@pytest.mark.earlier
+@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["0.7", "0.8"])

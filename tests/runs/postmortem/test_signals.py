@@ -52,6 +52,7 @@ def test_every_scene_is_held_against_what_it_is_to_leave(played):
     assert set(played[1]) == TOLD.keys() | QUIET
 
 
+@pytest.mark.by_day("closed", "ctrl_c", "exception", "terminated")
 @pytest.mark.parametrize("name", sorted(TOLD.keys() | QUIET))
 def test_the_process_ends_and_prints_as_it_does_without_the_diagnostics(played, name):
     folder, statuses = played
@@ -59,6 +60,7 @@ def test_the_process_ends_and_prints_as_it_does_without_the_diagnostics(played, 
     assert (folder / name / "with" / "out").read_text() == (folder / name / "without" / "out").read_text()
 
 
+@pytest.mark.by_day("ctrl_c", "exception", "terminated")
 @pytest.mark.parametrize("name", sorted(TOLD))
 def test_the_postmortem_begins_with_what_ended_the_run(played, name):
     (place,) = (played[0] / name / "with" / "postmortem").iterdir()
@@ -68,6 +70,7 @@ def test_the_postmortem_begins_with_what_ended_the_run(played, name):
     assert f"**{TOLD[name]}**" in (place / "README.md").read_text()
 
 
+@pytest.mark.by_day("closed", "fork_raises")
 @pytest.mark.parametrize("name", sorted(QUIET))
 def test_a_run_that_ends_by_itself_leaves_none(played, name):
     assert not (played[0] / name / "with" / "postmortem").exists()

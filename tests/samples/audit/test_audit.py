@@ -40,6 +40,7 @@ def test_nothing_is_found_in_a_clean_set(look, seed):
     assert found.agreement["success"].low > 0.8
 
 
+@pytest.mark.by_day("repetition", "judge-bias", "reward-sign-confusion")
 @pytest.mark.parametrize("name", made.FAULTS)
 def test_each_planted_fault_is_found_and_nothing_else(look, name):
     samples = made.clean()
