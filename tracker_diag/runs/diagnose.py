@@ -11,6 +11,7 @@ from tracker_diag.metrics.reasons import Reason, not_observed
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
 from tracker_diag.report.curves import chosen
+from tracker_diag.report.notebook import shown
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.engine import Engine
@@ -62,7 +63,7 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
-        return Summary.shown_by(self.summary) if Summary.shown_by else None
+        return shown(self.summary)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`: a row for each step, a column for each series under its canonical name.
