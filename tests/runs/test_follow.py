@@ -13,6 +13,7 @@ import tracker_diag as td
 from tracker_diag.rules.loader import in_force
 from tracker_diag.runs.follow import Follower, has_said_its_end, is_whole
 from tracker_diag.testing import CapturingBackend
+from tracker_diag.trackers.files.write import JsonlBackend
 from tracker_diag.trackers.finished import FinishedRun
 
 RULES = in_force()
@@ -88,7 +89,7 @@ def test_whenever_it_is_looked_at_and_killed_the_same_is_told_once(cuts, killed)
 def test_statistics_of_slices_in_the_rows_are_read_as_well(make_batch, tmp_path):
     rng = np.random.default_rng(0)
     heard = CapturingBackend()
-    monitor = td.Monitor([heard, td.JsonlBackend(tmp_path)], source="test")
+    monitor = td.Monitor([heard, JsonlBackend(tmp_path)], source="test")
     for step in range(130):
         monitor.observe(**make_batch(rng, post=0.02 * math.exp(max(0, step - 75) * 0.1), pairs=("policy",)))
         monitor.log({"reward": 0.3 + step / 400}, step)

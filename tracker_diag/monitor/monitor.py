@@ -315,7 +315,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Go on where `state` was taken. Rules that are new since then begin anew.
 
         Raises:
-            StateError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
+            SourceError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
         """
         with restoring(state, STATE_VERSION):
             self.expect(state.get("rows"))  # as it was begun, it goes on
