@@ -1,4 +1,4 @@
-"""`tracker-diag integrations`: which trainers are installed here, what each lets us see, and what it does not."""
+"""`tracker-diag integrations`: the trainers that are installed, and what each lets us see."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -18,7 +18,7 @@ DISTRIBUTIONS = {
 
 
 def integrations() -> None:
-    """Show which trainers are installed here, which versions were tested, and what is seen of each."""
+    """List trainers, tested versions, and what is seen."""
     console = Console()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = import_module(entry.value)
@@ -33,10 +33,10 @@ def integrations() -> None:
 
 
 def _installed(names: tuple[str, ...]) -> str:
-    found = []
+    versions = []
     for name in names:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:  # noqa: PERF203  # one of several names
             continue
-    return ", ".join(found)
+    return ", ".join(versions)

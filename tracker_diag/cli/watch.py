@@ -16,9 +16,8 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
+from tracker_diag.cli.options import FailOn, FalseAlarmIn, Which
 from tracker_diag.cli.refuse import refuse, refusing
-from tracker_diag.cli.rules import Which
-from tracker_diag.cli.severity import FailOn
 from tracker_diag.errors import without_password
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
@@ -61,12 +60,12 @@ def watch(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="With --once: exit with 1 if a run has an incident of this severity or worse.")
     ] = None,
-    expected_runs_between_false_alarms: Annotated[
-        float, typer.Option(min=1, help="How many healthy runs go by until one is alarmed, about.")
-    ] = 100.0,
+    false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
 ) -> None:
-    """Follow runs from outside: the alerts of a live run, once each, and how each run stands.
+    """Follow runs from outside, with the alerts of a live run.
+
+    Each alert comes once, and a table shows the state of each run.
 
     Alerts go to the terminal and to the URLs in TRACKER_DIAG_NOTIFY. Ctrl-C ends it; a watch that is started again
     goes on where the last one stopped.
@@ -92,7 +91,7 @@ def watch(
         logbook = Logbook(state or folder() / f"watch-{short_hash(name, project)}", name, project=project)
         watched = FleetWatch(
             source, logbook, project=project, rules=looked_for, channels=channels,
-            expected_runs_between_false_alarms=expected_runs_between_false_alarms,
+            expected_runs_between_false_alarms=false_alarm_in,
         )  # fmt: skip
         fleet = None
         try:
