@@ -34,6 +34,7 @@ check: lint types fast  ## what every change must pass first
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/prose.py  # plain English in what people read
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
