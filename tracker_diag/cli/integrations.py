@@ -7,14 +7,10 @@ from rich.console import Console
 from rich.table import Table
 
 GROUP = "tracker_diag.integrations"
-"""Entry points of this group name a package each that has `TESTED`, versions, and `SEES`, what it sees of what."""
+"""Entry points of this group name a package each that has `TESTED`, versions, and `SEES`, what it sees of what.
 
-DISTRIBUTIONS = {
-    "nemo_rl": ("nemo-rl",), "open_instruct": ("open-instruct",), "prime_rl": ("prime-rl",),
-    "sb3": ("stable-baselines3",), "transformers": ("transformers", "accelerate"), "rllib": ("ray",),
-    "lightning": ("lightning", "pytorch-lightning"),
-}  # fmt: skip
-"""Names under which a trainer is installed, where these are not that of its integration."""
+`INSTALLED_AS` has the trainer's distributions, where their name is not that of the entry point.
+"""
 
 
 def integrations() -> None:
@@ -22,7 +18,7 @@ def integrations() -> None:
     console = Console()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = import_module(entry.value)
-        there = _installed(DISTRIBUTIONS.get(entry.name, (entry.name,)))
+        there = _installed(getattr(package, "INSTALLED_AS", (entry.name,)))
         console.print(f"[bold]{entry.name}[/]  {there or '[dim]not installed[/]'}  [dim]tested: {package.TESTED}[/]")
         table = Table.grid(padding=(0, 2))
         table.add_column(min_width=12)
