@@ -34,6 +34,7 @@ nightly: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) $(NIGHTLY) browser  ## what `
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/prose.py  # plain English in what people read
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag import Monitor, wrap
 from tracker_diag.errors import without_secrets
 from tracker_diag.health import Health
 from tracker_diag.testing import CapturingBackend, example_batch
 from tracker_diag.trackers import tracker as base
+from tracker_diag.trackers.files.write import JsonlBackend
 from tracker_diag.trackers.tracker import writing, writing_of_ours
 
 BATCHES = [example_batch(step) for step in range(8)]

@@ -2,16 +2,13 @@
 
 DiagError
 ├── BatchError      tensors that do not fit together
-├── StepError       a step that goes backwards
+├── SourceError     a run, a file or saved state that cannot be read
+├── RuleError       a rule or a guard that cannot be used
 ├── UnknownName     an unknown pair, slice, rule or metric
-├── RuleError       a rule file that cannot be used
-├── SourceError     a run or file that cannot be read
-├── StateError      saved state that cannot be restored
-├── GuardError      a guard that cannot be used
 └── MissingExtra    an optional dependency that is not installed
 
-A few more subclasses of DiagError stand beside what raises them and are handled inside the package: HookError in
-attach, Refused and JournalInUse in backends, AliasError in metrics, ChatError in chat.
+Other subclasses of DiagError are handled inside the package and reach no user. Each is in the file that raises it;
+StepError is here because `health` counts it.
 """
 
 import os
@@ -43,7 +40,7 @@ class BatchError(DiagError, ValueError):
 
 
 class StepError(DiagError, ValueError):
-    """A step that goes backwards."""
+    """A step that goes backwards. Its metrics are left out, and `diag/health/late_steps` counts it."""
 
 
 class UnknownName(DiagError, ValueError):
@@ -54,19 +51,11 @@ class UnknownName(DiagError, ValueError):
 
 
 class RuleError(DiagError, ValueError):
-    """A rule file that cannot be used; the message starts with file and line."""
+    """A rule or a guard that cannot be used; of a file, the message starts with file and line."""
 
 
 class SourceError(DiagError, ValueError):
-    """A run or file that cannot be read; the message says which, and what is wrong with it."""
-
-
-class StateError(DiagError, ValueError):
-    """Saved state that cannot be restored; the message says which part, and what was expected."""
-
-
-class GuardError(DiagError, ValueError):
-    """A guard that cannot be used; of a file, the message starts with file and line."""
+    """A run, a file or saved state that cannot be read; the message says which, and what is wrong with it."""
 
 
 class MissingExtra(DiagError, ImportError):
@@ -75,20 +64,20 @@ class MissingExtra(DiagError, ImportError):
 
 @contextmanager
 def restoring(state: Mapping[str, Any], version: int) -> Generator[None, None, None]:
-    """Restore saved state inside; whatever is wrong with it is raised as `StateError`.
+    """Restore saved state inside; whatever is wrong with it is raised as `SourceError`.
 
     Raises:
-        StateError: `state` is of another version than `version`, or is damaged.
+        SourceError: `state` is of another version than `version`, or is damaged.
     """
     if state.get("version") != version:
         given = f"version {state.get('version')} given, expected {version}"
-        raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
+        raise SourceError(f"state: {given}; leave it out, and the diagnostics begin anew")
     try:
         yield
-    except StateError:
+    except SourceError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
+        raise SourceError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
 
 
 def nearest(given: str, known: Collection[str], *, otherwise: bool = False) -> str:

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tracker_diag import DiagError, Monitor, SourceError, read_run, watch, wrap
+from tracker_diag import DiagError, Monitor, read_run, watch, wrap
+from tracker_diag.errors import SourceError
 from tracker_diag.testing import CapturingBackend
 from tracker_diag.trackers.files.write import JsonlBackend
 

@@ -134,7 +134,7 @@ def test_the_dial_moves_when_alerts_are_sent(tmp_path, caplog):
     for runs in (100, 1e9):
         caplog.clear()
         state = tmp_path / str(runs)
-        assert run(path, "--once", "--expected-runs-between-false-alarms", runs, "--state", state).exit_code == 0
+        assert run(path, "--once", "--false-alarm-in", runs, "--state", state).exit_code == 0
         sent[runs] = [record.getMessage().splitlines()[0] for record in caplog.records]
     assert sent == {100: ["metrics.jsonl: OUT001 all: Reward has lost what it had gained"], 1e9: []}
-    assert run(path, "--once", "--expected-runs-between-false-alarms", 0.5).exit_code == 2
+    assert run(path, "--once", "--false-alarm-in", 0.5).exit_code == 2

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.detect.course import FEWEST, MOST, Course
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 
 simulated = runpy.run_path(str(Path(__file__).parents[1] / "rules" / "simulated.py"))
 
@@ -196,7 +196,7 @@ def test_saved_at_any_row_it_goes_on_the_same(values, cut):
 
 
 def test_a_state_that_is_none_is_told():
-    with pytest.raises(StateError, match="2 means with 1 ends"):
+    with pytest.raises(SourceError, match="2 means with 1 ends"):
         Course().load_state_dict({"rows": 2, "size": 1, "means": [1.0, 2.0], "ends": [1], "open": [], "seen": 0})
 
 

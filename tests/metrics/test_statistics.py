@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tracker_diag import UnknownName
+from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.series import KNOWN, PAIRS
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.stats.histogram import quantiles, sketch

@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError, Monitor
+from tracker_diag import Monitor
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import StateError
+from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
@@ -799,7 +799,7 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):
-    with pytest.raises(StateError) as error:
+    with pytest.raises(SourceError) as error:
         Monitor().load_state_dict(state)
     assert str(error.value) == message
 
@@ -808,7 +808,7 @@ def test_damaged_arrays_are_told(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     state = monitor.state_dict()
     state["windows"]["policy"]["recent"][0]["floats"][0] = "f:2,8:nonsense"
-    with pytest.raises(StateError, match="array: 'f:2,8:nonsense' given"):
+    with pytest.raises(SourceError, match="array: 'f:2,8:nonsense' given"):
         Monitor().load_state_dict(state)
 
 

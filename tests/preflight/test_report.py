@@ -17,6 +17,7 @@ from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.preflight.check import Report, failed, passed, unchecked
 from tracker_diag.preflight.memory import Plan
 from tracker_diag.report.console import plain
+from tracker_diag.trackers.files.write import JsonlBackend
 
 NAMES = [check.name for check in td.preflight().checks]
 ILL = {"rewards": np.zeros(30), "memory": {"device_gib": 80, "actor": 1e9}}
@@ -133,7 +134,7 @@ def test_trackio_shows_the_result_and_counts_the_run_s_own_steps_alone(trackio_r
 
 
 def test_a_file_gets_the_event(tmp_path):
-    backend = td.JsonlBackend(tmp_path)
+    backend = JsonlBackend(tmp_path)
     with td.Monitor([backend]) as monitor:
         monitor.log({"reward": 0.5}, 7)
         td.preflight(run=monitor, **ILL)
@@ -168,7 +169,11 @@ def test_the_page_s_example_runs_and_finds_its_mistakes(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "example.py").write_text(code)
     ran = runpy.run_path(str(tmp_path / "example.py"))
-    assert {check.name for check in ran["report"].with_status("fail")} == {"config_ratio", "memory", "evaluation_complete"}
+    assert {check.name for check in ran["report"].with_status("fail")} == {
+        "config_ratio",
+        "memory",
+        "evaluation_complete",
+    }
 
 
 def test_the_page_counts_the_planted_mistakes():

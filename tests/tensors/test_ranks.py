@@ -19,8 +19,9 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import Monitor, TokenBatch
+from tracker_diag import Monitor
 from tracker_diag.metrics.series import NAMED_ROWS, Rank
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label

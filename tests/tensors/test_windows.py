@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import TokenBatch
 from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors import batch, labels
 from tracker_diag.tensors.arrival import Arrival
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow

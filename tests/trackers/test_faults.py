@@ -304,10 +304,11 @@ AT_THE_END = """
 import math, os, sys
 import mlflow
 import tracker_diag as td
+from tracker_diag.trackers.files.write import JsonlBackend
 
 mlflow.set_tracking_uri(sys.argv[1])
 with mlflow.start_run() as run:
-    watched = td.wrap(mlflow, also=[td.JsonlBackend(sys.argv[2])])
+    watched = td.wrap(mlflow, also=[JsonlBackend(sys.argv[2])])
     print(run.info.run_id, flush=True)
     for step in range(61):
         mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)

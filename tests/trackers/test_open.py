@@ -7,7 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tracker_diag import DiagError, SourceError
+from tracker_diag import DiagError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.open import read_run
 
 JSONL = '{"step": 1, "reward": 0.5}\n{"step": 2, "reward": 0.25}\n'

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from tracker_diag import SourceError
-from tracker_diag.errors import without_password
+from tracker_diag.errors import SourceError, without_password
 from tracker_diag.trackers.mlflow.read import read_mlflow
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.tensorboard import read as tensorboard
 from tracker_diag.trackers.tensorboard.read import read_tensorboard
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.trackio.read import read_trackio
 
 

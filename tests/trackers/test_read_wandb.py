@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.runs.watched_run import has_ended
 from tracker_diag.trackers.rows import Rows
 from tracker_diag.trackers.wandb.read import _definitions

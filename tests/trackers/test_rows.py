@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers import rows as module
 from tracker_diag.trackers.rows import Rows, number
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import JsonlBackend, Monitor, wrap
+from tracker_diag import Monitor, wrap
 from tracker_diag.trackers.delivery.journal import Journal
+from tracker_diag.trackers.files.write import JsonlBackend
 from tracker_diag.trackers.wandb.write import WandbBackend
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,8 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
+from tracker_diag.cli.options import FailOn, FalseAlarmIn, Which
 from tracker_diag.cli.refuse import refuse, refusing
-from tracker_diag.cli.rules import Which
-from tracker_diag.cli.severity import FailOn
 from tracker_diag.errors import without_password
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
@@ -55,9 +54,7 @@ def watch(
     fail_on: Annotated[
         FailOn | None, typer.Option(help="With --once: exit with 1 if a run has an incident of this severity or worse.")
     ] = None,
-    expected_runs_between_false_alarms: Annotated[
-        float, typer.Option(min=1, help="About how many healthy runs pass per false alarm.")
-    ] = 100.0,
+    false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
 ) -> None:
     """Watch runs from outside: each alert of a live run once, and the state of each run.
@@ -85,7 +82,7 @@ def watch(
         with open_state(state or folder() / f"watch-{short_hash(name, project)}", name, project=project) as kept:
             watcher = Watch(
                 source, kept, project=project, rules=looked_for, receivers=receivers,
-                expected_runs_between_false_alarms=expected_runs_between_false_alarms,
+                expected_runs_between_false_alarms=false_alarm_in,
             )  # fmt: skip
             with _until_interrupted(), _Screen(quiet=once) as screen:
 

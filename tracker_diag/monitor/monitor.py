@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+import tracker_diag.report.notebook  # noqa: F401  # a notebook then shows a Summary as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
@@ -326,7 +327,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Continue where `state` was taken. Rules that are new since then start from scratch.
 
         Raises:
-            StateError: `state` is of another version, or is damaged. Make a new monitor then.
+            SourceError: `state` is of another version, or is damaged. Make a new monitor then.
         """
         with restoring(state, STATE_VERSION):
             self.expect(state.get("rows"))  # as it was begun, it goes on

@@ -116,7 +116,7 @@ class Model(BaseModel):
         """
         if self.parameters is not None and self.hidden_size is None:
             hidden = (self.parameters * 128 / 12) ** (1 / 3)
-            return float(rank * 19 * hidden * hidden / 128)  # 4 maps of attention to 2 hidden, 3 of the rest to 11/3 hidden
+            return float(rank * 19 * hidden * hidden / 128)  # attention 4 maps to 2 hidden, the rest 3 to 11/3
         return float(rank * sum((rows + columns) * copies for rows, columns, copies in self.linear))
 
 

@@ -9,6 +9,7 @@ from tracker_diag.errors import UnknownName, require
 from tracker_diag.metrics.aliases import KeyMap, frameworks
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
+from tracker_diag.report.notebook import shown
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
@@ -58,7 +59,7 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
-        return Summary.shown_by(self.summary) if Summary.shown_by else None
+        return shown(self.summary)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`: a row for each step, a column for each series under its canonical name.

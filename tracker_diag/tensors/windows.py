@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.stats.arrays import Float64Array, IntArray
@@ -346,12 +346,12 @@ def _step_of(state: Mapping[str, Any]) -> _Step:
 
 def _by_dimension(packed: Mapping[str, Sequence[object]]) -> dict[Dimension, Cells]:
     if unknown := sorted(set(packed) - set(DIMENSIONS)):
-        raise StateError(f"dimension: {unknown[0]!r} given, expected one of {', '.join(DIMENSIONS)}")
+        raise SourceError(f"dimension: {unknown[0]!r} given, expected one of {', '.join(DIMENSIONS)}")
     return {name: _cells(packed[name], rows_of(name)) for name in DIMENSIONS if name in packed}
 
 
 def _cells(packed: Sequence[object], rows: int) -> Cells:
     index, count = (unpack(part) for part in packed)
     if index.shape != count.shape or (len(index) and (index.min() < 0 or index.max() >= rows * 2 * BINS)):
-        raise StateError(f"cells: {len(index)} of {rows} rows given, expected indices within them")
+        raise SourceError(f"cells: {len(index)} of {rows} rows given, expected indices within them")
     return index, count

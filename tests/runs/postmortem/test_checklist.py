@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import UnknownName, diagnose, read_run
-from tracker_diag.errors import RuleError
+from tracker_diag import diagnose, read_run
+from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.monitor.context import Code, context_of
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.postmortem import checklist

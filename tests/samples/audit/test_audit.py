@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tracker_diag import SourceError, audit
+from tracker_diag import audit
 from tracker_diag.cli.app import app
+from tracker_diag.errors import SourceError
 from tracker_diag.samples.audit.shown import page
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ def metrics(tmp_path):
 
 
 def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
-    said = run("postmortem", str(metrics))
+    said = run("export", "postmortem", str(metrics))
     assert said.exit_code == 0, said.output
     page = journals / "postmortem" / "metrics_jsonl" / "README.md"
     assert said.stdout.strip().endswith(str(page.relative_to(journals)))
@@ -29,33 +29,33 @@ def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
     assert "- then NaN or infinity: loss is NaN or infinite" in text
     assert "| seed | seed=3 |" in text
     assert all("hf_ofNobody" not in file.read_text() for file in page.parent.iterdir())
-    assert run("postmortem", str(metrics), "--out", str(tmp_path / "mine")).exit_code == 0
+    assert run("export", "postmortem", str(metrics), "--out", str(tmp_path / "mine")).exit_code == 0
     assert (tmp_path / "mine" / "postmortem.json").exists()
 
 
 def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
     kept = {"config": {"a": 1}, "seed": {}, "data": {}, "evaluation": {}, "versions": {"torch": "2"}, "code": None}
     (metrics.parent / "context.json").write_text(json.dumps(kept))
-    run("postmortem", str(metrics), "--out", str(tmp_path / "mine"))
+    run("export", "postmortem", str(metrics), "--out", str(tmp_path / "mine"))
     said = json.loads((tmp_path / "mine" / "context.json").read_text())
     assert said["versions"] == {"torch": "2"}
     assert said["config"] == {"a": 1, "seed": 3, "hf_token": "***"}
 
 
 def test_the_checklist_is_markdown_or_json(run, metrics):
-    said = run("checklist", "during", str(metrics))
+    said = run("export", "checklist", "during", str(metrics))
     assert said.stdout.startswith("## Checklist during training: ")
     assert "**Are loss, gradients and log-probabilities finite, without spikes?** No." in said.stdout
-    assert json.loads(run("checklist", "during", str(metrics), "--json").stdout)["when"] == "during"
+    assert json.loads(run("export", "checklist", "during", str(metrics), "--json").stdout)["when"] == "during"
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("checklist", "whenever", "x.jsonl"), "x.jsonl: no such file"),
-        (("checklist", "whenever", "{}"), "expected one of before, during, after"),
-        (("postmortem", "x.jsonl"), "x.jsonl: no such file"),
-        (("postmortem", "{}", "--out", "{}/deeper"), "cannot be written"),
+        (("export", "checklist", "whenever", "x.jsonl"), "x.jsonl: no such file"),
+        (("export", "checklist", "whenever", "{}"), "expected one of before, during, after"),
+        (("export", "postmortem", "x.jsonl"), "x.jsonl: no such file"),
+        (("export", "postmortem", "{}", "--out", "{}/deeper"), "cannot be written"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(run, metrics, args, said):
