@@ -8,7 +8,7 @@ import typer
 
 from tracker_diag.cli.refuse import refuse
 from tracker_diag.errors import DiagError
-from tracker_diag.rules.ours import is_ours
+from tracker_diag.rules.logged import is_ours
 from tracker_diag.trackers.open import read_run
 
 
