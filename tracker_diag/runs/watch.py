@@ -189,8 +189,8 @@ class Watch:
                     break
                 kept.sent[name].append(notice.id)
                 self._save()
-        if all(notice.id in ids for ids in map(kept.sent.__getitem__, self._receivers) for notice in run.notices):
-            kept.mark = run.judged
+        waiting = any(notice.id not in kept.sent[name] for name in self._receivers for notice in run.notices)
+        kept.mark = "" if waiting else run.judged
 
     def _sent(self, name: str, receiver: Receiver, run: str, notice: Notice) -> bool:
         """Send `notice`; whether it need not be sent again."""
