@@ -148,7 +148,8 @@ def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(see
         for name, rows in runs.items():
             write(folder / name, list(rows.items())[at : at + 6])
         if dice.random() < 0.35:
-            time.sleep(dice.uniform(0, 3))  # chance decides when it is killed
+            until(watcher.log.read_text, lambda: "the watch did not begin")
+            time.sleep(dice.uniform(0, 2))  # chance decides when it is killed
             watcher.kill()
             watcher.wait(60)
             kills += 1

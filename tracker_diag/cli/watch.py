@@ -109,12 +109,14 @@ def watch(
 @contextmanager
 def _until_interrupted() -> Generator[None]:
     """Ctrl-C or SIGTERM ends what runs inside, and nothing else."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ends = (signal.SIGINT, signal.SIGTERM)  # a shell starts its background jobs with SIGINT ignored
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ends}
     try:
         with suppress(KeyboardInterrupt):
             yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _write_page(file: Path | None, fleet: Fleet, every: float | None) -> None:
