@@ -9,7 +9,13 @@ import torch
 import tracker_diag as td
 from tracker_diag.errors import BatchError
 from tracker_diag.preflight.critic import critic_check
-from tracker_diag.preflight.rewards import extremes_check, group_check, histogram_check, sign_check
+from tracker_diag.preflight.rewards import group_check, histogram_check, sign_check
+
+
+def extremes_check(advantage, seconds):
+    checks = td.preflight(advantage=advantage, seconds=seconds).checks
+    return next(check for check in checks if check.name == "advantage_extremes")
+
 
 HEALTHY = {
     "normal": lambda rng: rng.normal(0.3, 0.2, 128),

@@ -8,7 +8,11 @@ import torch
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError
-from tracker_diag.preflight.sampler import canary_check
+
+
+def canary_check(perturb, sample, seconds):
+    checks = td.preflight(perturb=perturb, sample=sample, seconds=seconds).checks
+    return next(check for check in checks if check.name == "weights_arrive")
 
 
 def batch(rng, noise=0.02, n=16, width=64):
