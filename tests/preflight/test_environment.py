@@ -114,7 +114,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_the_contract_does_not_allow_is_told(name):
+def test_what_the_contract_does_not_allow_is_reported(name):
     where, does, reason = WRONG[name]
     check = of(td.preflight(env=type("Wrong", (Works,), {where: does})()))["env_steps"]
     assert check.status == "fail"
@@ -122,7 +122,7 @@ def test_what_the_contract_does_not_allow_is_told(name):
     assert check.do
 
 
-def test_an_observation_outside_its_space_is_told():
+def test_an_observation_outside_its_space_is_reported():
     space = gymnasium.spaces.Box(-1, 1, (2,))
     check = of(
         td.preflight(
@@ -161,7 +161,7 @@ def test_an_environment_that_was_made_here_is_closed_and_no_other():
     assert len(closed) == 1
 
 
-def test_what_is_no_environment_is_told():
+def test_what_is_no_environment_is_reported():
     assert of(td.preflight(env=object))["env_steps"].reason == "object has no reset and no step"
 
 
@@ -271,9 +271,9 @@ def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
     assert sys.modules["warnings"].showwarning is shown
 
 
-def test_an_expert_no_better_than_chance_is_not_told_to_be_one():
+def test_an_expert_no_better_than_chance_does_not_pass():
     drawn = np.random.default_rng(0).normal(size=(60, 2, 100))
-    told = [beats(random, expert).status for random, expert in drawn]
-    assert told.count("pass") <= 5  # 2.5 % of 60 are 1 or 2
+    statuses = [beats(random, expert).status for random, expert in drawn]
+    assert statuses.count("pass") <= 5  # 2.5 % of 60 are 1 or 2
     better = [beats(random, expert + 1).status for random, expert in drawn]
     assert better.count("pass") == 60

@@ -1,4 +1,4 @@
-"""Settings of frameworks: their names and defaults are the real ones, and a mistake in them is told."""
+"""Settings of frameworks: their names and defaults are the real ones, and a mistake in them is found."""
 
 import ast
 import inspect

@@ -69,8 +69,7 @@ class Course:
         """All of them; those that come after what hangs or raises are not checked."""
         checks: list[Check] = []
         try:
-            for check in self._course():
-                checks.append(check)  # noqa: PERF402  # those before the break are kept
+            checks.extend(self._course())  # keeps those that come before a break
         except Broken as broken:
             checks.append(failed(NAMES[len(checks)], broken.reason, broken.do))
         first = next((check.name for check in checks if check.status == "fail"), "")
