@@ -168,7 +168,7 @@ BIG = {"device_gib": 80, "devices": 8, "actor": SHAPE | {"hidden_size": 4096, "n
        "micro_batch": 4, "reference": 8e9}  # fmt: skip
 
 
-def test_each_rung_of_the_ladder_needs_less_and_the_first_that_fits_is_the_last_told():
+def test_each_rung_of_the_ladder_needs_less_and_the_first_that_fits_is_the_last_named():
     sizes = [sum(estimate(rung).values()) for _, rung in ladder(plan_from(BIG))]
     assert sizes == sorted(sizes, reverse=True)
     check = memory_check(BIG)

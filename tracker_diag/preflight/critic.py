@@ -33,7 +33,7 @@ def critic_check(returns: Any, values: Any = None, features: Any = None) -> Chec
     wanted = array("returns", returns)
     if values is None and features is None:
         return unchecked(NAME, "returns without values or features", GIVE)
-    columns = array("values", values)[:, None] if values is not None else _matrix(features)
+    columns = array("values", values)[:, None] if values is not None else array("features", features, dimensions=2)
     n, d = columns.shape
     if n != len(wanted):
         field = "values" if values is not None else "features"
@@ -82,14 +82,3 @@ def _fitted(columns: Float64Array, wanted: Float64Array) -> Float64Array:
     design = np.column_stack([np.ones(len(columns)), columns])
     weights, *_ = np.linalg.lstsq(design, wanted, rcond=None)
     return np.asarray(design @ weights, dtype=np.float64)
-
-
-def _matrix(given: Any) -> Float64Array:
-    value = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
-    try:
-        matrix = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BatchError("features", f"{type(given).__name__} ({error})", "(n, d) numbers") from error
-    if matrix.ndim != 2:
-        raise BatchError("features", f"shape {matrix.shape}", "(n, d), one row a return")
-    return matrix

@@ -8,6 +8,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from tracker_diag.preflight import checkers, expert
 from tracker_diag.preflight.check import Check, failed, passed, unchecked
-from tracker_diag.preflight.limits import Broken, called, within
+from tracker_diag.preflight.limits import Broken, within
 from tracker_diag.report.console import cut
 
 Act: TypeAlias = Callable[[Any], Any]
@@ -68,20 +69,20 @@ class Course:
         """All of them; those that come after what hangs or raises are not checked."""
         checks: list[Check] = []
         try:
-            checks.extend(self._made())
+            checks.extend(self._course())  # keeps those that come before a break
         except Broken as broken:
             checks.append(failed(NAMES[len(checks)], broken.reason, broken.do))
         first = next((check.name for check in checks if check.status == "fail"), "")
         rest = NAMES[len(checks) :]
         return [*checks, *(unchecked(name, f"{first} failed", f"fix {first} first") for name in rest)]
 
-    def _made(self) -> Iterator[Check]:
+    def _course(self) -> Iterator[Check]:
         made_here = not hasattr(self.env, "step") or isinstance(self.env, type)
-        env = called(self.seconds, self.env, lambda: "what makes the environment") if made_here else self.env
+        env = within(self.seconds, self.env, lambda: "what makes the environment") if made_here else self.env
         if missing := [name for name in ("reset", "step") if not callable(getattr(env, name, None))]:
             reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
             raise Broken(reason, "give an environment with reset() and step(action)")
-        act = self.random_policy or called(self.seconds, lambda: random_of(env), lambda: "its action_space")
+        act = self.random_policy or within(self.seconds, lambda: random_of(env), lambda: "its action_space")
         if act is None:
             give = "give random_policy=..., from an observation to an action, as the environment has no action_space"
             yield from (unchecked(name, "nothing can act", give) for name in NAMES)
@@ -92,7 +93,7 @@ class Course:
         ends = _ends(played)
         yield ends
         yield _seeds(env, act, self.seconds)
-        yield checkers.checkers_check(env, self.seconds)
+        yield self._checkers(env)
         if self.policy is None:
             yield unchecked(expert.NAME, "policy not given", expert.GIVE)
         elif ends.status == "fail":
@@ -103,7 +104,16 @@ class Course:
             self.returns += [*at_random, *by_policy]
             yield expert.beats(np.array(at_random), np.array(by_policy))
         if made_here and hasattr(env, "close"):
-            within(self.seconds, env.close)
+            with suppress(Broken):
+                within(self.seconds, env.close, lambda: "close")
+
+    def _checkers(self, env: Any) -> Check:
+        try:
+            return checkers.checkers_check(env, self.seconds)
+        except Broken as broken:
+            if broken.hangs:
+                raise
+            return failed(checkers.NAME, broken.reason, broken.do)
 
     def _play(self, env: Any, act: Act, episodes: int, who: str = "") -> Played:
         """`episodes`, each from a seed of its own, or as many as there is time for."""
@@ -121,7 +131,7 @@ class Course:
                         return
                 played.returns.append(total)
 
-        called(self.seconds + 1, play, lambda: who + played.underway, CONTRACT)
+        within(self.seconds + 1, play, lambda: who + played.underway, CONTRACT)
         return played
 
 
@@ -198,7 +208,7 @@ def _seeds(env: Any, act: Act, seconds: float) -> Check:
         differs = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if not _same(a, b))
         return next(differs, None if len(first) == len(second) else min(len(first), len(second)))
 
-    differs = called(seconds, both, lambda: played.underway)
+    differs = within(seconds, both, lambda: played.underway)
     if differs is not None:
         return failed(
             SEEDS,

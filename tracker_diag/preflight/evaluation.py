@@ -1,11 +1,10 @@
 """The evaluation's protocol: whether all that fixes it is in the configuration, and in the tracker."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any
 
 from tracker_diag.errors import DiagError
 from tracker_diag.metrics.yaml_files import YamlFile
@@ -18,26 +17,17 @@ FILE = Path(__file__).parent / "evaluation.yaml"
 GIVE = "give config=..., with the evaluation's settings under eval"
 
 
-class Setting(BaseModel):
-    """A setting of an evaluation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    names: tuple[str, ...]
-    with_tools: bool = False
-    """Whether only an agent with tools needs it."""
-
-    def keys(self, config: Mapping[str, object]) -> list[str]:
-        """The keys of `config` that hold it, with a value."""
-        known = (key for key, value in config.items() if value is not None)
-        return [key for key in known if any(fnmatchcase(key.lower(), pattern) for pattern in self.names)]
-
-
 @cache
-def protocol() -> dict[str, Setting]:
-    """The settings that fix an evaluation, by name."""
-    settings = YamlFile.read(FILE, DiagError).data["settings"]
-    return {name: Setting.model_validate(given) for name, given in settings.items()}
+def protocol() -> dict[str, dict[str, Any]]:
+    """The settings that fix an evaluation, by name: the patterns of their keys, and whether a tool needs them."""
+    settings: dict[str, dict[str, Any]] = YamlFile.read(FILE, DiagError).data["settings"]
+    return settings
+
+
+def _keys(config: Mapping[str, object], patterns: Sequence[str]) -> list[str]:
+    """The keys of `config` that fit any of `patterns`, with a value."""
+    known = (key for key, value in config.items() if value is not None)
+    return [key for key in known if any(fnmatchcase(key.lower(), pattern) for pattern in patterns)]
 
 
 def evaluation_checks(
@@ -48,7 +38,8 @@ def evaluation_checks(
     Args:
         tool: any tool of the agent; without a tool its settings are not needed.
     """
-    needed = {name: setting.keys(config) for name, setting in protocol().items() if tool or not setting.with_tools}
+    asked = {name: setting["names"] for name, setting in protocol().items() if tool or not setting.get("with_tools")}
+    needed = {name: _keys(config, patterns) for name, patterns in asked.items()}
     missing = [name for name, keys in needed.items() if not keys]
     if len(missing) == len(needed):
         do = f"write {', '.join(missing)} into the run's configuration under eval, e.g. eval.temperature"

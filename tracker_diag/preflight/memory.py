@@ -116,7 +116,8 @@ class Model(BaseModel):
         """
         if self.parameters is not None and self.hidden_size is None:
             hidden = (self.parameters * 128 / 12) ** (1 / 3)
-            return float(rank * 19 * hidden * hidden / 128)  # attention 4 maps to 2 hidden, the rest 3 to 11/3
+            of_a_layer = 4 * 2 * hidden + 3 * (1 + 8 / 3) * hidden  # attention, and a feed-forward part 8/3 as wide
+            return float(rank * of_a_layer * hidden / 128)
         return float(rank * sum((rows + columns) * copies for rows, columns, copies in self.linear))
 
 

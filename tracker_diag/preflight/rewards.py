@@ -10,7 +10,7 @@ from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, Flaw, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import within
 from tracker_diag.samples.columns import groups as group_numbers
-from tracker_diag.samples.columns import listed, numbers
+from tracker_diag.samples.columns import listed
 from tracker_diag.samples.rewards import group_aggregates, reward_aggregates
 from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import Float64Array
@@ -40,12 +40,17 @@ GIVE_ADVANTAGE = "give advantage=..., from rewards and groups to advantages, as 
 GIVE_GROUPS = "give rewards=... and groups=..., the prompt of each sample"
 
 
-def array(name: str, given: Any) -> Float64Array:
-    """(n,) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
-    length = len(given) if hasattr(given, "__len__") and np.ndim(given) else 0
-    if not hasattr(given, "__len__") or isinstance(given, str | bytes):
-        raise BatchError(name, type(given).__name__, "a list or an array of numbers")
-    return numbers(name, given, length)
+def array(name: str, given: Any, dimensions: int = 1) -> Float64Array:
+    """(n,) or (n, d) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
+    expected = "a list or an array of numbers" if dimensions == 1 else "(n, d) numbers, one row a return"
+    try:
+        values = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
+        values = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BatchError(name, f"{type(given).__name__} ({error})", expected) from error
+    if values.ndim != dimensions:
+        raise BatchError(name, f"shape {values.shape}", expected)
+    return values
 
 
 def histogram_check(rewards: Any) -> Check:
@@ -151,14 +156,15 @@ def extremes_check(advantage: Callable[[Float64Array, Any], Any], seconds: float
     rows = np.array([[0.3] * 8, [0.0] * 8, [1.0] + [0.0] * 7, [1e6] + [0.0] * 7])
     names = ("a group of equal rewards", "a group of zeros", "one success among zeros", "one reward of 1e6")
     ids = np.repeat(np.arange(4), 8)
-    ended = within(seconds, lambda: np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float))
-    if ended.wrong or ended.value is None:
-        return failed(EXTREMES, f"advantage {ended.wrong}", "call it by hand with groups of equal rewards")
-    if ended.value.shape != (32,):
-        return failed(
-            EXTREMES, f"advantage gave shape {ended.value.shape}, expected (32,)", "return one number a sample"
-        )
-    by_group = ended.value.reshape(4, 8)
+    given = within(
+        seconds,
+        lambda: np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float),
+        lambda: "advantage",
+        "call it by hand with groups of equal rewards",
+    )
+    if given.shape != (32,):
+        return failed(EXTREMES, f"advantage gave shape {given.shape}, expected (32,)", "return one number a sample")
+    by_group = given.reshape(4, 8)
     for name, advantages in zip(names, by_group, strict=True):
         if not np.isfinite(advantages).all():
             do = "add a small constant to the standard deviation that is divided by"

@@ -20,8 +20,9 @@ from tracker_diag.preflight import (
     sampler,
     tools,
 )
-from tracker_diag.preflight.check import Check, Report, unchecked
+from tracker_diag.preflight.check import Check, Report, failed, unchecked
 from tracker_diag.preflight.given import Given
+from tracker_diag.preflight.limits import Broken
 from tracker_diag.trackers.tracker import writing
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class Part(NamedTuple):
         needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
         if missing := [name for name in needed if name not in given]:
             return [unchecked(name, f"{' and '.join(missing)} not given", self.give) for name in self.names]
-        checks = self.function(**{name: given[name] for name in parameters if name in given})
+        try:
+            checks = self.function(**{name: given[name] for name in parameters if name in given})
+        except Broken as broken:
+            checks = failed(self.names[0], broken.reason, broken.do)
         return [checks] if isinstance(checks, Check) else checks
 
 

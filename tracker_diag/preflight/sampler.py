@@ -30,7 +30,7 @@ AT_LEAST = 0.01
 NO_FLOOR = 1e-6
 """A repeated pass that differs by less is the same computation once more, and measures nothing."""
 IMPOSSIBLE = 19.9
-"""Nats apart, beyond which one side says that a sampled token cannot be: NUM002."""
+"""Difference in nats beyond which one side says that a sampled token cannot be: NUM002."""
 PLACEHOLDER = 0.1
 """Nats from 0 at which the trainer must be for an exact 0 of the sampler to be a placeholder and no certainty."""
 PLACEHOLDERS = 0.001
@@ -165,13 +165,11 @@ def canary_check(perturb: Callable[[], Any], sample: Callable[[], Any], seconds:
         if callable(undo):
             samples.append(sample())
 
-    ended = within(seconds, course)
-    if ended.wrong:
-        reason = f"{COURSE[min(len(samples), 3)]} {ended.wrong}"
-        return failed(ARRIVES, reason, "call perturb and sample by hand, in this order")
-    noise, moved = _apart(samples[0], samples[1]), _apart(samples[0], samples[2])
+    by_hand = "call perturb and sample by hand, in this order"
+    within(seconds, course, lambda: COURSE[min(len(samples), 3)], by_hand)
+    noise, moved = _difference(samples[0], samples[1]), _difference(samples[0], samples[2])
     reason = f"the sampler moved by {moved:.2g} after the weights changed; repeated, by {noise:.2g}"
-    came_back = len(samples) < 4 or _apart(samples[0], samples[3]) <= max(FACTOR * noise, 0.1 * moved)
+    came_back = len(samples) < 4 or _difference(samples[0], samples[3]) <= max(FACTOR * noise, 0.1 * moved)
     flaws = [
         (
             not moved > FACTOR * noise,
@@ -187,7 +185,7 @@ def canary_check(perturb: Callable[[], Any], sample: Callable[[], Any], seconds:
     return judged(ARRIVES, reason, flaws, moved=moved, noise=noise)
 
 
-def _apart(before: Any, after: Any) -> float:
+def _difference(before: Any, after: Any) -> float:
     """Mean absolute difference of two sets of log-probabilities; of anything else, whether they differ."""
     try:
         a, b = _host(before), _host(after)
