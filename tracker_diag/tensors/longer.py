@@ -1,7 +1,7 @@
 """The window of a slice with few tokens a step: it reaches further back than that of its pair."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,36 +21,45 @@ STEPS = 64
 
 
 class LongerWindow:
-    """The last steps of one slice of `context`, `row` of its rows: no more of them than hold `TOKENS`."""
+    """Of one slice of `context`, `row` of its rows, the steps that have left the window of the pair.
+
+    They are kept as long as that window has fewer than `TOKENS`, and no more of them than it takes.
+    """
 
     def __init__(self, row: int) -> None:
         self._row = row
-        self._steps: deque[tuple[int, int, CountedStep]] = deque()
-        """Of each the number of the step, its tokens in the slice, and the slice alone."""
+        self._left: deque[tuple[int, CountedStep]] = deque()
+        """Of each the number of the step, and the slice alone."""
 
-    def push(self, number: int, step: CountedStep) -> None:
-        """Take in `step`; a step of the same number again replaces what came of it before."""
-        if self._steps and self._steps[-1][0] == number:
-            self._steps.pop()
-        while self._steps and self._steps[0][0] <= number - STEPS:
-            self._steps.popleft()
-        if tokens := int(step.floats[0][0, self._row]):
-            self._steps.append((number, tokens, step.of_slice(self._row)))
-        while self.tokens - (self._steps[0][1] if self._steps else TOKENS) >= TOKENS:
-            self._steps.popleft()
+    def push(self, number: int, step: CountedStep, recent: Iterable[CountedStep]) -> None:
+        """Take in the step that has left, before the `recent` ones."""
+        if self._tokens(recent) >= TOKENS:
+            self._left.clear()
+        elif self._tokens([step]):
+            self._left.append((number, step.of_slice(self._row)))
+            # The recent steps may have no tokens at all, so enough is kept without them.
+            kept = self._tokens(one for _, one in self._left)
+            while (kept := kept - self._tokens([self._left[0][1]])) >= TOKENS:
+                self._left.popleft()
 
-    @property
-    def tokens(self) -> int:
-        return sum(tokens for _, tokens, _ in self._steps)
+    def _tokens(self, steps: Iterable[CountedStep]) -> int:
+        return sum(int(step.floats[0][0, self._row]) for step in steps)
 
-    def extended(self, window: SliceWindow, number: int) -> SliceWindow:
-        """`window` of the pair's last steps, with the tokens of the longer one where that holds more.
+    def extended(self, window: SliceWindow, number: int, recent: Sequence[CountedStep]) -> SliceWindow:
+        """`window` of the `recent` steps, the last of them `number`, with as many from before as it lacks.
 
         What reached the optimiser stays that of the pair's steps: it is a share of all slices there.
         """
-        if window.n >= TOKENS or not window.n or self.tokens <= window.n:
+        tokens, first = window.n, number + 1
+        before: list[CountedStep] = []
+        for at, step in reversed(self._left):
+            if not 0 < tokens < TOKENS or at <= number - STEPS:
+                break
+            tokens, first = tokens + self._tokens([step]), at
+            before.insert(0, step)
+        if not before:
             return window
-        steps = [step for _, _, step in self._steps]
+        steps = [*before, *(step.of_slice(self._row) for step in recent)]
         groups, sequences = np.zeros((GROUPS, 2, BINS), np.int64), np.zeros((2, BINS), np.int64)
         of_context, of_sums = [one.cells["context"] for one in steps], [one.of_sequences for one in steps]
         for into, cells in ((groups, of_context), (sequences, of_sums)):
@@ -68,14 +77,14 @@ class LongerWindow:
             sequence_counts=sequences,
             lengths=lengths,
             summed=None,
-            steps=number - self._steps[0][0] + 1,
+            steps=number - first + 1,
         )
 
     def clear(self) -> None:
-        self._steps.clear()
+        self._left.clear()
 
     def state_dict(self) -> list[list[Any]]:
-        return [[number, tokens, step.state_dict()] for number, tokens, step in self._steps]
+        return [[number, step.state_dict()] for number, step in self._left]
 
-    def load_state_dict(self, state: Sequence[tuple[int, int, Mapping[str, Any]]]) -> None:
-        self._steps = deque((number, tokens, CountedStep.of_state(step)) for number, tokens, step in state)
+    def load_state_dict(self, state: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
+        self._left = deque((number, CountedStep.of_state(step)) for number, step in state)

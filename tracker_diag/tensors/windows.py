@@ -88,7 +88,6 @@ class PairWindow:
             return self._take(self._recent.pop() + part)
         self._recent.append(self._recent.pop() + part)
         self._count(part)
-        self._lengthen()
         self._refer(part)
         return True
 
@@ -99,6 +98,7 @@ class PairWindow:
         if self.signal and 0 < self._quiet < QUIET:
             self._left_out = step
             return False
+        oldest: CountedStep | None = None
         if self.signal != step.signal:
             self._empty()
         elif len(self._recent) == self._recent.maxlen:
@@ -112,17 +112,13 @@ class PairWindow:
         self._count(step)
         if step.signal:
             self.with_signal += 1
-            self._lengthen()
+            for longer in self._longer if oldest else ():
+                longer.push(self.with_signal - len(self._recent), oldest, self._recent)
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
             self._in_reference = self.with_signal > self._burn_in and not done
             self._reference_steps += self._in_reference
             self._refer(step)
         return True
-
-    def _lengthen(self) -> None:
-        """Hand the last step to the windows that may reach further back."""
-        for longer in self._longer:
-            longer.push(self.with_signal, self._recent[-1])
 
     def _empty(self) -> None:
         """Let all steps leave the window."""
@@ -251,7 +247,7 @@ class PairWindow:
             for i, name in enumerate((*CONTEXT, ALL))
         }
         for name, longer in zip(CONTEXT, self._longer, strict=True):
-            self._context[name] = longer.extended(self._context[name], self.with_signal)
+            self._context[name] = longer.extended(self._context[name], self.with_signal, self._recent)
         return self._context
 
     def state_dict(self) -> dict[str, Any]:
