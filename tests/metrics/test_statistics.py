@@ -208,7 +208,7 @@ def test_an_unknown_statistic_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("stat", "more", "why"),
     [
-        ("p99", {}, "1999 tokens in the window, 2000 needed"),
+        ("p99", {}, "1999 tokens in the window, 2000 needed; a larger window= holds more"),
         ("ess_sequence", {}, "fewer than 50 sequences in the window"),
         ("ess_applied", {}, "fewer than 200 finite applied_weights observed"),
         ("ks", {}, "no reference period yet, or too few tokens in it or in the window"),

@@ -311,6 +311,7 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
             now = slice_statistics(of, OF_WINDOW if window.signal else ())
             cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {"count": of.n, BASELINE: _p95(of)}
             note = _note(name, names) or ("" if window.signal else str(reason(Why.ON_POLICY)))
+            note = note or ("" if of.steps is None else f"few tokens a step: of the last {of.steps} steps")
             rows.append((pair, name, *(cells.get(column) for column in stats), note))
     return Table(PREFIX + "slices", columns, tuple(rows))
 

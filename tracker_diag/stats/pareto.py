@@ -159,10 +159,12 @@ def _tied(counts: IntArray, cell: int) -> int:
     sign, bin = (0, BINS - 1 - cell) if cell < BINS - 1 else (1, cell - BINS + 1)
     if bin == 0:
         return 0
-    near = np.sort(counts[sign, max(bin - NEAR, 1) : bin + NEAR + 1])
-    usual = float(near[len(near) // 2])
     here = int(counts[sign, bin])
-    return round(here - usual) if here > usual + CHANCE * math.sqrt(usual + 1) else 0
+    if here <= CHANCE:
+        return 0
+    near = sorted(counts[sign, max(bin - NEAR, 1) : bin + NEAR + 1].tolist())
+    usual: int = near[len(near) // 2]
+    return here - usual if here > usual + CHANCE * math.sqrt(usual + 1) else 0
 
 
 def hill(counts: IntArray) -> float:

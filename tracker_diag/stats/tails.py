@@ -63,6 +63,8 @@ class SliceWindow:
     """How far below and above 1 the trainer clips the ratio."""
     summed: IntArray | None = None
     """(2, 4098) of all groups together, where that is known."""
+    steps: int | None = None
+    """Steps that it reaches back, where these are more than those of its pair."""
 
     @once
     def counts(self) -> IntArray:

@@ -106,10 +106,11 @@ class Observation:
         sums[-1], lengths[-1] = sum(sums), sum(lengths)  # all, in place of what is unknown
         xp = namespace(sums[0])
         present = [n > 0 for n in lengths]
-        known = [xp.where(xp.isfinite(s), s, 0.0) for s in sums]
-        n = [xp.where(xp.isfinite(s), n, 0.0) for s, n in zip(sums, lengths, strict=True)]
-        products = xp.stack([xp.stack([(a * b).sum() for a, b in zip(n, other, strict=True)]) for other in (known, n)])
-        sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
+        summed, number = xp.stack(sums), xp.stack(lengths)
+        sequences = WeightSums.of(summed, xp.stack(present))
+        finite = xp.isfinite(summed)
+        summed, number = xp.where(finite, summed, 0.0), xp.where(finite, number, 0.0)
+        products = xp.stack([(number * summed).sum(-1), (number * number).sum(-1)])
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
         return cls(sketches, tokens, sequences, of_sequences, applied, products)
