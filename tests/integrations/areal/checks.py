@@ -365,6 +365,7 @@ def test_an_engine_that_says_nothing_of_its_share_costs_the_other_ranks_alone(jo
     assert {row[1] for row in monitor.slices_table().rows} >= {"text_only", "post_tool"}
 
 
+@pytest.mark.nightly
 def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_us(tmp_path, alerted):
     """AReaL's own FSDP engine, actor, loss and logger on two processes with gloo."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -323,6 +323,7 @@ main()
 """
 
 
+@pytest.mark.nightly
 def test_rays_worker_processes_wait_for_the_trainer(tmp_path):
     """A real worker of Ray, with the real import; the libraries of GPUs come from files here, not from a plugin."""
     for name in ("flash_attn", "deepspeed", "vllm"):

@@ -394,6 +394,7 @@ def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(
 
 
 @pytest.mark.matrix("skyrl", "real modules, made tensors")
+@pytest.mark.by_day("wandb")
 @pytest.mark.parametrize("backend", ["tensorboard", "wandb", "console"])
 def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, monkeypatch, alerted, underway, backend):
     rng = np.random.default_rng(0)
