@@ -285,6 +285,7 @@ def prime_rl(monkeypatch):
         module(name)
     module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
     module("prime_rl.trainer.rl.loss", default_loss_fn=default_loss_fn)
+    # Private: this is what one process knows. A test that plays several processes has to clear it.
     monkeypatch.setattr(integration, "_process", [])
     monkeypatch.setattr(integration, "_trainer", integration._Trainer())
     module("prime_rl.trainer.rl.data", DataLoader=type("DataLoader", (DataLoader,), {}))

@@ -66,6 +66,7 @@ def slime(monkeypatch):
     )
     module("slime.backends.megatron_utils.initialize", is_megatron_main_rank=lambda: parallel.main)
     half = module("slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda one, total, n: one[n // 2 :])
+    # Private: these lists are what one process knows. A test that plays several processes has to clear them.
     monkeypatch.setattr(integration, "_trainer", [])
     monkeypatch.setattr(integration, "_rollouts", [])
     return SimpleNamespace(
