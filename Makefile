@@ -47,7 +47,7 @@ fast: $(VENV)/.dev
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get && apt-get update -qq && \
 		apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null || \
-		echo "chromium is missing, and only root can install it: apt-get install chromium. The tests that need it will fail."
+		echo "chromium is missing: as root, apt-get install chromium. The tests that need it will fail, all others run."
 
 faults: $(VENV)/.dev  ## scores the planted faults, build/faults.json; two minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/faults/score.py

@@ -92,7 +92,7 @@ FAULTS = {
 CHAOS = """\
 # Random programs
 
-`make chaos` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
+`make nightly` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
 jump, go backwards or are missing, values that are NaN or infinite, calls that the tracker refuses. Each is run twice
 against the real tracker, without the diagnostics and with them, and none, one or two things befall it. If a journal is
 left, `tracker-diag flush` runs. What the user logged is read from the tracker's own file or database and has to be the
@@ -108,7 +108,7 @@ CALLS = {
 
 
 def chaos_page() -> str:
-    """docs/chaos.md, from the figures of `make chaos`."""
+    """docs/chaos.md, from the figures of `make nightly`."""
     found = json.loads((DOCS / "chaos.json").read_text())
     rows: list[tuple[str, list[object]]] = [
         ("programs", [one["programs"] for one in found.values()]),

@@ -59,10 +59,10 @@ def pytest_collection_modifyitems(config, items):
     absent = {}
     for item in items:
         if mark := item.get_closest_marker("by_day"):
-            absent.setdefault((item.nodeid.partition("[")[0], mark), {*mark.args}).discard(item.callspec.id)
+            absent.setdefault(item.nodeid.partition("[")[0], {*mark.args}).discard(item.callspec.id)
             if item.callspec.id not in mark.args:
                 item.add_marker("nightly")
-    wrong = {test: ids for (test, _), ids in absent.items() if ids}
+    wrong = {test: ids for test, ids in absent.items() if ids}
     if wrong and not any("::" in argument for argument in config.args):  # of a single test not all are collected
         raise pytest.UsageError(f"by_day: expected ids of parameters, given {wrong}")
     items.sort(key=_turn)  # otherwise in the order in which they were shuffled

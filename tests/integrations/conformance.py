@@ -67,6 +67,7 @@ class SameWithUs(Adapter):
         monitor = self.attach(training, Monitor([kept := CapturingBackend()]))
         assert torch.equal(torch.get_rng_state(), state)
         assert same(self.train(training), plain)
+        monitor.close()
         assert list(kept.own) == self.STEPS
         assert not +monitor.health
 
@@ -81,6 +82,7 @@ class WatchedOnce(Adapter):
         with pytest.raises(DiagError, match="monitor: another one given"):
             self.attach(training, Monitor())
         assert same(self.train(training), plain)
+        monitor.close()
         assert list(kept.own) == self.STEPS
         assert monitor.summary().steps == len(self.STEPS)
         assert not +monitor.health
@@ -109,6 +111,9 @@ class SurvivesWhatIsGone(Adapter):
     GONE: Mapping[tuple[str | None, str], bool]
     """By owner and attribute, or by None and module: whether rows are heard without it."""
 
+    BY_DEFAULT: set[str] = set()
+    """Attributes that the default monitor alone is made from."""
+
     def owners(self, training: Any) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -117,13 +122,15 @@ class SurvivesWhatIsGone(Adapter):
             metafunc.parametrize("gone", self.GONE, ids=lambda gone: gone[1])
 
     def test_what_is_gone_is_reported_once_and_training_is_as_without_us(self, without, messages, gone):
-        plain, training, (owner, name), monitor = self.plain(), self.make(), gone, Monitor()
+        plain, training, (owner, name) = self.plain(), self.make(), gone
         place = None if owner is None else self.owners(training)[owner]
-        without(place, name, lambda: self.attach(training, monitor))
+        given = None if name in self.BY_DEFAULT else Monitor()
+        monitor = without(place, name, lambda: self.attach(training, given))
         assert same(self.train(training), plain)
         without.told_once(messages())
         assert monitor.step == (self.STEPS[-1] if self.GONE[gone] else None)
-        assert monitor.failures == []
+        assert given is None or monitor.failures == []  # by default it writes to the trackers that are there
+        monitor.close()
 
 
 GONE, RAISES = AttributeError("gone"), RuntimeError("not in this release")
