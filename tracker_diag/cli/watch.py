@@ -57,7 +57,7 @@ def watch(
     false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
 ) -> None:
-    """Watch runs from outside: each alert of a live run once, and the state of each run.
+    """Follow runs from outside, with the alerts of a live run.
 
     Alerts go to the terminal and to the URLs in TRACKER_DIAG_NOTIFY. Ctrl-C ends it. A watch that is started again
     repeats no alert.
