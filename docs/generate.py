@@ -10,12 +10,13 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel
 
-from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, load
+from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, frameworks, load
 from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric, training
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.loader import catalog
@@ -55,7 +56,8 @@ def metrics_page() -> str:
             *_table(OWN, "diag/"),
             "## Metrics of yours that the rules read",
             "",
-            "Under the names of fifteen frameworks (`tracker_diag/metrics/aliases`), or by the last part of a name.",
+            f"Under the names of {len(frameworks())} frameworks (`tracker_diag/metrics/aliases`),",
+            "or by the last part of a name.",
             "",
             *_table(TRAINING, ""),
             "## What `samples` counts",
@@ -90,7 +92,7 @@ FAULTS = {
 CHAOS = """\
 # Random programs
 
-`make chaos` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
+`make nightly` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
 jump, go backwards or are missing, values that are NaN or infinite, calls that the tracker refuses. Each is run twice
 against the real tracker, without the diagnostics and with them, and none, one or two things befall it. If a journal is
 left, `tracker-diag flush` runs. What the user logged is read from the tracker's own file or database and has to be the
@@ -106,7 +108,7 @@ CALLS = {
 
 
 def chaos_page() -> str:
-    """docs/chaos.md, from the figures of `make chaos`."""
+    """docs/chaos.md, from the figures of `make nightly`."""
     found = json.loads((DOCS / "chaos.json").read_text())
     rows: list[tuple[str, list[object]]] = [
         ("programs", [one["programs"] for one in found.values()]),
@@ -306,24 +308,10 @@ def _table(metrics: tuple[Metric, ...], prefix: str) -> list[str]:
     return ["| name | unit | meaning | worse |", "|---|---|---|---|", *rows, ""]
 
 
-HOW = {
-    "accelerate": "run for real",
-    "areal": "real modules, made tensors",
-    "lightning": "run for real",
-    "nemo_rl": "signatures; its losses by a command",
-    "open_instruct": "signatures only",
-    "openrlhf": "real modules, made tensors",
-    "prime_rl": "signatures; its losses by a command",
-    "rllib": "run for real",
-    "roll": "signatures; its losses by a command",
-    "sb3": "run for real",
-    "skyrl": "real modules, made tensors",
-    "slime": "signatures; its losses by a command",
-    "transformers": "run for real",
-    "trl": "run for real",
-    "verl": "real modules, made tensors",
-}
-"""How the tests of each integration go about it."""
+def about(package: ModuleType) -> dict[str, str]:
+    """What the `about.yaml` of an integration says: how its tests go about it, how to install it, and more."""
+    text: dict[str, str] = yaml.safe_load((Path(str(package.__file__)).parent / "about.yaml").read_text())
+    return text
 
 
 def integrations_page() -> str:
@@ -353,15 +341,14 @@ def integrations_page() -> str:
         "",
         "| trainer | tested versions | how |",
         "|---|---|---|",
-        *(f"| [{name}](#{name}) | {package.TESTED} | {HOW[name]} |" for name, package in packages.items()),
+        *(f"| [{name}](#{name}) | {package.TESTED} | {about(package)['how']} |" for name, package in packages.items()),
         "",
     ]
-    about: dict[str, dict[str, str]] = yaml.safe_load((DOCS / "integrations_about.yaml").read_text())
     for name, package in packages.items():
         lines += [f"## {name}", "", *_dedented(package.__doc__ or ""), ""]
-        tested = "; also: ".join([HOW[name], *_setups(name)])
-        told = {**about[name], "versions": _released(name) or package.TESTED, "tested": tested}
-        lines += ["| | |", "|---|---|", *(f"| {what} | {_cell(told[what])} |" for what in ABOUT), ""]
+        own = about(package)
+        own |= {"versions": _released(name) or package.TESTED, "tested": "; also: ".join([own["how"], *_setups(name)])}
+        lines += ["| | |", "|---|---|", *(f"| {what} | {_cell(own[what])} |" for what in ABOUT), ""]
         lines += ["| what | how it is seen |", "|---|---|"]
         lines += [f"| {what} | {_cell(how)} |" for what, how in package.SEES.items()]
         lines.append("")

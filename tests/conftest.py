@@ -5,7 +5,6 @@ import fcntl
 import gc
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -25,6 +24,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.demo.arms import trained_arm  # noqa: F401  # a fixture
+from tests.order import (  # noqa: F401  # hooks
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+    pytest_xdist_make_scheduler,
+)
+
 gc.disable()  # until all tests are collected: what is imported for them is no garbage
 
 # How long an example takes is the machine's affair, and no property of the code.
@@ -36,52 +42,6 @@ settings.load_profile("default")
 # Trackio looks once, when it is imported: one folder for all tests, a project for each.
 STORE = tempfile.TemporaryDirectory(prefix="trackio-", ignore_cleanup_errors=True)
 os.environ["TRACKIO_DIR"] = STORE.name
-
-LONGEST = (
-    "test_rllib",
-    "test_demo.py",
-    "test_trl.py",
-    "test_live.py",
-    "a_run_of_the_evidence",
-    "test_openrlhf",
-    "test_growth.py",
-    "test_same_rows.py",
-)
-"""What takes longest begins first, or the other worker would wait for it in the end."""
-
-ALONE = re.compile(
-    r"/test_(examples|mlflow|openrlhf|same_rows|simulated|skyrl|verl|wandb_server)\.py"
-    r"|/test_demo\.py::test_findings_survive"
-    r"|/test_faults\.py::test_(a_server_that_is_killed|fifty|flush)"
-    r"|/test_trl\.py::test_(ppo_is_seen|the_private_functions)"
-    r"|/test_live\.py::test_both|/test_ears\.py::test_(mlflow|wandb|trackio|tensorboard)\["
-)
-"""Long tests that share nothing with the rest of their file; any worker may have them."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """To each worker whole files, as what a module's fixtures make is made once; and tests that are `ALONE`.
-
-    By their names: xdist's groups by mark do nothing with this pytest.
-    """
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            return nodeid if ALONE.search(nodeid) else super()._split_scope(nodeid)
-
-    return Scheduling(config, log)
-
-
-WHOLLY_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow", re.MULTILINE)
-
-
-def pytest_ignore_collect(collection_path, config):
-    """Files that are slow as a whole are not even imported for the fast tests: some import a trainer for seconds."""
-    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
-        return WHOLLY_SLOW.search(collection_path.read_text(encoding="utf-8")) is not None or None
-    return None
 
 
 def pytest_collection_finish():
@@ -100,15 +60,6 @@ def pytest_runtest_setup(item):
 def pytest_sessionfinish():
     """Monitors that no test has closed end with the process, and need not say so."""
     os.environ["TRACKER_DIAG_QUIET"] = "1"
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    def place(item):
-        first = next((place for place, name in enumerate(LONGEST) if name in item.nodeid), len(LONGEST))
-        return item.get_closest_marker("slow") is None, first
-
-    items.sort(key=place)  # otherwise in the order in which they were shuffled
 
 
 def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, width=24):
@@ -412,7 +363,8 @@ def page():
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium")
-    assert chromium, "chromium is not installed: apt-get install chromium"
+    if not chromium:
+        pytest.fail("chromium is missing: apt-get install chromium", pytrace=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         shown = browser.new_page(viewport={"width": 1600, "height": 1500})

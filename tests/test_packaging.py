@@ -1,14 +1,21 @@
-"""What is built is what is installed: the wheel holds all that the package needs, and nothing generic."""
+"""What is built is what is installed: the wheel holds all that the package needs, and works with what it requires."""
 
+import json
+import os
 import subprocess
+import sys
+import venv
 import zipfile
+from configparser import ConfigParser
 from email.parser import Parser
-from importlib.metadata import entry_points
+from importlib.metadata import distribution, entry_points
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
+HARD = {"numpy", "pydantic", "pyyaml", "rich", "typer", "wrapt"}
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +23,15 @@ def wheel(built_wheel):
     return zipfile.ZipFile(built_wheel)
 
 
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+    return Parser().parsestr(wheel.read(name).decode())
+
+
 def test_the_wheel_holds_the_whole_package(wheel):
     tracked = subprocess.run(["git", "ls-files", "tracker_diag"], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert set(tracked.stdout.split()) <= set(wheel.namelist())
+    assert {name for name in tracked.stdout.split() if (ROOT / name).exists()} <= set(wheel.namelist())
     for name in ("py.typed", "rules/catalog/POL001.yaml", "report/report.html.j2", "demo/warm_start.safetensors"):
         assert f"tracker_diag/{name}" in wheel.namelist()
 
@@ -29,17 +42,22 @@ def test_no_generic_name_is_installed(wheel):
     assert packages == {"tracker_diag", *(path.parent.name for path in ROOT.glob("integrations/*/__init__.py"))}
 
 
-def test_every_integration_is_typed():
-    for package in ROOT.glob("integrations/*/__init__.py"):
-        assert (package.parent / "py.typed").exists()
+def test_every_integration_is_typed_and_has_its_line_in_pyproject(wheel):
+    packages = {path.parent.name for path in ROOT.glob("integrations/*/__init__.py")}
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    lines = ConfigParser()
+    lines.read_string(wheel.read(name).decode())
+    assert set(lines["tracker_diag.integrations"].values()) == packages
+    for package in packages:
+        assert (ROOT / "integrations" / package / "py.typed").exists()
 
 
-def test_the_extras_stand(wheel):
-    (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
-    metadata = Parser().parsestr(wheel.read(name).decode())
+def test_the_extras_stand(metadata):
     extras = set(metadata.get_all("Provides-Extra"))
     assert {"wandb", "mlflow", "torch", "trackio", "tensorboard", "notify", "trl", "verl", "all", "dev"} <= extras
     assert metadata["License-Expression"] == "Apache-2.0"
+    links = [link.partition(", ")[0] for link in metadata.get_all("Project-URL")]
+    assert links == ["Documentation", "Source", "Issues", "Changelog"]
 
 
 def test_the_command_is_installed():
@@ -49,3 +67,71 @@ def test_the_command_is_installed():
 
 def test_the_shipped_policy_is_small():
     assert (ROOT / "tracker_diag/demo/warm_start.safetensors").stat().st_size < 1_000_000
+
+
+def needed(requirements):
+    """The distributions that `requirements` bring, extras left out, and those that they need in turn."""
+    names = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        name = requirement.name.lower()
+        if name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            names.add(name)
+            waiting += [Requirement(text) for text in distribution(name).requires or ()]
+    return names
+
+
+@pytest.fixture(scope="module")
+def fresh(built_wheel, metadata, tmp_path_factory):
+    """A new environment with the wheel and what it requires, as installed here: nothing comes over the network."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in needed(metadata.get_all("Requires-Dist")):
+        files = distribution(name).files
+        for top in {file.parts[0] for file in files if file.parts[0] != ".."} - {"__pycache__"}:
+            (site / top).symlink_to(Path(distribution(name).locate_file(top)).resolve())
+    python = folder / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", built_wheel]
+    subprocess.run(install, check=True, capture_output=True)  # refuses if anything that it requires is not there
+    return folder
+
+
+@pytest.fixture
+def run(fresh, tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def call(program, *arguments):
+        command = [fresh / "bin" / program, *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+
+    return call
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    rewards = [0.5] * 20 + [float("nan")]
+    file.write_text("".join(json.dumps({"step": step, "reward": reward}) + "\n" for step, reward in enumerate(rewards)))
+    return file
+
+
+def test_only_a_few_distributions_are_required(metadata):
+    required = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    assert {requirement.name for requirement in required if "extra" not in str(requirement.marker)} <= HARD
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_diagnoses_a_file_on_the_command_line(run, metrics):
+    result = json.loads(run("tracker-diag", "diagnose", metrics, "--json"))
+    assert result["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 20}
+    assert "NaN or infinity" in run("tracker-diag", "diagnose", metrics)
+
+
+@pytest.mark.slow
+def test_the_wheel_alone_diagnoses_a_file_in_python(run, metrics, fresh):
+    code = f"import tracker_diag as td; print(td.__file__, td.diagnose({str(metrics)!r}).summary.first_break.rule.id)"
+    file, rule = run("python", "-c", code).split()
+    assert Path(file).is_relative_to(fresh)
+    assert rule == "NUM004"

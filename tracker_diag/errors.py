@@ -2,16 +2,13 @@
 
 DiagError
 ├── BatchError      tensors that do not fit together
-├── StepError       a step that goes backwards
+├── SourceError     a run, a file or saved state that cannot be read
+├── RuleError       a rule or a guard that cannot be used
 ├── UnknownName     an unknown pair, slice, rule or metric
-├── RuleError       a rule file that cannot be used
-├── SourceError     a run or file that cannot be read
-├── StateError      saved state that cannot be restored
-├── GuardError      a guard that cannot be used
 └── MissingExtra    an optional dependency that is not installed
 
-A few more subclasses of DiagError stand beside what raises them and are handled inside the package: HookError in
-attach, Refused and JournalInUse in trackers, AliasError in metrics, ChatError in chat.
+Other subclasses of DiagError are handled inside the package and reach no user. Each is in the file that raises it;
+StepError is here because `health` counts it.
 """
 
 import os
@@ -43,7 +40,7 @@ class BatchError(DiagError, ValueError):
 
 
 class StepError(DiagError, ValueError):
-    """A step that goes backwards."""
+    """A step that goes backwards. Its metrics are left out, and `diag/health/late_steps` counts it."""
 
 
 class UnknownName(DiagError, ValueError):
@@ -54,19 +51,11 @@ class UnknownName(DiagError, ValueError):
 
 
 class RuleError(DiagError, ValueError):
-    """A rule file that cannot be used; the message starts with file and line."""
+    """A rule or a guard that cannot be used; of a file, the message starts with file and line."""
 
 
 class SourceError(DiagError, ValueError):
-    """A run or file that cannot be read; the message says which, and what is wrong with it."""
-
-
-class StateError(DiagError, ValueError):
-    """Saved state that cannot be restored; the message says which part, and what was expected."""
-
-
-class GuardError(DiagError, ValueError):
-    """A guard that cannot be used; of a file, the message starts with file and line."""
+    """A run, a file or saved state that cannot be read; the message says which, and what is wrong with it."""
 
 
 class MissingExtra(DiagError, ImportError):
@@ -75,20 +64,20 @@ class MissingExtra(DiagError, ImportError):
 
 @contextmanager
 def restoring(state: Mapping[str, Any], version: int) -> Generator[None, None, None]:
-    """Restore saved state inside; whatever is wrong with it is raised as `StateError`.
+    """Restore saved state inside; whatever is wrong with it is raised as `SourceError`.
 
     Raises:
-        StateError: `state` is of another version than `version`, or is damaged.
+        SourceError: `state` is of another version than `version`, or is damaged.
     """
     if state.get("version") != version:
         given = f"version {state.get('version')} given, expected {version}"
-        raise StateError(f"state: {given}; leave it out, and the diagnostics begin anew")
+        raise SourceError(f"state: {given}; leave it out, and the diagnostics begin anew")
     try:
         yield
-    except StateError:
+    except SourceError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise StateError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
+        raise SourceError(f"state: {type(error).__name__}: {error}; expected what state_dict gave") from error
 
 
 def nearest(given: str, known: Collection[str], *, otherwise: bool = False) -> str:
@@ -159,10 +148,6 @@ SIGNALS = tuple(
 """Those that programs have handlers of their own for."""
 
 
-RAISED_BY_A_HANDLER = "_raised_by_a_signal_handler"
-"""Attribute of an exception of which that is known, as the handler may have put another in its own place."""
-
-
 def _code(handler: Any) -> CodeType | None:
     """What runs when `handler`, a function, a method or an object that can be called, is called."""
     while isinstance(handler, partial):
@@ -173,11 +158,18 @@ def _code(handler: Any) -> CodeType | None:
     return getattr(function, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
-def of_a_handler(error: Exception) -> bool:
-    """Whether `error` comes from a signal handler, which runs in the midst of whatever the main thread does."""
-    if getattr(error, RAISED_BY_A_HANDLER, False):
-        return True
-    codes = {_code(signal.getsignal(number)) for number in SIGNALS} - {None}
+def signal_handlers() -> list[object]:
+    """The handlers that are set now, of the signals that programs handle."""
+    return [signal.getsignal(number) for number in SIGNALS]
+
+
+def of_a_handler(error: Exception, before: Sequence[object] = ()) -> bool:
+    """Whether `error` comes from a signal handler, which runs in the midst of whatever the main thread does.
+
+    Args:
+        before: handlers that were set when the work began; a handler may take itself off.
+    """
+    codes = {_code(handler) for handler in (*before, *signal_handlers())} - {None}
     at = error.__traceback__
     while at is not None:
         if at.tb_frame.f_code in codes:

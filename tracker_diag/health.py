@@ -2,77 +2,16 @@
 
 import logging
 import os
-import signal
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 from weakref import WeakSet
 
-from tracker_diag.errors import (
-    RAISED_BY_A_HANDLER,
-    SIGNALS,
-    BatchError,
-    DiagError,
-    StepError,
-    of_a_handler,
-    without_secrets,
-)
+from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers, without_secrets
 
 _log = logging.getLogger("tracker_diag")
-
-
-Handler: TypeAlias = Callable[[int, FrameType | None], Any]
-
-
-def _is_default(handler: object) -> bool:
-    return handler == signal.SIG_DFL
-
-
-@contextmanager
-def whole() -> Generator[None, None, None]:
-    """Do what is inside as a whole: signal handlers, and so Ctrl-C, come right after it. Nothing inside may wait."""
-    if threading.current_thread() is not threading.main_thread():  # no handler runs there
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    over = False
-
-    def later(number: int, frame: FrameType | None) -> None:
-        if over:  # another one has come while handlers were put back
-            handlers[number](number, frame)
-        else:
-            came.append((number, frame))
-
-    found = {number: signal.getsignal(number) for number in SIGNALS}
-    # One that equals SIG_DFL does nothing in this thread: see postmortem/process.py.
-    handlers = {number: one for number, one in found.items() if callable(one) and not _is_default(one)}
-    try:
-        for number in handlers:
-            signal.signal(number, later)
-        yield
-    finally:
-        over = True
-        for number, handler in handlers.items():
-            if signal.getsignal(number) is later:
-                signal.signal(number, handler)
-        _call_all(handlers, came)
-
-
-def _call_all(handlers: Mapping[int, Handler], came: Sequence[tuple[int, FrameType | None]]) -> None:
-    """Call the handler of each signal that `came`; then raise what the first of them has raised."""
-    raised: BaseException | None = None
-    for number, frame in came:
-        try:
-            handlers[number](number, frame)
-        except BaseException as error:  # noqa: BLE001, PERF203  # Ctrl-C is one; none keeps another from being heard
-            raised = raised or error
-    if raised is not None:
-        setattr(raised, RAISED_BY_A_HANDLER, True)
-        raise raised
 
 
 def _masked(error: Exception) -> bool:
@@ -104,61 +43,6 @@ if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
     os.register_at_fork(after_in_child=_forked)
 
 
-SOON = 2e-4
-"""Seconds after which a thread gives up the interpreter to one that waits for it, while a step is taken in.
-
-Python's own is 5e-3. Trackers are written to by other threads, and whenever ours comes back from numpy or from a file,
-many times a step, it would wait so long for one of them that computes.
-"""
-
-
-class _Interpreter:
-    """Python's switch interval, one for all threads of the process: short while any of them is in `soon`."""
-
-    def __init__(self) -> None:
-        self._inside: set[object] = set()
-        self._usual = self._short = 0.0
-        self.new_locks()
-        open_in_forks(self)
-
-    def new_locks(self) -> None:
-        self._lock = threading.RLock()  # a signal handler that logs may come in the midst of what it is held for
-        if self._inside:  # in a fork: whoever was inside is not there to end it
-            self._inside.clear()
-            self._put_back()
-
-    @contextmanager
-    def soon(self) -> Generator[None, None, None]:
-        """Have other threads give way soon while what is inside is done."""
-        me = object()
-        try:
-            with self._lock:
-                first = not self._inside
-                self._inside.add(me)
-                if first:
-                    self._shorten()
-            yield
-        finally:
-            self._inside.discard(me)  # before anything in which a signal handler could raise
-            with self._lock:  # if one does here, whoever is inside next puts it back
-                if not self._inside:
-                    self._put_back()
-
-    def _shorten(self) -> None:
-        if (now := sys.getswitchinterval()) != self._short:  # else another call is about to put it back
-            self._usual = now + 5e-7  # what is set is cut to whole microseconds
-        soon = min(SOON, self._usual)
-        self._short = 1e-6 * int(1e6 * soon)  # as Python gives it back; known before it is set, if a handler raises
-        sys.setswitchinterval(soon)
-
-    def _put_back(self) -> None:
-        if sys.getswitchinterval() == self._short:  # else somebody has set it meanwhile
-            sys.setswitchinterval(self._usual)
-
-
-_interpreter = _Interpreter()
-
-
 class Health:
     """What has gone wrong so far, and the guard under which everything runs, one thread at a time."""
 
@@ -175,6 +59,7 @@ class Health:
 
     def new_locks(self) -> None:
         """Make the locks anew, all of them open."""
+        self._depth = 0
         self.turn = threading.RLock()
         """Held by the thread that works on the run."""
 
@@ -213,23 +98,37 @@ class Health:
 
     @contextmanager
     def guard(self, kind: str, *, strict: bool | None = None) -> Generator[None, None, None]:
-        """Count what is raised inside, warn of its first time, and go on.
+        """Count what is raised inside, warn of the first of its kind, and continue.
 
-        What goes through is a first batch's error, and what a signal handler of the user's has raised.
+        A first batch's error goes through. So does what a signal handler of the user's raises, Ctrl-C among it: it may
+        cost the step that it comes in, and is counted as `interrupted_steps`.
 
         Args:
             strict: whether this is such a first batch; `Health.strict` where it is not said.
         """
-        with self.turn, _interpreter.soon():
+        handlers = signal_handlers()
+        with self.turn:
+            self._depth += 1
             try:
                 yield
             except Exception as error:
                 of_batch = kind in ("rejected_batches", "rejected_samples")
-                first = of_batch and (self.strict if strict is None else strict) and not _masked(error)
-                if first or of_a_handler(error):
+                if of_batch and (self.strict if strict is None else strict) and not _masked(error):
+                    raise
+                if of_a_handler(error, handlers):
+                    self._interrupted()
                     raise
                 if isinstance(error, StepError):
                     kind = "late_steps"
                 elif of_batch and not isinstance(error, DiagError):
                     kind = "internal_errors"
                 self.record(kind, error)
+            except KeyboardInterrupt:
+                self._interrupted()
+                raise
+            finally:
+                self._depth -= 1
+
+    def _interrupted(self) -> None:
+        """Count an interrupt once, in the outermost of the guards that it leaves."""
+        self.counts["interrupted_steps"] += self._depth == 1

@@ -20,8 +20,9 @@ from tracker_diag.errors import DiagError, require
 if TYPE_CHECKING:
     from tracker_diag_lightning.callback import DiagnosticsCallback as DiagnosticsCallback
 
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
+INSTALLED_AS = ("lightning", "pytorch-lightning")
 TESTED = "2.6, as lightning and as pytorch_lightning"
 SEES: dict[str, str] = {
     "policy, mismatch, reference": "what the module hands to self.trainer.diag.observe; all batches up to the "

@@ -35,8 +35,9 @@ from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after
 from tracker_diag_nemo_rl.workers import look
 
-__all__ = ["SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
 
+INSTALLED_AS = ("nemo-rl",)
 TESTED = "v0.7.0 and 7ea279a (August 2026): read, and their losses run"
 """What of NeMo-RL the tests stand on."""
 

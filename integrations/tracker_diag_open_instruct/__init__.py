@@ -21,8 +21,9 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.tensors.ranks import AllReduce, Ranks
 from tracker_diag.trackers.tracker import Entry, Tracker
 
-__all__ = ["SEES", "TESTED", "attach"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach"]
 
+INSTALLED_AS = ("open-instruct",)
 TESTED = "e6c3044 (August 2026), read, not run"
 """The commit of open-instruct whose signatures the tests stand on."""
 

@@ -30,8 +30,9 @@ from tracker_diag.hooks import HookError, after, before
 from tracker_diag.trackers.files.prime_rl import read_exports
 from tracker_diag_prime_rl.samples import Samples
 
-__all__ = ["SEES", "TESTED", "attach", "loss", "read_exports"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss", "read_exports"]
 
+INSTALLED_AS = ("prime-rl",)
 TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, and their losses run"
 """The versions of prime-rl whose signatures the tests stand on."""
 

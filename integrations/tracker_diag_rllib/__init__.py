@@ -21,8 +21,9 @@ from tracker_diag.errors import require
 if TYPE_CHECKING:
     from tracker_diag_rllib.callback import DiagnosticsCallback as DiagnosticsCallback
 
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
+INSTALLED_AS = ("ray",)
 TESTED = "2.60, new API stack"
 SEES: dict[str, str] = {
     "policy": "PPO with a local learner (num_learners=0): each action's log-probability in the last epoch of an "

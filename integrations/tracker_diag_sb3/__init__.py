@@ -15,8 +15,9 @@ from tracker_diag.attach.kit import on_demand
 if TYPE_CHECKING:
     from tracker_diag_sb3.callback import DiagnosticsCallback as DiagnosticsCallback  # what __getattr__ gives
 
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback"]
 
+INSTALLED_AS = ("stable-baselines3",)
 TESTED = "2.9"
 SEES: dict[str, str] = {
     "policy": "PPO: each action's log-probability in the last epoch of an update, less that at the time of sampling",

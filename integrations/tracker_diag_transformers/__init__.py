@@ -20,8 +20,9 @@ from tracker_diag.guards.policy import Guarded
 if TYPE_CHECKING:
     from tracker_diag_transformers.trainer import DiagnosticsCallback as DiagnosticsCallback
 
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach"]
+__all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsCallback", "attach"]
 
+INSTALLED_AS = ("transformers", "accelerate")
 TESTED = "transformers 5.23, accelerate 1.15"
 SEES: dict[str, str] = {
     "metrics": "all that Trainer.log or Accelerator.log is given, under its step",

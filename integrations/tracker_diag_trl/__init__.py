@@ -27,9 +27,8 @@ SEES = {
     "mismatch": "GRPO with vLLM, or with a rollout_func that gives log-probabilities; tokens that vLLM could not "
     "score are left out and counted",
     "reference": "GRPO with beta > 0",
-    "post_tool": "GRPO with tools, environment_factory, or a rollout_func that gives env_mask; completions whose "
-    "prompt has a tool result in it: of a dataset by its messages; of a rollout_func, as where it gives one row a "
-    "message, by the tokenizer's chat template, which also tells tool results in completions without env_mask",
+    "post_tool": "GRPO with tools, environment_factory, or a rollout_func that gives env_mask; completions of a "
+    "dataset whose prompt has a tool's result among its messages",
     "advantage": "GRPO, with each of the pairs",
     "prompt": "GRPO: told apart by their token ids",
     "control": "GRPO: the tokens that the tokenizer adds to its vocabulary, as chat marks and tool-call marks are",
@@ -39,8 +38,8 @@ SEES = {
     "metrics": "all that the trainer logs, under its step: GRPO, RLOO, PPO, DPO, KTO, ORPO, SFT and the others",
     "not": "ratios in RLOO, which keeps its old log-probabilities summed over each sequence, in PPO and in "
     "AsyncGRPO; in GRPO with the liger loss of older releases, or as Unsloth has it; which of several tools answered; "
-    "with a rollout_func that gives several prompts a task and a chat template that cannot be read, what comes before "
-    "a row: its tokens are of unknown context, and count in the slice all alone. Completions that "
+    "with a rollout_func that gives no env_mask and has several prompts a task, or several turns in a completion, who "
+    "wrote what: these rows are of unknown context, and count in the slice all alone. Completions that "
     "mask_truncated_completions takes out of the loss are counted alone",
 }
 

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tracker_diag import DiagError, Monitor, SourceError, read_run, watch, wrap
+from tracker_diag import DiagError, Monitor, read_run, watch, wrap
+from tracker_diag.errors import SourceError
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.files.write import JsonlTracker
 
@@ -55,6 +56,7 @@ def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, m
     assert "too early" not in str(ill.caveats)
 
 
+@pytest.mark.by_day("0.05-3-found1", "0.1-3-found2")
 @pytest.mark.parametrize(
     ("post", "runs", "found"), [(0.05, 1, []), (0.05, 3, []), (0.1, 3, [("POL001", "post_tool", 6)]), (0.1, 0, [])]
 )

@@ -9,9 +9,9 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from tracker_diag.attach.ears import MLFLOW
 
 from tracker_diag import wrap
-from tracker_diag.attach.ears import MLFLOW
 from tracker_diag.metrics.registry import PREFIX
 
 pytestmark = pytest.mark.slow
@@ -137,6 +137,7 @@ def lightning_logger(mlflow, run):
     return MLFlowLogger(run_id=run.info.run_id, tracking_uri=mlflow.get_tracking_uri())
 
 
+@pytest.mark.by_day("wrapped module", "raw module", "another client")
 @pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
 def test_mlflow(way, mlflow_store, make_batch, by_hand):
     import mlflow
@@ -174,6 +175,7 @@ WANDB_WAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.by_day("wrapped", "raw", "two calls")
 @pytest.mark.parametrize("way", [None, *WANDB_WAYS])
 def test_wandb(way, wandb_offline, make_batch, by_hand):
     import wandb
@@ -216,6 +218,7 @@ TRACKIO_WAYS = {
 }
 
 
+@pytest.mark.by_day("wrapped module", "raw module")
 @pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
 def test_trackio(way, trackio_runs, make_batch, by_hand):
     import trackio
@@ -240,6 +243,7 @@ def test_trackio(way, trackio_runs, make_batch, by_hand):
         check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
 
 
+@pytest.mark.by_day("wrapped-torch.utils.tensorboard", "raw-tensorboardX")
 @pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
 @pytest.mark.parametrize("way", ["wrapped", "raw"])
 def test_tensorboard(way, library, tmp_path, make_batch, by_hand):

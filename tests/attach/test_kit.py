@@ -267,9 +267,9 @@ def test_of_a_framework_that_has_changed_no_hook_stays_and_it_is_told_once(monit
     assert not went_on
     (told,) = caplog.messages
     assert told == (
-        "this pydantic is another than was tested, nothing of it is watched: Trainer.log(data, step): takes no "
-        f"metrics, as the tested versions do. Installed: {version('pydantic')}. Tested: 1.10. Training goes on; to "
-        "have it watched, install what was tested."
+        f"pydantic {version('pydantic')} is not a tested version (1.10): Trainer.log(data, step): takes no metrics, as "
+        "the tested versions do. Consequence: nothing of it is watched. Training continues. Install a tested version "
+        "to have it watched."
     )
 
 
@@ -286,8 +286,8 @@ def test_whatever_is_gone_or_called_otherwise_is_a_change_too(touch, said, caplo
     with kit.unless_changed("no-such-trainer", "a1b2c3d, read, not run", "no ratios are seen"):
         touch()
     (told,) = caplog.messages
-    assert told.startswith(f"this no-such-trainer is another than was tested, no ratios are seen: {said}")
-    assert "Installed: unknown. Tested: a1b2c3d, read, not run." in told
+    assert told.startswith(f"no-such-trainer unknown is not a tested version (a1b2c3d, read, not run): {said}")
+    assert "Consequence: no ratios are seen." in told
 
 
 def test_of_several_parts_the_one_that_has_changed_is_off_and_the_others_stay(monitor, caplog):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tracker_diag.attach.ears import MLFLOW
 
 import tracker_diag as td
-from tracker_diag.attach.ears import MLFLOW
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tracker_diag import DiagError, MissingExtra, wrap
-from tracker_diag.errors import require
+from tracker_diag import DiagError, wrap
+from tracker_diag.errors import MissingExtra, require
 
 
 def test_a_run_that_is_not_there_yet_is_told():

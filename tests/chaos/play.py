@@ -369,9 +369,9 @@ def _room() -> Iterator[None]:
 
 def _emitted(folder: Path) -> Any:
     """What the diagnostics compute, in a file that no limit of this process's files is for."""
-    import tracker_diag as td
+    from tracker_diag.trackers.files.write import JsonlTracker
 
-    class Emitted(td.JsonlTracker):
+    class Emitted(JsonlTracker):
         def write(self, step: int, entries: Any, at: float) -> None:
             with _room():
                 super().write(step, entries, at)

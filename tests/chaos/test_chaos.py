@@ -1,4 +1,4 @@
-"""A few programs of the chaos suite; `make chaos` plays a thousand for each tracker."""
+"""A few programs of the chaos suite; `make nightly` plays a thousand for each tracker."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 SUITE = Path(__file__).with_name("chaos.py")
 

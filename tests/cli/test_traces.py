@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tracker_diag import read_traces
 from tracker_diag.cli.app import app
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "traces" / "made.py")))
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "samples" / "traces" / "made.py")))
 
 
 def run(*arguments):

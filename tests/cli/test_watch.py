@@ -1,4 +1,4 @@
-"""`tracker-diag watch` from the command line; how it survives kills and servers is in tests/runs/test_watch.py."""
+"""`tracker-diag watch` from the command line; kills and lost servers are in tests/runs/test_watch_kills.py."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def file(tmp_path):
     return path
 
 
-def test_one_look_tells_the_alerts_and_shows_the_table_and_the_next_one_tells_nothing_again(file, caplog):
+def test_once_sends_the_alerts_and_shows_the_table_and_the_next_time_sends_none_again(file, caplog):
     first = run(file, "--once")
     assert first.exit_code == 0
     assert "1 run: 1 error" in first.stdout
@@ -41,7 +41,7 @@ def test_one_look_tells_the_alerts_and_shows_the_table_and_the_next_one_tells_no
     assert caplog.records == []
 
 
-def test_the_state_lies_with_the_journals_or_where_it_is_told_to(file, journals, tmp_path, monkeypatch, caplog):
+def test_the_state_is_with_the_journals_or_in_the_named_folder(file, journals, tmp_path, monkeypatch, caplog):
     run(file, "--once")
     assert len(caplog.records) == 1
     (made,) = journals.iterdir()
@@ -49,7 +49,7 @@ def test_the_state_lies_with_the_journals_or_where_it_is_told_to(file, journals,
     monkeypatch.chdir(file.parent)
     assert run("metrics.jsonl", "--once").exit_code == 0, "the same file, by another name"
     assert list(journals.iterdir()) == [made]
-    assert len(caplog.records) == 1, "and told by the first"
+    assert len(caplog.records) == 1, "and sent by the first"
     run(file, "--once", "--state", tmp_path / "mine")
     assert (tmp_path / "mine" / "watch.json").exists()
 
@@ -58,7 +58,7 @@ def test_the_state_lies_with_the_journals_or_where_it_is_told_to(file, journals,
 def test_fail_on(given, code, file):
     options = ["--fail-on", given] if given else []
     assert run(file, "--once", *options).exit_code == code
-    assert run(file, "--once", *options).exit_code == code, "also where it was told before"
+    assert run(file, "--once", *options).exit_code == code, "also where it was sent before"
 
 
 def test_rules_are_chosen_as_in_diagnose(file):
@@ -83,15 +83,19 @@ def test_a_page_that_cannot_be_written_ends_nothing(file, tmp_path, caplog):
 def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
     taken = tmp_path / "taken"
     run(file, "--once", "--state", taken)
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "watch.json").write_text(json.dumps({"version": 1, "source": str(file), "project": False}))
     for arguments, message in (
         (["nowhere.jsonl", "--once"], "nowhere.jsonl: no such file or folder"),
         (["nowhere", "--project", "--once"], "nowhere: no such folder"),
-        ([file, "--fail-on", "warn"], "--fail-on: expected with --once alone"),
-        ([file.parent, "--project", "--once", "--state", taken], "the state of another watch"),
-        ([file, "--once", "--state", file], "--state names another folder"),
+        ([file, "--fail-on", "warn"], "--fail-on: expected with --once only"),
+        ([file.parent, "--project", "--once", "--state", taken], "given, expected"),
+        ([file, "--once", "--state", old], "version 1 given, expected 2; delete the folder"),
+        ([file, "--once", "--state", file], "name another folder with --state"),
         ([file, "--once", "--rules", "nowhere/"], "nowhere:1: no such folder"),
         ([file, "--once", "--html", tmp_path / "no" / "page.html"], "page.html given, expected a file in a folder"),
-        ([file, "--once", "--html", tmp_path], "given, expected a file in a folder that is there"),
+        ([file, "--once", "--html", tmp_path], "given, expected a file in a folder that exists"),
     ):
         result = run(*arguments)
         assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
@@ -111,26 +115,26 @@ def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
         while not (tmp_path / "page.html").exists() and time.monotonic() < end:
             time.sleep(0.05)
         watch.send_signal(signal.SIGINT)
-        out, said = watch.communicate(timeout=60)
+        out, log = watch.communicate(timeout=60)
     assert watch.returncode == 0
-    assert "NUM004 all: NaN or infinity" in said
+    assert "NUM004 all: NaN or infinity" in log
     last = out.rpartition("tracker_diag: ")[2]
     assert "1 run: 1 error" in last
     assert "NUM004" in last
     assert "the watch has ended" in (tmp_path / "page.html").read_text()
-    assert terminal or out.splitlines()[0].endswith("12 steps since"), out
+    assert terminal or out.splitlines()[0].endswith("since step 7"), out
 
 
-def test_the_dial_moves_when_alerts_are_told(tmp_path, caplog):
+def test_the_dial_moves_when_alerts_are_sent(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     rows = ({"step": step, "reward": 0.5 + (step % 3) / 100 - 0.4 * (step > 24)} for step in range(30))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     os.utime(path, (time.time() - 60,) * 2)
-    told = {}
+    sent = {}
     for runs in (100, 1e9):
         caplog.clear()
         state = tmp_path / str(runs)
-        assert run(path, "--once", "--expected-runs-between-false-alarms", runs, "--state", state).exit_code == 0
-        told[runs] = [record.getMessage().splitlines()[0] for record in caplog.records]
-    assert told == {100: ["metrics.jsonl: OUT001 all: Reward has lost what it had gained"], 1e9: []}
-    assert run(path, "--once", "--expected-runs-between-false-alarms", 0.5).exit_code == 2
+        assert run(path, "--once", "--false-alarm-in", runs, "--state", state).exit_code == 0
+        sent[runs] = [record.getMessage().splitlines()[0] for record in caplog.records]
+    assert sent == {100: ["metrics.jsonl: OUT001 all: Reward has lost what it had gained"], 1e9: []}
+    assert run(path, "--once", "--false-alarm-in", 0.5).exit_code == 2

@@ -1,42 +1,32 @@
 """The demo's arms held against each other: the tool that gets wider is found, and two seeds of one arm are alike."""
 
-import copy
-
 import pytest
 
-from tracker_diag.demo.grpo import ARMS, FLAT_STEPS, Training
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.open import read_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1000)]
 
 STEPS = 230
 """The tool widens from step 80 on; by then the tails after it have parted for good."""
 
 
 @pytest.fixture(scope="module")
-def arms(tmp_path_factory):
+def arms(tmp_path_factory, trained_arm):
     """Two seeds of the calm arm and of the one whose tool widens; until it does they are one run."""
 
-    def watched(before, arm, training):
+    def watched(arm, seed):
         folder = tmp_path_factory.mktemp(arm)
-        training.arm = ARMS[arm]
         with Monitor([JsonlTracker(folder)]) as monitor:
-            for step in (*before, *map(training.step, range(FLAT_STEPS, STEPS))):
+            for step in trained_arm(arm, STEPS, seed):
                 monitor.observe(**step.tensors)
                 monitor.log(step.metrics, step.step)
         return diagnose(read_run(str(folder / "metrics.jsonl")))
 
-    found = {"healthy": [], "widen": []}
-    for seed in (0, 1):
-        training = Training(ARMS["healthy"], seed)
-        before = [training.step(step) for step in range(FLAT_STEPS)]
-        for arm, runs in found.items():
-            runs.append(watched(before, arm, copy.deepcopy(training)))
-    return found
+    return {arm: [watched(arm, seed) for seed in (0, 1)] for arm in ("healthy", "widen")}
 
 
 @pytest.mark.parametrize("seeds", [(0,), (1,), (0, 1)])

@@ -155,6 +155,7 @@ def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
         assert rounded(replayed[part]) == rounded(live[part])
 
 
+@pytest.mark.by_day("1")
 @pytest.mark.parametrize("after", [1, 40])
 def test_findings_survive_a_kill_at_any_step(after, tmp_path):
     """Whole lines up to the last step, and each rule that was firing then has its finding."""

@@ -17,6 +17,7 @@ def test_a_run_repeats_bit_for_bit():
 
 
 @pytest.mark.slow
+@pytest.mark.by_day("drift-aware", "collapse")
 @pytest.mark.parametrize("arm", ARMS)
 def test_every_arm_trains_and_says_what_a_trainer_says(arm):
     steps = list(train(ARMS[arm], 0, 3))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag.detect.course import FEWEST, MOST, Course
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 
 simulated = runpy.run_path(str(Path(__file__).parents[1] / "rules" / "simulated.py"))
 
@@ -76,6 +76,7 @@ def test_it_sinks_after_three_low_rows_which_are_no_fall_yet(rng):
     assert course(np.full(30, 0.7)).sinks() is None
 
 
+@pytest.mark.by_day("grpo")
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_a_healthy_reward_hardly_ever_sinks(algorithm):
@@ -146,6 +147,7 @@ def walk(rng, phi, rows):
     return values[100:]
 
 
+@pytest.mark.by_day("grpo")
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "gspo"])
 def test_the_reward_of_a_healthy_simulated_run_is_hardly_ever_lost(algorithm):
@@ -194,7 +196,7 @@ def test_saved_at_any_row_it_goes_on_the_same(values, cut):
 
 
 def test_a_state_that_is_none_is_told():
-    with pytest.raises(StateError, match="2 means with 1 ends"):
+    with pytest.raises(SourceError, match="2 means with 1 ends"):
         Course().load_state_dict({"rows": 2, "size": 1, "means": [1.0, 2.0], "ends": [1], "open": [], "seen": 0})
 
 

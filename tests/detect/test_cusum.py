@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker_diag.detect.cusum import BlockCusum, CusumSettings
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 
 SHORT = CusumSettings(burn_in=0)
 SMALL = CusumSettings(burn_in=3, baseline=10, block=2)
@@ -199,9 +199,9 @@ def test_saved_at_any_step_it_goes_on_the_same(values, data):
 
 
 def test_state_of_another_kind_is_refused():
-    with pytest.raises(StateError, match=r"saved with .* expected"):
+    with pytest.raises(SourceError, match=r"saved with .* expected"):
         BlockCusum(SHORT).load_state_dict(BlockCusum(SMALL).state_dict())
-    with pytest.raises(StateError, match="_noise missing or unknown"):
+    with pytest.raises(SourceError, match="_noise missing or unknown"):
         BlockCusum().load_state_dict({k: v for k, v in BlockCusum().state_dict().items() if k != "_noise"})
 
 
@@ -255,6 +255,7 @@ def alarms(kind, phi, heavy, runs, n=1000):
     return hits / runs, float(np.median(delays)) if delays else None
 
 
+@pytest.mark.by_day("True")
 @pytest.mark.slow
 @pytest.mark.parametrize("heavy", [False, True])
 def test_false_alarms_and_delays_on_short_runs(heavy):

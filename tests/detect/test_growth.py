@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.esr import EsrSettings
 from tracker_diag.detect.growth import LONG_RUN, GrowthDetector, GrowthSettings
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 
 SMALL = GrowthSettings(CusumSettings(2, 10, 2), EsrSettings(2, 12, 3), expected_steps=5000)
 UNKNOWN = GrowthSettings(CusumSettings(2, 10, 2), EsrSettings(2, 12, 3))
@@ -137,7 +137,7 @@ def test_a_run_may_be_resumed_as_a_longer_one_but_not_with_other_blocks():
     detector = GrowthDetector(UNKNOWN)
     run(detector, [1.0] * 20)
     GrowthDetector(SMALL).load_state_dict(detector.state_dict())
-    with pytest.raises(StateError, match=r"saved with .* expected"):
+    with pytest.raises(SourceError, match=r"saved with .* expected"):
         GrowthDetector().load_state_dict(detector.state_dict())
 
 
@@ -162,6 +162,7 @@ def test_expected_steps_are_positive():
         GrowthSettings(expected_steps=0)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_designs_numbers_on_a_tenth_of_the_runs():
     path = Path(__file__).parents[1] / "benchmarks" / "alerts.py"
@@ -214,6 +215,7 @@ def test_a_dial_that_makes_no_sense_is_refused(runs):
         GrowthSettings().dialled(runs)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_dial_alarms_ever_fewer_of_the_same_healthy_series():
     def alarms(of, seed):

@@ -4,7 +4,8 @@ import pytest
 from bandit import of_metric
 from pydantic import ValidationError
 
-from tracker_diag import Guard, GuardError, Monitor, UnknownName, wrap
+from tracker_diag import Guard, Monitor, wrap
+from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.guards.policy import BOUNDS, guards_of
 
 FILE = """\
@@ -48,12 +49,12 @@ def test_a_file_is_what_it_says(tmp_path):
 ])  # fmt: skip
 def test_a_file_that_cannot_be_used_is_told_with_line_and_field(tmp_path, text, message):
     (tmp_path / "guards.yaml").write_text(text)
-    with pytest.raises(GuardError, match=message):
+    with pytest.raises(RuleError, match=message):
         Monitor(guards=tmp_path / "guards.yaml")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(GuardError, match=r"nowhere.yaml:1: cannot be read"):
+    with pytest.raises(RuleError, match=r"nowhere.yaml:1: cannot be read"):
         Monitor(guards=tmp_path / "nowhere.yaml")
 
 
@@ -88,7 +89,7 @@ def test_a_rule_that_there_is_not_is_told_at_once():
 
 
 def test_what_is_no_guard_is_told():
-    with pytest.raises(GuardError, match=r"guards: dict given, expected Guard\(do=...\), or a YAML file"):
+    with pytest.raises(RuleError, match=r"guards: dict given, expected Guard\(do=...\), or a YAML file"):
         Monitor(guards=[{"do": "rollback"}])
 
 

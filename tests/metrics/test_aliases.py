@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tracker_diag import UnknownName
+from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
 from tracker_diag.metrics.aliases import AliasError, Mapped, key_map, recognise
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tracker_diag import UnknownName
+from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import aliases, registry
 from tracker_diag.metrics.statistics import STATISTICS
 

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tracker_diag import UnknownName
+from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.series import KNOWN, PAIRS
 from tracker_diag.metrics.statistics import OF_STEP, OF_WINDOW, STATISTICS, slice_statistics, statistic
 from tracker_diag.stats.histogram import quantiles, sketch
@@ -64,15 +64,35 @@ def test_sequences_are_counted_apart_from_tokens():
     assert "ess_sequence" not in statistics([0.1], sums[:49])
 
 
+def dispersion(rows, lengths):
+    """Of sequences with the first tokens of `rows`, as many as `lengths` says."""
+    rows = [row[:n] for row, n in zip(rows, lengths, strict=True)]
+    sums, n = np.array([row.sum() for row in rows]), np.array(lengths, float)
+    found = statistics(np.concatenate(rows), sums, lengths=np.array([n @ sums, n @ n]))
+    return found["sequence_dispersion"].value
+
+
 @pytest.mark.parametrize("length", [10, 300])
 def test_sequences_of_independent_tokens_are_dispersed_as_they_are_at_any_length(length):
     rng = np.random.default_rng(0)
     r = rng.standard_t(5, (2000, length)) * 0.05
-    assert statistics(r.reshape(-1), r.sum(1))["sequence_dispersion"].value == pytest.approx(1, abs=0.1)
+    assert dispersion(r, [length] * 2000) == pytest.approx(1, abs=0.1)
     together = r + rng.normal(0, 0.05, (2000, 1))
-    found = statistics(together.reshape(-1), together.sum(1))["sequence_dispersion"].value
+    found = dispersion(together, [length] * 2000)
     spread = 0.05**2 * 5 / 3
     assert found == pytest.approx((spread + length * 0.05**2) / (spread + 0.05**2), rel=0.1)
+
+
+@pytest.mark.parametrize(("length", "sigma"), [(64, 0.1), (4096, 0.1), (16_384, 0.055), (32_768, 0.055)])
+@pytest.mark.parametrize("shift", [0, -0.5, 10], ids=["none", "of weights with mean 1", "large"])
+def test_ragged_lengths_are_no_dispersion(length, sigma, shift):
+    """Weights with mean 1 have a mean log-ratio of −σ²/2: without it long sequences would be far off as a whole."""
+    rng = np.random.default_rng(3)
+    lengths = np.maximum((length * rng.uniform(0.05, 1, 96)).astype(int), 1)
+    r = sigma * rng.standard_normal((96, length), dtype=np.float32) + np.float32(shift * sigma**2)
+    assert dispersion(r, lengths) == pytest.approx(1, abs=0.45)
+    together = r + np.float32(3 * sigma / length**0.5) * rng.standard_normal((96, 1), dtype=np.float32)
+    assert dispersion(together, lengths) > 2.5
 
 
 def test_a_sequence_with_a_non_finite_token_has_no_weight():
@@ -188,7 +208,7 @@ def test_an_unknown_statistic_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("stat", "more", "why"),
     [
-        ("p99", {}, "1999 tokens in the window, 2000 needed"),
+        ("p99", {}, "1999 tokens in the window, 2000 needed; a larger window= holds more"),
         ("ess_sequence", {}, "fewer than 50 sequences in the window"),
         ("ess_applied", {}, "fewer than 200 finite applied_weights observed"),
         ("ks", {}, "no reference period yet, or too few tokens in it or in the window"),

@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError, Monitor
+from tracker_diag import Monitor
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import StateError
+from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
@@ -254,7 +254,10 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
 def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
     batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
     _, monitor = watch(batches)
-    assert str(monitor.summary().blind["POL004"][0]) == "policy: 0 tokens in the window, 200 needed"
+    assert (
+        str(monitor.summary().blind["POL004"][0])
+        == "policy: 0 tokens in the window, 200 needed; a larger window= holds more"
+    )
     assert "POL004" not in monitor.summary().healthy
 
 
@@ -453,6 +456,7 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
         assert run(way) == whole
 
 
+@pytest.mark.by_day("0-None", "30-20")
 @pytest.mark.slow
 @pytest.mark.parametrize(("since", "killed"), [(0, None), (1, None), (30, 20), (30, 50), (None, None)])
 def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, killed, rng):
@@ -658,7 +662,7 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
 def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
     monitor = Monitor()
     monitor.observe(**make_batch(rng))
-    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0)
+    monkeypatch.setattr(monitor._judge.engine, "evaluate", lambda observed: 1 / 0)
     monitor.log({}, 0)
     assert monitor.health["internal_errors"] == 1
     assert "ZeroDivisionError" in monitor.failures[0]
@@ -790,12 +794,12 @@ def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_p
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        ({}, "state: version None given, expected 12; leave it out, and the diagnostics begin anew"),
-        ({"version": 12}, "state: KeyError: 'windows'; expected what state_dict gave"),
+        ({}, "state: version None given, expected 13; leave it out, and the diagnostics begin anew"),
+        ({"version": 13}, "state: KeyError: 'windows'; expected what state_dict gave"),
     ],
 )
 def test_a_state_that_is_none_is_told(state, message):
-    with pytest.raises(StateError) as error:
+    with pytest.raises(SourceError) as error:
         Monitor().load_state_dict(state)
     assert str(error.value) == message
 
@@ -804,7 +808,7 @@ def test_damaged_arrays_are_told(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     state = monitor.state_dict()
     state["windows"]["policy"]["recent"][0]["floats"][0] = "f:2,8:nonsense"
-    with pytest.raises(StateError, match="array: 'f:2,8:nonsense' given"):
+    with pytest.raises(SourceError, match="array: 'f:2,8:nonsense' given"):
         Monitor().load_state_dict(state)
 
 
@@ -952,9 +956,9 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingTracker()
     monitor = Monitor([seen])
-    whole = monitor._engine.evaluate
+    whole = monitor._judge.engine.evaluate
     fails = iter([False, True, False, False])
-    monkeypatch.setattr(monitor._engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
+    monkeypatch.setattr(monitor._judge.engine, "evaluate", lambda observed: 1 / 0 if next(fails) else whole(observed))
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": step / 4}, step)

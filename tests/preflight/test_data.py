@@ -69,27 +69,7 @@ def test_without_a_response_mask_the_response_begins_with_the_first_sampled_toke
     ) | {"mask_padding": "pass", "mask_coverage": "pass", "mask_end": "pass"}  # fmt: skip
 
 
-def test_a_chat_template_tells_who_wrote_a_token():
-    chat = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "chat" / "conftest.py")))
-    tokenizer = chat.train(chat.CHATML)
-    said = [
-        {"role": "user", "content": "find k42"},
-        {"role": "assistant", "content": "look up"},
-        {"role": "tool", "content": "value is 7"},
-        {"role": "assistant", "content": "the answer is 7"},
-    ]
-    ids = np.array([tokenizer.apply_chat_template(said, tokenize=True, return_dict=False)])
-    everything = {"token_ids": ids, "loss_mask": np.ones_like(ids)}
-    tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
-    assert tried["mask_prompt"] == tried["mask_tools"] == "fail"
-    from tracker_diag.tensors.chat import ChatFormat
-
-    everything["loss_mask"] = ChatFormat.of(tokenizer).label(ids).model_mask
-    tried, _ = statuses(everything, tokenizer=tokenizer, pad_id=None, eos_id=None)
-    assert tried["mask_prompt"] == tried["mask_tools"] == tried["mask_coverage"] == "pass"
-
-
-def test_padding_is_told_by_its_id_where_nothing_else_does():
+def test_padding_is_known_by_its_id_where_nothing_else_does():
     batch = made.batch()
     del batch["attention_mask"]
     assert statuses(batch)[0]["mask_padding"] == "pass"
@@ -108,7 +88,7 @@ def test_an_end_that_is_the_padding_is_masked_with_it():
     assert "it is the padding token as well" in check.reason
 
 
-def test_responses_that_all_lack_an_end_are_told():
+def test_responses_that_all_lack_an_end_are_reported():
     assert "none of 8 responses has the end token 77777" in statuses(made.batch(), eos_id=77777)[1]["mask_end"].reason
     assert statuses(made.batch(), eos_id=None)[0]["mask_end"] == "not checked"
 
@@ -123,7 +103,7 @@ def test_sequences_that_are_left_out_whole_are_no_mistake():
     assert "nothing is trained" in found["mask_coverage"].reason
 
 
-def test_a_turn_of_the_user_after_the_response_began_is_told():
+def test_a_turn_of_the_user_after_the_response_began_is_reported():
     batch = made.batch()
     batch["response_mask"] = batch["model_mask"].copy()  # what was a tool's is the user's now
     batch["loss_mask"] = batch["model_mask"] | (batch["token_ids"] == made.TOOL)
@@ -133,7 +113,7 @@ def test_a_turn_of_the_user_after_the_response_began_is_told():
 
 
 @pytest.mark.parametrize("by", [1, -1])
-def test_a_mask_that_is_shifted_either_way_is_told(by):
+def test_a_mask_that_is_shifted_either_way_is_reported(by):
     batch = made.batch()
     batch["loss_mask"] = np.roll(batch["model_mask"], by, axis=1)
     assert ("late" if by == 1 else "early") in statuses(batch)[1]["mask_coverage"].reason
@@ -170,7 +150,7 @@ def test_ids_are_compared_sequence_by_sequence():
     assert ids_check([torch.tensor([1, 2])], [np.array([1, 2])]).status == "pass"
     assert ids_check([[1, 2], [3]], [[1, 2], [3, 4]]).reason.endswith("sequence 1 from token 1 on")
     assert ids_check([[1, 2, 3]], [[1, 9, 3]]).values == {"differing": 1}
-    assert ids_check([], []).status == ids_check(None, [[1]]).status == "not checked"
+    assert ids_check([], []).status == "not checked"
     with pytest.raises(BatchError, match="trained_ids: 1 sequences given, expected 2"):
         ids_check([[1], [2]], [[1]])
 
@@ -179,7 +159,7 @@ def pair(**given):
     return {"prompt": "Why?", "chosen": "So.", "rejected": "No."} | given
 
 
-def told(*pairs):
+def pair_checks(*pairs):
     return {check.name: check for check in preference_checks(pairs)}
 
 
@@ -191,26 +171,30 @@ def test_pairs_are_looked_at_as_text_as_messages_and_as_ids():
         (asked, answers["chosen"], answers["rejected"]),
         ([1, 2], [3, 4], [5, 2]),
     ):
-        good = told(pair(prompt=prompt, chosen=chosen, rejected=rejected))
+        good = pair_checks(pair(prompt=prompt, chosen=chosen, rejected=rejected))
         assert good["pairs_equal"].status == good["pairs_prompt"].status == "pass"
-        assert told(pair(prompt=prompt, chosen=chosen, rejected=chosen))["pairs_equal"].status == "fail"
-        assert told(pair(prompt=prompt, chosen=chosen, rejected=prompt + rejected))["pairs_prompt"].status == "fail"
+        assert pair_checks(pair(prompt=prompt, chosen=chosen, rejected=chosen))["pairs_equal"].status == "fail"
+        assert (
+            pair_checks(pair(prompt=prompt, chosen=chosen, rejected=prompt + rejected))["pairs_prompt"].status == "fail"
+        )
 
 
 def test_a_pair_that_differs_in_blanks_alone_is_equal():
-    assert told(pair(), pair(rejected=" So.\n"))["pairs_equal"].reason.endswith("in 1 of 2 pairs, first in pair 1")
+    assert pair_checks(pair(), pair(rejected=" So.\n"))["pairs_equal"].reason.endswith(
+        "in 1 of 2 pairs, first in pair 1"
+    )
 
 
 def test_an_order_needs_scores_and_bears_some_noise():
-    assert told(pair())["pairs_order"].status == "not checked"
+    assert pair_checks(pair())["pairs_order"].status == "not checked"
     noisy = [pair(chosen_score=float(i % 5 > 0), rejected_score=0.5) for i in range(20)]
-    assert told(*noisy)["pairs_order"].status == "pass"
-    assert told(pair(chosen_score=1.0, rejected_score=1.0))["pairs_order"].status == "not checked"
-    assert told(pair(chosen_score=float("nan"), rejected_score=1.0))["pairs_order"].status == "fail"
+    assert pair_checks(*noisy)["pairs_order"].status == "pass"
+    assert pair_checks(pair(chosen_score=1.0, rejected_score=1.0))["pairs_order"].status == "not checked"
+    assert pair_checks(pair(chosen_score=float("nan"), rejected_score=1.0))["pairs_order"].status == "fail"
 
 
 def test_pairs_that_lack_something_are_refused_or_not_checked():
-    assert {check.status for check in told().values()} == {"not checked"}
-    assert told(pair(prompt=None))["pairs_prompt"].status == "not checked"
+    assert {check.status for check in pair_checks().values()} == {"not checked"}
+    assert pair_checks(pair(prompt=None))["pairs_prompt"].status == "not checked"
     with pytest.raises(BatchError, match=r"preferences\[1\]: a pair without rejected given"):
         td.preflight(preferences=[pair(), {"chosen": "So."}])

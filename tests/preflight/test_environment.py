@@ -72,7 +72,8 @@ def test_an_environment_that_hangs_later_on_is_left_behind_too(hangs):
 
 
 def test_what_makes_an_environment_may_hang_or_raise(hangs):
-    assert "did not return in 0.1 s" in of(td.preflight(env=hangs, seconds=0.1))["env_steps"].reason
+    reason = of(td.preflight(env=hangs, seconds=0.1))["env_steps"].reason
+    assert reason == "what makes the environment did not return in time"
 
     def raises():
         raise OSError("no such server")
@@ -100,27 +101,20 @@ def test_an_environment_that_raises_fails_with_what_it_raised(error):
 
 
 WRONG = {
-    "reset without info": ("reset", lambda self, seed=None: 0, "reset returned int, expected (observation, info)"),
-    "reset with a list": ("reset", lambda self, seed=None: (0, []), "reset returned a tuple of 2, expected"),
-    "no observation": ("reset", lambda self, seed=None: (None, {}), "reset gave None as observation"),
-    "NaN in an observation": ("reset", lambda self, seed=None: (np.array([np.nan]), {}), "NaN or infinity"),
-    "four values": ("step", lambda self, action: (0, 0.0, False, {}), "step returned a tuple of 4"),
-    "nothing": ("step", lambda self, action: None, "step returned NoneType"),
-    "a reward of text": (
-        "step",
-        lambda self, action: (0, "high", False, False, {}),
-        "reward is str, expected a number",
-    ),
-    "a reward of None": ("step", lambda self, action: (0, None, False, False, {}), "reward is NoneType"),
-    "a reward of NaN": ("step", lambda self, action: (0, np.nan, False, False, {}), "reward is nan"),
-    "an infinite reward": ("step", lambda self, action: (0, -np.inf, False, False, {}), "reward is -inf"),
-    "done as a number": ("step", lambda self, action: (0, 0.0, 1, False, {}), "terminated is 1 (int), expected a bool"),
-    "truncated as text": ("step", lambda self, action: (0, 0.0, False, "no", {}), "truncated is 'no' (str)"),
+    "reset without info": ("reset", lambda self, seed=None: 0, "reset of episode 0 raised TypeError: cannot unpack"),
+    "no observation": ("reset", lambda self, seed=None: (None, {}), "an observation is None"),
+    "NaN in an observation": ("reset", lambda self, seed=None: (np.array([np.nan]), {}), "NaN or infinite"),
+    "four values": ("step", lambda self, action: (0, 0.0, False, {}), "(expected 5, got 4)"),
+    "nothing": ("step", lambda self, action: None, "step 0 of episode 0 raised TypeError: cannot unpack"),
+    "a reward of text": ("step", lambda self, action: (0, "high", False, False, {}), "raised TypeError: must be real"),
+    "a reward of None": ("step", lambda self, action: (0, None, False, False, {}), "raised TypeError: must be real"),
+    "a reward of NaN": ("step", lambda self, action: (0, np.nan, False, False, {}), "gave the reward nan"),
+    "an infinite reward": ("step", lambda self, action: (0, -np.inf, False, False, {}), "gave the reward -inf"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_the_contract_does_not_allow_is_told(name):
+def test_what_the_contract_does_not_allow_is_reported(name):
     where, does, reason = WRONG[name]
     check = of(td.preflight(env=type("Wrong", (Works,), {where: does})()))["env_steps"]
     assert check.status == "fail"
@@ -128,7 +122,7 @@ def test_what_the_contract_does_not_allow_is_told(name):
     assert check.do
 
 
-def test_an_observation_outside_its_space_is_told():
+def test_an_observation_outside_its_space_is_reported():
     space = gymnasium.spaces.Box(-1, 1, (2,))
     check = of(
         td.preflight(
@@ -140,7 +134,7 @@ def test_an_observation_outside_its_space_is_told():
         )
     )["env_steps"]
     assert check.reason.startswith(
-        "reset gave an observation outside observation_space Box(-1.0, 1.0, (2,), float32): array([3.]"
+        "an observation is outside observation_space Box(-1.0, 1.0, (2,), float32): array([3.]"
     )
 
 
@@ -167,7 +161,7 @@ def test_an_environment_that_was_made_here_is_closed_and_no_other():
     assert len(closed) == 1
 
 
-def test_what_is_no_environment_is_told():
+def test_what_is_no_environment_is_reported():
     assert of(td.preflight(env=object))["env_steps"].reason == "object has no reset and no step"
 
 
@@ -220,6 +214,41 @@ def test_real_environments_of_gymnasium_pass_their_checker():
         found = of(td.preflight(env=lambda name=name: gymnasium.make(name)))
         assert {found[check].status for check in ("env_steps", "env_ends", "env_seeds", "env_api")} == {"pass"}, name
         assert "\x1b" not in found["env_api"].reason
+        assert found["env_api"].reason.startswith("check_env of Gymnasium and Stable-Baselines3: nothing wrong")
+        if name == "Pendulum-v1":
+            assert "symmetric and normalized Box action space" in found["env_api"].reason
+
+
+def test_what_a_checker_refuses_is_a_finding_and_the_rest_is_checked():
+    class OneStep(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
+        over = 1
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return 0, {}
+
+        def step(self, action):
+            return 0, 1.0, self.over, False, {}
+
+    found = of(td.preflight(env=OneStep, policy=lambda seen: 1))
+    assert found["env_api"].status == "fail"
+    refused = "Stable-Baselines3's check_env raised AssertionError: The `terminated` signal must be a boolean"
+    assert found["env_api"].reason == refused
+    assert "gymnasium.farama.org" in found["env_api"].do
+    assert found["env_seeds"].status == "pass"
+    assert found["expert_beats_random"].values["random"] == 1
+
+    class Words(OneStep):  # no space of Stable-Baselines3, which is no mistake
+        observation_space, over = gymnasium.spaces.Text(9), True
+
+        def reset(self, *, seed=None, options=None):
+            return "go", super().reset(seed=seed)[1]
+
+        def step(self, action):
+            return "end", *super().step(action)[1:]
+
+    assert of(td.preflight(env=Words))["env_api"].reason == "check_env of Gymnasium: nothing wrong"
 
 
 def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
@@ -238,13 +267,13 @@ def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
             return self.steps, 1.0, self.steps >= 3, False, {}
 
     shown = sys.modules["warnings"].showwarning
-    assert of(td.preflight(env=Hangs, seconds=2))["env_api"].reason == "gymnasium's check_env did not return in time"
+    assert of(td.preflight(env=Hangs, seconds=2))["env_api"].reason == "Gymnasium's check_env did not return in time"
     assert sys.modules["warnings"].showwarning is shown
 
 
-def test_an_expert_no_better_than_chance_is_not_told_to_be_one():
+def test_an_expert_no_better_than_chance_does_not_pass():
     drawn = np.random.default_rng(0).normal(size=(60, 2, 100))
-    told = [beats(random, expert).status for random, expert in drawn]
-    assert told.count("pass") <= 5  # 2.5 % of 60 are 1 or 2
+    statuses = [beats(random, expert).status for random, expert in drawn]
+    assert statuses.count("pass") <= 5  # 2.5 % of 60 are 1 or 2
     better = [beats(random, expert + 1).status for random, expert in drawn]
     assert better.count("pass") == 60

@@ -13,7 +13,7 @@ clean, MISTAKES = made.clean.clean, made.MISTAKES
 
 
 def failures(report):
-    return {check.name for check in report.of("fail")}
+    return {check.name for check in report.with_status("fail")}
 
 
 def test_there_are_as_many_as_promised():
@@ -21,6 +21,7 @@ def test_there_are_as_many_as_promised():
     assert len(clean()) == 10
 
 
+@pytest.mark.by_day("corridor", "GRPO in TRL", "tools and memory")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", clean())
 def test_a_clean_set_up_passes(name):
@@ -28,7 +29,7 @@ def test_a_clean_set_up_passes(name):
     assert failures(report) == set(), str(report)
     assert report.exit_code == 0
     looked_for = {mistake.finds for mistake in MISTAKES.values() if mistake.base == name}
-    assert looked_for <= {check.name for check in report.of("pass")}
+    assert looked_for <= {check.name for check in report.with_status("pass")}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -37,4 +38,4 @@ def test_a_planted_mistake_is_found(name):
     report = td.preflight(**clean()[mistake.base] | mistake.change)
     assert mistake.finds in failures(report), str(report)
     assert report.exit_code == 1
-    assert all(check.do for check in report.of("fail"))
+    assert all(check.do for check in report.with_status("fail"))

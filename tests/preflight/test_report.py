@@ -17,6 +17,7 @@ from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.preflight.check import Report, failed, passed, unchecked
 from tracker_diag.preflight.memory import Plan
 from tracker_diag.report.console import plain
+from tracker_diag.trackers.files.write import JsonlTracker
 
 NAMES = [check.name for check in td.preflight().checks]
 ILL = {"rewards": np.zeros(30), "memory": {"device_gib": 80, "actor": 1e9}}
@@ -133,8 +134,8 @@ def test_trackio_shows_the_result_and_counts_the_run_s_own_steps_alone(trackio_r
 
 
 def test_a_file_gets_the_event(tmp_path):
-    tracker = td.JsonlTracker(tmp_path)
-    with td.Monitor([tracker]) as monitor:
+    backend = JsonlTracker(tmp_path)
+    with td.Monitor([backend]) as monitor:
         monitor.log({"reward": 0.5}, 7)
         td.preflight(run=monitor, **ILL)
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
@@ -159,8 +160,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text()
 def test_the_page_names_every_check_every_field_of_a_plan_and_every_option():
     assert {name for name in NAMES if f"`{name}`" not in PAGE} == set()
     assert {name for name in Plan.model_fields if f"`{name}`" not in PAGE} == set()
-    told = CliRunner().invoke(app, ["preflight", "--help"], env={"COLUMNS": "200"}).stdout
-    assert {option for option in re.findall(r"`(--[a-z-]+)`", PAGE) if option not in told} == set()
+    shown = CliRunner().invoke(app, ["preflight", "--help"], env={"COLUMNS": "200"}).stdout
+    assert {option for option in re.findall(r"`(--[a-z-]+)`", PAGE) if option not in shown} == set()
 
 
 @pytest.mark.slow
@@ -168,7 +169,11 @@ def test_the_page_s_example_runs_and_finds_its_mistakes(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "example.py").write_text(code)
     ran = runpy.run_path(str(tmp_path / "example.py"))
-    assert {check.name for check in ran["report"].of("fail")} == {"config_ratio", "memory", "evaluation_complete"}
+    assert {check.name for check in ran["report"].with_status("fail")} == {
+        "config_ratio",
+        "memory",
+        "evaluation_complete",
+    }
 
 
 def test_the_page_counts_the_planted_mistakes():

@@ -8,7 +8,11 @@ import torch
 
 import tracker_diag as td
 from tracker_diag.errors import BatchError
-from tracker_diag.preflight.sampler import canary_check
+
+
+def canary_check(perturb, sample, seconds):
+    checks = td.preflight(perturb=perturb, sample=sample, seconds=seconds).checks
+    return next(check for check in checks if check.name == "weights_arrive")
 
 
 def batch(rng, noise=0.02, n=16, width=64):
@@ -89,7 +93,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_no_sampler_gives_is_told(rng, name):
+def test_what_no_sampler_gives_is_reported(rng, name):
     change, reason = BROKEN[name]
     given = batch(rng)
     check = step0(given | {"rollout_logprobs": change(given["rollout_logprobs"])})
@@ -110,7 +114,7 @@ def test_tensors_that_do_not_fit_are_refused(rng):
             td.preflight(batch=batch(rng) | wrong)
 
 
-def test_probabilities_in_place_of_their_logarithms_are_told(rng):
+def test_probabilities_in_place_of_their_logarithms_are_reported(rng):
     given = batch(rng)
     report = td.preflight(batch=given | {"rollout_logprobs": np.exp(given["rollout_logprobs"])})
     assert "Are these probabilities?" in next(one.reason for one in report.checks if one.name == "batch_form")

@@ -1,4 +1,4 @@
-"""Settings of frameworks: their names and defaults are the real ones, and a mistake in them is told."""
+"""Settings of frameworks: their names and defaults are the real ones, and a mistake in them is found."""
 
 import ast
 import inspect
@@ -16,7 +16,7 @@ from tracker_diag.rules.loader import catalog
 
 
 def checks(config, framework=None):
-    return {check.name: check for check in config_checks(settings_of(config, framework))}
+    return {check.name: check for check in config_checks(config, framework)}
 
 
 @pytest.mark.parametrize("framework", frameworks())
@@ -37,7 +37,7 @@ def test_what_is_of_no_known_framework_is_not_checked():
     assert settings_of({"learning_rate": 1e-6, "epsilon": 1e-8}) is None
     dpo = {"beta": 0.1, "loss_type": "sigmoid", "per_device_train_batch_size": 4, "max_completion_length": 512}
     assert settings_of(dpo) is None
-    assert {check.status for check in config_checks(None)} == {"not checked"}
+    assert {check.status for check in config_checks({})} == {"not checked"}
     with pytest.raises(UnknownName, match="framework: 'trll' given, expected one of openrlhf, sb3, trl, verl; did you"):
         td.preflight(config={"epsilon": 0.2}, framework="trll")
 
@@ -132,7 +132,7 @@ WHOLE = EVALUATION | {"eval.split": "dev"}
 
 
 def evaluated(config, saved=None, *, tools=False):
-    return {check.name: check for check in evaluation.evaluation_checks(config, saved, tools=tools)}
+    return {check.name: check for check in evaluation.evaluation_checks(config, saved, tool=tools)}
 
 
 def test_a_protocol_is_complete_or_says_what_it_lacks():
@@ -142,7 +142,7 @@ def test_a_protocol_is_complete_or_says_what_it_lacks():
         evaluated(WHOLE, tools=True)["evaluation_complete"].reason == "the evaluation's settings lack tools, time limit"
     )
     assert evaluated(WHOLE | {"eval.split": None})["evaluation_complete"].status == "fail"
-    assert evaluated({})["evaluation_complete"].reason == "no setting of an evaluation stands in the configuration"
+    assert evaluated({})["evaluation_complete"].reason == "the configuration has no setting of an evaluation"
 
 
 def test_a_protocol_is_saved_as_it_is_or_not_at_all():
@@ -158,5 +158,5 @@ def test_a_protocol_is_saved_as_it_is_or_not_at_all():
 
 def test_all_settings_that_a_rule_watches_are_asked_for():
     watched = next(rule for rule in catalog() if rule.id == "EVA001").signals["setting_changed"].keys
-    asked = {name for one in evaluation.protocol().settings.values() for name in one.names}
+    asked = {name for one in evaluation.protocol().values() for name in one["names"]}
     assert {key for key in watched if key not in asked} == {"*val_kwargs.*"}  # all of verl's together

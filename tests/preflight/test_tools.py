@@ -44,7 +44,7 @@ def test_a_tool_may_be_asynchronous():
     assert "4 times it raised TimeoutError: upstream" in check.reason
 
 
-def test_the_failure_that_comes_most_often_is_told():
+def test_the_failure_that_comes_most_often_is_reported():
     def tool(q):
         raise ValueError("rate limit") if q < 3 else KeyError("x")
 

@@ -48,8 +48,8 @@ def runs_compared(rng, make_batch):
 
 def fleet(rng, make_batch):
     rows = [
-        FleetRow("seed0", "error", "running", 1204, "POL001", "POL001 on post_tool: it", 1000, "19:02", "4 steps"),
-        FleetRow("seed1", "ok", "finished", 500, best="0.5", last="0.5"),
+        FleetRow("seed0", "error", "running", 1204, "POL001", "POL001 on post_tool: it", 1000, "4 steps"),
+        FleetRow("seed1", "ok", "finished", 500, reward="0.5→0.5"),
         FleetRow("new", "unknown", "no row yet", note="no metrics in 1 lines"),
     ]
     return render_fleet(Fleet("mlflow:agents", datetime(2026, 11, 23, tzinfo=timezone.utc), tuple(rows)), every=5)

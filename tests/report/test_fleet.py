@@ -13,15 +13,15 @@ AT = datetime(2026, 11, 23, 20, 13, 5, tzinfo=timezone.utc)
 ODD = ("<script>alert(1)</script>", "[red]x[/] & \x1b[31mred", "x" * 300, "🤖 مكافأة", "two\nlines\tand a tab", "")
 BROKEN = FleetRow(
     "run-7", "error", "running", 1204, "POL001", "POL001 on post_tool: Importance weights grow a tail after tool calls",
-    1000, "19:02", "204 steps, 68 min", "0.91", "0.4",
+    1000, "204 steps, 68 min", "0.91→0.4",
 )  # fmt: skip
 ROWS = (
-    FleetRow("fine", "ok", "running", 500, best="0.5", last="0.5"),
-    FleetRow("ended", "warn", "finished", 500, "OUT001", "OUT001: It has fallen", 400, cost="9 steps", goes_on=False),
+    FleetRow("fine", "ok", "running", 500, reward="0.5→0.5"),
+    FleetRow("ended", "warn", "finished", 500, "OUT001", "OUT001: It has fallen", 400, cost="9 steps", active=False),
     FleetRow("new", "unknown", "no row yet", note="no metrics in 1 lines"),
     BROKEN,
-    FleetRow("worse", "warn", "silent since 14:02", 500, "OUT001", "OUT001: x", 400, "", "100 steps"),
-)  # fmt: skip
+    FleetRow("worse", "warn", "silent since 14:02", 500, "OUT001", "OUT001: x", 400, "100 steps"),
+)
 FLEET = Fleet("mlflow:agents", AT, ROWS)
 
 
@@ -31,32 +31,39 @@ def shown(fleet, width, most=None):
     return [line.rstrip() for line in screen.file.getvalue().splitlines()]
 
 
-def test_the_worst_is_on_top_and_what_goes_on_before_what_has_ended():
+def test_the_worst_is_on_top_and_an_active_run_above_one_that_has_ended():
     assert [row.run for row in FLEET.sorted] == ["run-7", "worse", "ended", "new", "fine"]
     assert FLEET.counts == "5 runs: 1 error, 2 warn, 1 unknown, 1 ok"
     assert Fleet("x", AT, ()).counts == "0 runs"
 
 
-def test_a_wide_terminal_shows_all_of_it():
+COLUMNS = "state run activity step broke first since cost reward"
+
+
+def test_a_wide_terminal_shows_the_title_of_the_rule():
     head, names, first, *_, last = shown(FLEET, 170)
     assert head == "tracker_diag: 5 runs: 1 error, 2 warn, 1 unknown, 1 ok, at 20:13:05"
-    columns = ["state", "run", "activity", "step", "broke first", "since", "at", "cost", "best", "last"]
-    assert [name for name in columns if name in names] == columns
+    assert " ".join(names.split()) == COLUMNS
     for text in ("error", "run-7", "running", "1,204", "POL001 on post_tool: Importance weights grow a tail", "1,000",
-                 "19:02", "204 steps, 68 min", "0.91", "0.4"):  # fmt: skip
+                 "68 min", "0.91→0.4"):  # fmt: skip
         assert text in first
     assert last == "new: no metrics in 1 lines"
 
 
 def test_80_columns_hold_what_matters():
-    _, names, first, *_ = shown(FLEET, 80)
-    assert names.split() == ["state", "run", "activity", "step", "broke", "first", "since", "cost", "reward"]
+    _, names, first, second, *_ = shown(FLEET, 80)
+    assert " ".join(names.split()) == COLUMNS
     for text in ("error", "run-7", "1,204", "POL001", "1,000", "68 min", "0.91→0.4"):
         assert text in first
-    assert "silent 14:02" in shown(FLEET, 80)[3]
+    assert "silent since 14:02" in second
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 111, 112, 149, 150, 250])
+def test_columns_without_a_word_are_left_out():
+    _, names, _ = shown(Fleet("x", AT, (FleetRow("fine", "ok", "running", 500),)), 80)
+    assert names.split() == ["state", "run", "activity", "step"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 99, 100, 250])
 def test_no_line_is_longer_than_the_terminal_and_no_name_breaks_one(width):
     rows = [*ROWS, *(FleetRow(name, "ok", "running", 5, note=name) for name in ODD)]
     lines = shown(Fleet("x", AT, tuple(rows)), width)
@@ -75,11 +82,11 @@ def test_many_runs_end_with_how_many_more():
     assert "run-7" in lines[2]
 
 
-def test_the_note_on_the_tracker_stands_on_top():
+def test_the_note_on_the_tracker_is_on_top():
     assert shown(Fleet("x", AT, ROWS, "cannot be reached\nsince 20:13"), 100)[1] == "cannot be reached since 20:13"
 
 
-def test_a_page_reads_itself_again_until_the_watch_has_ended():
+def test_a_page_reloads_itself_until_the_watch_has_ended():
     assert "location.reload(), 15 * 1000" in render_fleet(FLEET, 15.0)
     assert "location.reload(), 1 * 1000" in render_fleet(FLEET, 0.1)
     ended = render_fleet(FLEET)
@@ -88,7 +95,7 @@ def test_a_page_reads_itself_again_until_the_watch_has_ended():
 
 
 @pytest.mark.slow
-def test_whoever_reads_slowly_can_keep_the_page_from_changing(page, tmp_path):
+def test_a_slow_reader_can_keep_the_page_from_changing(page, tmp_path):
     file = tmp_path / "fleet.html"
     file.write_text(render_fleet(FLEET, 1.0), encoding="utf-8")
     page.clock.install()
@@ -105,7 +112,7 @@ def test_whoever_reads_slowly_can_keep_the_page_from_changing(page, tmp_path):
 
 
 def test_the_page_escapes_what_it_is_given():
-    rows = tuple(FleetRow(name, "warn", name, 5, name, name, 3, name, name, name, name, note=name) for name in ODD)
+    rows = tuple(FleetRow(name, "warn", name, 5, name, name, 3, name, name, note=name) for name in ODD)
     page = render_fleet(Fleet("<b>", AT, (*rows, FleetRow("\ud800", "ok", "")), "<i>"))
     assert "<script>" not in page
     assert "<b>" not in page
@@ -115,7 +122,7 @@ def test_the_page_escapes_what_it_is_given():
 
 @pytest.mark.slow
 def test_the_page_fits_every_screen_loads_nothing_and_tells_by_more_than_colour(page, tmp_path):
-    odd = [FleetRow(name, "warn", "running", 5, "X", f"X: {name}", 3, "19:02", "2 steps", note=name) for name in ODD]
+    odd = [FleetRow(name, "warn", "running", 5, "X", f"X: {name}", 3, "2 steps", note=name) for name in ODD]
     rows = (*ROWS, *odd)
     file = tmp_path / "fleet.html"
     file.write_text(render_fleet(Fleet("mlflow:agents", AT, rows * 18, "a note")), encoding="utf-8")
@@ -132,7 +139,7 @@ def test_the_page_fits_every_screen_loads_nothing_and_tells_by_more_than_colour(
             first = page.locator("tbody tr").first
             assert first.inner_text().startswith("error")
             assert "POL001" in first.inner_text()
-    assert page.locator("thead th[scope=col]").count() == 9
+    assert page.locator("thead th[scope=col]").count() == 8
     assert page.locator("html[lang]").count() == page.locator("main").count() == page.locator("h1").count() == 1
     assert not dialogs
     assert [url for url in asked if not url.startswith("file:")] == []

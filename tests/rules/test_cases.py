@@ -2,7 +2,8 @@
 
 import pytest
 
-from tracker_diag import RuleError, testing
+from tracker_diag import testing
+from tracker_diag.errors import RuleError
 from tracker_diag.rules import cases
 from tracker_diag.rules.cases import load_cases, series
 from tracker_diag.rules.loader import catalog

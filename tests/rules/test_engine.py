@@ -203,7 +203,7 @@ def test_a_slice_that_a_rule_never_saw_is_told_though_it_saw_another():
     absent = {"mismatch": reason(Why.NOT_OBSERVED, fields="a and b")}
     seen = {StatKey("policy", "text_only", "ess"): Scalar("x", 0.9)}
     engine.evaluate(Observed(0, seen, absent=absent, lacking=lambda _: few))
-    assert said(engine.blind()) == {"ZZZ001": "policy: 0 tokens in the window, 200 needed"}
+    assert said(engine.blind()) == {"ZZZ001": "policy: 0 tokens in the window, 200 needed; a larger window= holds more"}
 
 
 def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():

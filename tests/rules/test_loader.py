@@ -1,6 +1,6 @@
 import pytest
 
-from tracker_diag import RuleError, UnknownName
+from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.rules.loader import catalog, chosen, in_force, load_rule, load_rules
 from tracker_diag.rules.model import CATALOG
 

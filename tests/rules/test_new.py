@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from tracker_diag import RuleError
+from tracker_diag.errors import RuleError
 from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.loader import load_rules
 from tracker_diag.rules.model import CATALOG

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tracker_diag import Monitor, Rule, RuleError, wrap
+from tracker_diag import Monitor, Rule, wrap
+from tracker_diag.errors import RuleError
 from tracker_diag.report.html import render_html
 from tracker_diag.report.tables import findings_table
 from tracker_diag.report.terminal import verdict

@@ -21,6 +21,7 @@ SEED = KNOWN["first_seed"]
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.by_day("grpo", "sft")
 @pytest.mark.parametrize("algorithm", simulated.ALGORITHMS)
 def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
     (told,) = [row for row in KNOWN["healthy"] if row["algorithm"] == algorithm]
@@ -31,6 +32,7 @@ def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
         assert simulated.loud(fired) == set(alarms.get(seed, [])), f"seed {seed}"
 
 
+@pytest.mark.by_day("ppo-50062")
 @pytest.mark.parametrize(
     ("algorithm", "seed"), [("ppo", 50062), ("gspo", 50160), ("gspo", 50837), ("gspo", 50910), ("grpo", 50644)]
 )
@@ -40,6 +42,7 @@ def test_an_evaluation_that_rose_with_the_reward_is_not_held_against_it_later(al
     assert simulated.loud(simulated.diagnose(run)[0]) == set()
 
 
+@pytest.mark.by_day("tools fail", "length hacking", "entropy collapse", "mismatch")
 @pytest.mark.parametrize("name", failures.FAILURES)
 def test_a_failure_is_called_by_its_name(name):
     (told,) = [row for row in KNOWN["failures"] if row["name"] == name]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracker_diag.runs.arms import arms, differing, of_evaluation
+from tracker_diag.runs.arms import arms, concerns_evaluation, differing
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 
@@ -63,4 +63,4 @@ def test_secrets_are_neither_shown_nor_compared(name):
 def test_a_limit_of_tokens_is_no_secret_and_one_of_the_evaluation():
     (one,) = differing([a_run({"eval.max_new_tokens": 1})], [a_run({"eval.max_new_tokens": 2})])
     assert (one.reference, one.other, one.evaluation) == (("1",), ("2",), True)
-    assert not of_evaluation("learning_rate")
+    assert not concerns_evaluation("learning_rate")

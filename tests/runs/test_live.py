@@ -1,9 +1,6 @@
 """A run that was watched, diagnosed from what it logged: both verdicts, held against each other in every tracker."""
 
-import copy
 import math
-from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
@@ -11,8 +8,9 @@ from typer.testing import CliRunner
 
 import tracker_diag as td
 from tracker_diag.cli.app import app
-from tracker_diag.rules.ours import LiveFinding, told
+from tracker_diag.rules.logged import LiveFinding, told
 from tracker_diag.rules.triage import first_break
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow.write import MlflowTracker
 from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
@@ -30,7 +28,7 @@ def fired(findings):
 
 def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, tmp_path):
     rng = np.random.default_rng(0)
-    monitor = td.Monitor([td.JsonlTracker(tmp_path)])
+    monitor = td.Monitor([JsonlTracker(tmp_path)])
     for step in range(130):
         monitor.observe(**make_batch(rng, post=0.02 * math.exp(max(0, step - 75) * 0.1), pairs=("policy",)))
         monitor.log({"reward": 0.3 + step / 400}, step)
@@ -49,7 +47,7 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
 
 
 def test_what_was_counted_of_samples_is_read_again_where_the_trainer_logs_no_such_metric(tmp_path):
-    monitor = td.Monitor([td.JsonlTracker(tmp_path)])
+    monitor = td.Monitor([JsonlTracker(tmp_path)])
     monitor.expect(rows=40)
     for step in range(40):
         works = ["error" if step >= 10 else "ok", "ok"]
@@ -67,7 +65,7 @@ def test_what_was_counted_of_samples_is_read_again_where_the_trainer_logs_no_suc
 
 def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
     rng = np.random.default_rng(0)
-    monitor = td.Monitor([td.JsonlTracker(tmp_path)])
+    monitor = td.Monitor([JsonlTracker(tmp_path)])
     for step in range(12):
         tensors = make_batch(rng)
         if step == 7:
@@ -101,39 +99,22 @@ ARMS = {
 """For each arm of the demo how many steps tell it, and what its averages tell without the tensors."""
 
 
-@cache
-def begun(like):
-    """A training of `like` up to the step where the ramp begins, and its steps."""
-    from tracker_diag.demo.grpo import FLAT_STEPS, Training
-
-    training = Training(like, 0)
-    return training, [training.step(step) for step in range(FLAT_STEPS)]
-
-
-def trained(arm, steps):
-    """All steps of an arm; what it has in common with others before the ramp is trained once."""
-    beginning, before = begun(replace(arm, says="", share=0.15, width=0.05))
-    training = copy.deepcopy(beginning)
-    training.arm = arm
-    yield from before
-    yield from map(training.step, range(len(before), steps))
-
-
 @pytest.mark.timeout(600)
+@pytest.mark.by_day("widen")
 @pytest.mark.parametrize("arm", ARMS)
-def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offline, trackio_runs):
-    """Trained once, watched in all trackers at a time, and read back out of each."""
+def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
+    arm, tmp_path, trained_arm, mlflow_store, wandb_offline, trackio_runs
+):
+    """Watched in all trackers at a time, and read back out of each."""
     import mlflow
     from mlflow.entities import Metric
-
-    from tracker_diag.demo.grpo import ARMS as TRAINED
 
     client = mlflow.MlflowClient()
     run_id = client.create_run("0").info.run_id
     wandb_run, trackio_run = wandb_offline.start(), trackio_runs.start()
     (tmp_path / "tb").mkdir()
     trackers = [
-        td.JsonlTracker(tmp_path / "jsonl"),
+        JsonlTracker(tmp_path / "jsonl"),
         MlflowTracker(client, run_id),
         WandbTracker(wandb_run),
         TrackioTracker(trackio_run),
@@ -141,7 +122,7 @@ def test_both_verdicts_on_the_demos_arms(arm, tmp_path, mlflow_store, wandb_offl
     ]
     monitor, rows = td.Monitor(trackers), {}
     steps, named = ARMS[arm]
-    for step in trained(TRAINED[arm], steps):
+    for step in trained_arm(arm, steps):
         monitor.observe(**step.tensors)
         rows[step.step] = dict(step.metrics)
         trackio_run.log(step.metrics, step=step.step)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tracker_diag import Monitor
-from tracker_diag.demo.grpo import ARMS, GROUP, train
+from tracker_diag.demo.grpo import GROUP
 from tracker_diag.demo.world import CALL
 from tracker_diag.records import Scalar
 from tracker_diag.testing import CapturingTracker
@@ -22,17 +22,12 @@ def calls_of(rollout, rng, failing):
     return episodes
 
 
-@pytest.fixture(scope="module")
-def trained():
-    return list(train(ARMS["healthy"], seed=0, steps=STEPS))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", [0.0, 0.6])
-def test_a_tool_that_fails_is_named_and_a_sound_one_is_not(trained, failing):
+def test_a_tool_that_fails_is_named_and_a_sound_one_is_not(trained_arm, failing):
     rng, seen = np.random.default_rng(0), CapturingTracker()
     monitor = Monitor([seen])
-    for one in trained:
+    for one in trained_arm("healthy", STEPS):
         rewards = one.rollout.reward
         groups = [i // GROUP for i in range(len(rewards))]
         monitor.samples(reward=rewards, group=groups, length=one.rollout.is_response.sum(1),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag import BatchError, Monitor
+from tracker_diag import Monitor
+from tracker_diag.errors import BatchError
 from tracker_diag.records import Histogram, Scalar, Table
 from tracker_diag.testing import CapturingTracker
 

@@ -8,7 +8,7 @@ import pytest
 
 from tracker_diag.samples.messages import answer, calls_in, is_cut, messages_in, normalised, split
 
-made = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "traces" / "made.py")))
+made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("traces") / "made.py")))
 
 
 @pytest.mark.parametrize("name", ["OPENAI", "ANTHROPIC", "RESPONSES", "GEN_AI"])

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError
+from tracker_diag.errors import BatchError
 from tracker_diag.metrics import registry
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.samples import Samples

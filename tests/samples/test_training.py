@@ -104,6 +104,7 @@ def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
     assert summary.blind == {}
 
 
+@pytest.mark.by_day("each call is paid", "a tool is down, which costs", "the loss overflows")
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_with_the_world_is_found(steps_of, fault):

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError, TokenBatch, UnknownName
-from tracker_diag.tensors.batch import running_count
+from tracker_diag.errors import BatchError, UnknownName
+from tracker_diag.tensors.batch import TokenBatch, running_count
 
 NEW = np.log(np.array([[0.5, 0.4, 0.3], [0.2, 0.9, 0.8]], np.float32))
 OLD = np.log(np.array([[0.5, 0.2, 0.3], [0.4, 0.9, 0.1]], np.float32))

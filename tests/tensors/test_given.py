@@ -6,7 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError, Monitor, TokenBatch
+from tracker_diag import Monitor
+from tracker_diag.errors import BatchError
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import GAPS
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracker_diag import TokenBatch
 from tracker_diag.stats.weights import WeightSums
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import GROUPS, ROWS, Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow

@@ -60,10 +60,11 @@ def test_parts_come_to_the_whole(seed, most):
         for dimension, counted in expected.sketches.items():
             np.testing.assert_array_equal(one.sketches[dimension].counts, counted.counts)
             np.testing.assert_array_equal(one.sketches[dimension].nonfinite, counted.nonfinite)
-        tokens, sequences, applied = one.floats()
+        tokens, sequences, applied, lengths = one.floats()
         np.testing.assert_allclose(tokens, expected.tokens.array(), rtol=1e-11, atol=1e-11)
         np.testing.assert_allclose(sequences, expected.sequences.array(), rtol=1e-11, atol=1e-11)
         np.testing.assert_allclose(applied, expected.applied, rtol=1e-11)
+        np.testing.assert_allclose(lengths, expected.lengths, rtol=1e-9)
 
 
 @given(st.integers(0, 10**6), st.integers(1, 300))

@@ -19,8 +19,9 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import Monitor, TokenBatch
+from tracker_diag import Monitor
 from tracker_diag.metrics.series import NAMED_ROWS, Rank
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
@@ -204,8 +205,8 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
 
         def begin():
             monitor = Monitor([seen], ranks=Told())
-            whole = monitor._engine.evaluate
-            monitor._engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
+            whole = monitor._judge.engine.evaluate
+            monitor._judge.engine.evaluate = lambda o: (found.update({o.step: dict(o.missing)}), whole(o))[1]
             return monitor
 
         monitor = begin()

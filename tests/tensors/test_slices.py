@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import TokenBatch
 from tracker_diag.metrics.series import FIRST, NAMED_ROWS
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, label, size
 
 TEXT, POST, OUT = 0, 1, 3

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import TokenBatch
 from tracker_diag.metrics.statistics import slice_statistics
 from tracker_diag.stats import arrays
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.tensors import batch, labels
 from tracker_diag.tensors.arrival import Arrival
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow
@@ -45,6 +45,21 @@ def test_the_window_is_the_merge_of_the_last_steps(steps, length):
     same(found["all"].sequences, whole.sequences[2])
     same(found["text_only"].tokens, whole.tokens[0])
     np.testing.assert_array_equal(found["post_tool"].sequence_counts, whole.sequence_sketch.counts[1])
+
+
+def test_the_lengths_of_the_window_are_those_of_its_sequences(rng):
+    """The sums of n · S and of n², over several steps, against each sequence taken by itself."""
+    window = PairWindow("policy", 3, burn_in=3, baseline=5)
+    expected = np.zeros(2)
+    for at in range(5):
+        observed, tokens = observation(rng)
+        window.push(observed)
+        if at >= 2:
+            r, sequence = tokens.log_ratio("policy"), np.asarray(tokens.sequence)
+            for number in np.unique(sequence[np.asarray(tokens.model_mask)]):
+                mine = np.asarray(r)[(sequence == number) & np.asarray(tokens.model_mask)].astype(float)
+                expected += len(mine) * mine.sum(), len(mine) ** 2
+    np.testing.assert_allclose(window.context["all"].lengths, expected, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -8,13 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag import BatchError, TokenBatch
+from tracker_diag.errors import BatchError
 from tracker_diag.records import WorstSequence
 from tracker_diag.stats import arrays
 from tracker_diag.stats.histogram import sketch
 from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.tensors import batch as batch_module
 from tracker_diag.tensors import labels, worst
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.worst import BEFORE, MOST, WIDTH, Place, WorstTokens, beyond, tail_mass
 

@@ -7,7 +7,8 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from tracker_diag import DiagError, UnknownName, wrap
+from tracker_diag import DiagError, wrap
+from tracker_diag.errors import UnknownName
 from tracker_diag.trackers import discovery
 from tracker_diag.trackers.discovery import GROUP, active_trackers, tracker_class, tracker_of
 from tracker_diag.trackers.files.write import JsonlTracker

@@ -265,6 +265,7 @@ PASSING = {
 }
 
 
+@pytest.mark.by_day("no permission", "a run that is not there for a while")
 @pytest.mark.parametrize("answer", PASSING)
 @pytest.mark.usefixtures("impatient")
 def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
@@ -303,10 +304,11 @@ AT_THE_END = """
 import math, os, sys
 import mlflow
 import tracker_diag as td
+from tracker_diag.trackers.files.write import JsonlTracker
 
 mlflow.set_tracking_uri(sys.argv[1])
 with mlflow.start_run() as run:
-    watched = td.wrap(mlflow, also=[td.JsonlTracker(sys.argv[2])])
+    watched = td.wrap(mlflow, also=[JsonlTracker(sys.argv[2])])
     print(run.info.run_id, flush=True)
     for step in range(61):
         mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)
@@ -398,6 +400,7 @@ for number in range(times):
 """
 
 
+@pytest.mark.nightly
 def test_fifty_trainers_are_killed_and_flush_sends_what_they_left(mlflow_store, tmp_path, journals):
     import mlflow
 

@@ -1,7 +1,6 @@
 """The pages of a real MLflow server in a real browser: our panels and values are on them."""
 
 import math
-import shutil
 
 import pytest
 
@@ -9,21 +8,6 @@ from tracker_diag import wrap
 from tracker_diag.trackers.mlflow.view import view_path
 
 pytestmark = pytest.mark.slow
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
-
-
-@pytest.fixture
-def page():
-    from playwright.sync_api import sync_playwright
-
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is not installed: apt-get install chromium"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield browser.new_page(viewport={"width": 1600, "height": 1500})
-        browser.close()
 
 
 def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_mlflow_server, page):

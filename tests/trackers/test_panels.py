@@ -1,4 +1,4 @@
-"""`tracker-diag panels` and the export of rules: against the stub of W&B's server, and a real MLflow store."""
+"""`tracker-diag export` of panels, reports and automations: W&B's server is a stub, MLflow's store real."""
 
 import base64
 import json
@@ -8,11 +8,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from tracker_diag import DiagError, wrap
-from tracker_diag.cli.panels import export_wandb, panels_app
+from tracker_diag.cli.export import export_app
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.rules.new import write_new
 from tracker_diag.runs.diagnose import diagnose
@@ -25,13 +24,9 @@ from tracker_diag.trackers.wandb.view import workspace
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
 SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
 
-app = typer.Typer()
-app.add_typer(panels_app, name="panels")
-app.command("export-wandb")(export_wandb)
-
 
 def run(*arguments):
-    return CliRunner().invoke(app, list(arguments))
+    return CliRunner().invoke(export_app, list(arguments))
 
 
 @pytest.fixture
@@ -72,7 +67,7 @@ def test_a_view_is_saved_once_and_leaves_yours_alone(stub):
     yours = {"id": "mine", "name": "nw-mine-v", "displayName": "mine", "spec": "{}"}
     stub.views["nw-mine-v"] = dict(yours)
 
-    first, second = run("panels", "wandb", "someone/rl"), run("panels", "wandb", "someone/rl")
+    first, second = run("panels", "wandb:someone/rl"), run("panels", "wandb:someone/rl")
     assert first.stdout == f"saved: {stub.url}/someone/rl?nw=trackerdiag\n"
     assert second.stdout == f"there already: {stub.url}/someone/rl?nw=trackerdiag\n"
     (sent,) = stub.sent("UpsertView2")
@@ -85,14 +80,14 @@ def test_a_view_is_saved_once_and_leaves_yours_alone(stub):
 
 @pytest.mark.slow
 def test_a_view_of_an_older_version_is_brought_up_to_date_in_its_place(stub):
-    run("panels", "wandb", "someone/rl")
+    run("panels", "wandb:someone/rl")
     ours = stub.views["nw-trackerdiag-v"]
     spec = json.loads(ours["spec"])
     spec["section"]["panelBankConfig"]["sections"] = []
     spec["section"]["settings"]["maxRuns"] = 7  # set by you
     ours |= {"displayName": "Agent RL diagnostics, version 0", "spec": json.dumps(spec)}
 
-    assert run("panels", "wandb", "someone/rl").stdout.startswith("saved: ")
+    assert run("panels", "wandb:someone/rl").stdout.startswith("saved: ")
     assert list(stub.views) == ["nw-trackerdiag-v"]
     assert stub.sent("UpsertView2")[-1]["id"] == ours["id"]
     now = json.loads(stub.views["nw-trackerdiag-v"]["spec"])
@@ -104,15 +99,22 @@ def test_a_view_of_an_older_version_is_brought_up_to_date_in_its_place(stub):
 @pytest.mark.parametrize("operation", ["View", "UpsertView2"])
 def test_what_wandb_refuses_is_told_in_one_line(stub, operation):
     stub.status[operation] = 403
-    result = run("panels", "wandb", "someone/rl")
+    result = run("panels", "wandb:someone/rl")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == "tracker-diag: wandb:someone/rl: no view saved: out of order"
 
 
-@pytest.mark.parametrize("project", ["rl", "a/b/c", "/rl", "someone/"])
+@pytest.mark.parametrize("project", ["wandb:rl", "wandb:a/b/c", "wandb:/rl", "wandb:someone/"])
 def test_a_project_is_given_with_its_entity(project):
-    result = run("panels", "wandb", project)
-    assert (result.exit_code, result.stderr) == (2, f"tracker-diag: {project!r} given, expected ENTITY/PROJECT\n")
+    result = run("panels", project)
+    assert (result.exit_code, result.stderr) == (2, f"tracker-diag: {project!r} given, expected wandb:ENTITY/PROJECT\n")
+
+
+@pytest.mark.parametrize("project", ["someone/rl", "trackio:rl", "mlflow:"])
+def test_a_tracker_without_views_is_refused(project):
+    result = run("panels", project)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"tracker-diag: {project!r} given, expected wandb:<entity>/<project> or mlflow:<")
 
 
 FELL = {
@@ -146,9 +148,9 @@ def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line
     found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
     with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
         save_report("someone", "rl", "abc", found, FELL[0])
-    result = run("panels", "wandb-report", "someone/rl")
+    result = run("report", "wandb:someone/rl")
     assert result.exit_code == 2
-    assert result.stderr == "tracker-diag: 'someone/rl' given, expected ENTITY/PROJECT/RUN\n"
+    assert result.stderr == "tracker-diag: 'wandb:someone/rl' given, expected wandb:ENTITY/PROJECT/RUN\n"
 
 
 # MLflow.
@@ -190,11 +192,11 @@ def test_the_view_of_mlflow_is_what_the_run_made_and_can_be_made_anew(rng, make_
     client.set_experiment_tag("0", "mlflow.sharedViewState.mine", "{}")
     assert mlflow_run(rng, make_batch) == "0"
     by_the_run = client.get_experiment("0").tags[VIEW_TAG]
-    assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
+    assert run("panels", "mlflow:Default").stdout.startswith("there already: ")
 
     client.set_experiment_tag("0", VIEW_TAG, by_the_run.replace(NAME, "Tail diagnostics"))
     for which, said in (("Default", "saved"), ("0", "there already")):
-        result = run("panels", "mlflow", which, "--uri", mlflow_store)
+        result = run("panels", f"mlflow:{which}@{mlflow_store}")
         assert result.stdout == (
             f"{said}: <address of the MLflow server>"
             "/#/experiments/0/runs?compareRunsMode=CHART&viewStateShareKey=tracker-diag\n"
@@ -231,7 +233,7 @@ def test_the_view_of_mlflow_shows_own_rules_and_keeps_those_of_other_runs(rng, m
     mlflow_run(rng, make_batch)
     tag = mlflow.MlflowClient().get_experiment("0").tags[VIEW_TAG]
     assert line_charts(tag)[RULES] == [["diag/rule/ACM001"], ["diag/rule/NUM004"]]
-    assert run("panels", "mlflow", "Default").stdout.startswith("there already: ")
+    assert run("panels", "mlflow:Default").stdout.startswith("there already: ")
 
 
 @pytest.mark.slow
@@ -280,7 +282,7 @@ def test_rules_stand_in_no_view_that_has_none():
 
 @pytest.mark.slow
 def test_an_experiment_that_is_not_there_is_told(mlflow_store):
-    result = run("panels", "mlflow", "none-such")
+    result = run("panels", "mlflow:none-such")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith("tracker-diag: mlflow: experiment none-such: no view saved: ")
 
@@ -290,8 +292,8 @@ def test_an_experiment_that_is_not_there_is_told(mlflow_store):
 
 @pytest.mark.slow
 def test_a_rule_becomes_an_automation_on_its_state(stub):
-    result = run("export-wandb", "someone/rl", "--rules", "POL001,NUM001")
-    assert result.stdout == "2 automations are in someone/rl: tracker-diag NUM001, tracker-diag POL001\n"
+    result = run("automations", "wandb:someone/rl", "--rules", "POL001,NUM001")
+    assert result.stdout == "2 automations are in wandb:someone/rl: tracker-diag NUM001, tracker-diag POL001\n"
     sent = {call["input"]["name"]: call["input"] for call in stub.sent("CreateAutomation")}
     assert list(sent) == ["tracker-diag NUM001", "tracker-diag POL001"]
     asked = sent["tracker-diag POL001"]
@@ -317,7 +319,7 @@ def test_a_rule_becomes_an_automation_on_its_state(stub):
 @pytest.mark.slow
 def test_without_a_slack_channel_nothing_is_made(stub):
     stub.slack.clear()
-    result = run("export-wandb", "someone/rl")
+    result = run("automations", "wandb:someone/rl")
     assert result.exit_code == 2
     assert "tracker-diag: wandb:someone: no Slack channel is connected" in result.stderr
     assert stub.sent("CreateAutomation") == []

@@ -120,6 +120,7 @@ def with_and_without(runs, calls, make_batch, rng, *, module=False):
     return runs.rows("plain"), runs.rows("wrapped")
 
 
+@pytest.mark.by_day("run-explicit steps", "run-steps that go backwards", "module-no steps")
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("module", [False, True], ids=["run", "module"])
 def test_your_rows_are_the_same_with_and_without_us(pattern, module, rng, make_batch, trackio_runs):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tracker_diag import JsonlTracker, Monitor, wrap
+from tracker_diag import Monitor, wrap
 from tracker_diag.trackers.delivery.journal import Journal
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.wandb.write import WandbTracker
 
 pytestmark = pytest.mark.slow
@@ -101,6 +102,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.by_day("explicit steps", "automatic steps", "steps that go backwards")
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_your_rows_are_the_same_with_and_without_us(pattern, rng, make_batch, wandb_offline):
     calls = PATTERNS[pattern]
@@ -162,6 +164,7 @@ YOURS = {
 }
 
 
+@pytest.mark.by_day("few rows with steps-before", "none-between")
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("yours", YOURS)
 def test_more_steps_than_rows_of_yours_move_none_of_them(yours, when, rng, make_batch, wandb_offline):

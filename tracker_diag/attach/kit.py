@@ -307,12 +307,12 @@ def tell_changed(name: str, tested: str, error: Exception, lost: str = NOTHING) 
     Args:
         name: of the framework, as it is installed; upper and lower case as you like.
         tested: the versions that were tested.
-        error: what is otherwise than it was.
+        error: how it differs from the tested version.
         lost: what is not watched.
     """
     _log.warning(
-        "this %s is another than was tested, %s: %s. Installed: %s. Tested: %s. Training goes on; to have it watched, "
-        "install what was tested.", name, lost, _said(error), release_of(name), tested,
+        "%s %s is not a tested version (%s): %s. Consequence: %s. Training continues. Install a tested version to have "
+        "it watched.", name, release_of(name), tested, _said(error), lost,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`tracker-diag audit`: what the reward of samples pays for that it should not, and prompts that are met twice."""
+"""`tracker-diag audit`: what the reward of samples pays for that it should not, and repeated prompts."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tracker_diag.cli.options import AsJson, Html, Which
 from tracker_diag.cli.refuse import refusing, save
-from tracker_diag.cli.rules import Which
 from tracker_diag.report.console import Terminal
 
 
@@ -15,30 +15,31 @@ def audit(
     samples: Annotated[
         Path,
         typer.Argument(
-            help="JSON Lines or Parquet, a sample each: reward, and any of components, prompt, completion, group, "
+            help="JSON Lines or Parquet, one sample a row: reward, and any of components, prompt, completion, group, "
             "success, verifier, human, judge, length, calls, step. `traces --samples` writes such a file."
         ),
     ],
     *,
     evaluation: Annotated[
-        Path | None, typer.Option("--eval", help="Prompts of the evaluation, which should not be among the samples'.")
+        Path | None, typer.Option("--eval", help="Prompts of the evaluation, to find among the samples.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON, without texts.")] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a self-contained page with histograms and samples to read, with texts.")
-    ] = None,
+    as_json: AsJson = False,
+    html: Html = None,
     rules: Which = None,
 ) -> None:
-    """Audit samples: the reward against labels and parts, what it pays for, what to read."""
+    """Find what the reward pays for that it should not.
+
+    The page of --html shows texts of samples; --json has none.
+    """
     from tracker_diag.rules.loader import chosen
-    from tracker_diag.samples.audit.audit import audit as look
+    from tracker_diag.samples.audit.audit import audit as check
     from tracker_diag.samples.audit.shown import on_screen, page
 
     with refusing():
-        found = look(samples, evaluation, rules=chosen(rules), catalog=False)
+        result = check(samples, evaluation, rules=chosen(rules), catalog=False)
         if html:
-            save("--html", html, page(found))
+            save("--html", html, page(result))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
+        typer.echo(json.dumps(result.to_json(), indent=1))
     else:
-        Terminal().print(on_screen(found))
+        Terminal().print(on_screen(result))

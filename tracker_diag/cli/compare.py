@@ -1,4 +1,4 @@
-"""`tracker-diag compare`: runs held against a reference."""
+"""`tracker-diag compare`: runs against a reference."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from tracker_diag.cli.options import AsJson, Framework, Html, Quiet
 from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.report.console import Terminal
 
@@ -20,18 +21,20 @@ def compare(
         list[str],
         typer.Argument(
             metavar="A B [C]...",
-            help="Sources as `diagnose` takes them; the first is the reference. Seeds of one arm stand with commas: "
-            "A1,A2 B1,B2.",
+            help="Runs as `diagnose` takes them; the first is the reference. Commas join seeds of an arm: A1,A2 B1,B2.",
         ),
     ],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a self-contained page with the curves.")] = None,
-    framework: Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say it in one line.")] = False,
+    as_json: AsJson = False,
+    html: Html = None,
+    framework: Framework = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare runs: which slices and metrics parted, when, by how much; which settings and incidents differ."""
-    from tracker_diag.runs.compare import compare as hold
+    """Show where and when runs parted from a reference.
+
+    It lists slices, metrics, settings and incidents that differ, and by how much.
+    """
+    from tracker_diag.runs.compare import compare as against_reference
     from tracker_diag.runs.compared import headline, on_screen, page
     from tracker_diag.runs.diagnose import diagnose
     from tracker_diag.trackers.open import read_run
@@ -43,20 +46,20 @@ def compare(
         screen = Console(stderr=True)
         with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
             task = bar.add_task("reading", total=float(sum(map(len, groups))))
-            given = []
+            arms = []
             for group in groups:
                 runs = []
                 for source in group:
                     runs.append(diagnose(read_run(source), framework=framework))
                     bar.advance(task)
-                given.append(runs)
-        found = hold(*given)
+                arms.append(runs)
+        result = against_reference(*arms)
         if html:
-            save("--html", html, page(found))
+            save("--html", html, page(result))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
+        typer.echo(json.dumps(result.to_json(), indent=1))
     else:
-        Terminal().print(headline(found) if quiet else on_screen(found))
+        Terminal().print(headline(result) if quiet else on_screen(result))
 
 
 def _seeds(source: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`tracker-diag integrations`: which trainers are installed here, what each lets us see, and what it does not."""
+"""`tracker-diag integrations`: the trainers that are installed, and what each lets us see."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
@@ -7,22 +7,18 @@ from rich.console import Console
 from rich.table import Table
 
 GROUP = "tracker_diag.integrations"
-"""Entry points of this group name a package each that has `TESTED`, versions, and `SEES`, what it sees of what."""
+"""Entry points of this group name a package each that has `TESTED`, versions, and `SEES`, what it sees of what.
 
-DISTRIBUTIONS = {
-    "nemo_rl": ("nemo-rl",), "open_instruct": ("open-instruct",), "prime_rl": ("prime-rl",),
-    "sb3": ("stable-baselines3",), "transformers": ("transformers", "accelerate"), "rllib": ("ray",),
-    "lightning": ("lightning", "pytorch-lightning"),
-}  # fmt: skip
-"""Names under which a trainer is installed, where these are not that of its integration."""
+`INSTALLED_AS` has the trainer's distributions, where their name is not that of the entry point.
+"""
 
 
 def integrations() -> None:
-    """Show which trainers are installed here, which versions were tested, and what is seen of each."""
+    """List trainers, tested versions, and what is seen."""
     console = Console()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = import_module(entry.value)
-        there = _installed(DISTRIBUTIONS.get(entry.name, (entry.name,)))
+        there = _installed(getattr(package, "INSTALLED_AS", (entry.name,)))
         console.print(f"[bold]{entry.name}[/]  {there or '[dim]not installed[/]'}  [dim]tested: {package.TESTED}[/]")
         table = Table.grid(padding=(0, 2))
         table.add_column(min_width=12)
@@ -33,10 +29,10 @@ def integrations() -> None:
 
 
 def _installed(names: tuple[str, ...]) -> str:
-    found = []
+    versions = []
     for name in names:
         try:
-            found.append(f"{name} {version(name)}")
+            versions.append(f"{name} {version(name)}")
         except PackageNotFoundError:  # noqa: PERF203  # one of several names
             continue
-    return ", ".join(found)
+    return ", ".join(versions)

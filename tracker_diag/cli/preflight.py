@@ -1,4 +1,4 @@
-"""`tracker-diag preflight`: checks before training, on files and functions of the user's own."""
+"""`tracker-diag preflight`: checks before training, on the user's files and functions."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tracker_diag.cli.options import AsJson
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.report.console import Terminal
 
@@ -14,7 +15,7 @@ def preflight(
     *,
     tokens: Annotated[
         Path | None,
-        typer.Option(help="Token table as replay takes it, of one real batch; its first step is looked at."),
+        typer.Option(help="Token table of one real batch, as replay takes it; only its first step is read."),
     ] = None,
     samples: Annotated[
         Path | None,
@@ -24,24 +25,23 @@ def preflight(
         Path | None, typer.Option(help="The run's settings with those of its evaluation: YAML, JSON.")
     ] = None,
     framework: Annotated[
-        str | None, typer.Option(help="trl, verl, openrlhf or sb3, if the settings do not tell.")
+        str | None, typer.Option(help="trl, verl, openrlhf or sb3, if the settings do not say.")
     ] = None,
-    memory: Annotated[
-        Path | None, typer.Option(help="What is to lie on a device, YAML: device_gib, actor, ...")
-    ] = None,
+    memory: Annotated[Path | None, typer.Option(help="What a device must hold, YAML: device_gib, actor, ...")] = None,
     env: Annotated[
         str | None, typer.Option(help="module:function that makes an environment with reset and step.")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="module:function, a weak expert: observation to action.")] = None,
     tool: Annotated[
-        str | None, typer.Option(help="module:function without arguments, called many times at once.")
+        str | None, typer.Option(help="module:function without arguments; it is called many times at once.")
     ] = None,
     eos_id: Annotated[int | None, typer.Option(help="Id of the token that ends a response.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time for one part of a check.")] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check environment, rewards, masks, log-probs, settings, tools and memory before training.
+    """Find mistakes in the wiring before training.
 
+    It checks environment, rewards, masks, log-probs, settings, tools and memory.
     Exit code 0 if no check failed, 1 if one did, 2 for bad input.
     """
     from tracker_diag.preflight import files

@@ -1,4 +1,4 @@
-"""`tracker-diag rules`: the rules that are in force on the command line, and a start and checks for your own."""
+"""`tracker-diag rules`: the rules in force, and the tools to write your own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from tracker_diag.cli.options import Which
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.errors import RuleError, nearest
 from tracker_diag.report.console import Terminal
@@ -17,17 +18,14 @@ from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Fired, words
 
-rules_app = typer.Typer(help="The rules that runs are held against, and your own beside them.", no_args_is_help=True)
+rules_app = typer.Typer(help="List and show the rules; write and test your own.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="Folder with one rule a file, or one such file.")]
-
-HELP = "Ids or prefixes, with commas: POL,REW010. A folder adds your rules; TRACKER_DIAG_RULES does for every run."
-Which = Annotated[str | None, typer.Option("--rules", help=HELP)]
 
 
 @rules_app.command("list")
 def list_rules(which: Which = None) -> None:
-    """All rules that a run is held against: the catalogue, and your own with the file that they stand in."""
+    """List the catalogue and your own rules."""
     with refusing():
         rules = chosen(which)
     own = any(rule.own for rule in rules)
@@ -44,7 +42,7 @@ def show(
     rule_id: Annotated[str, typer.Argument(metavar="RULE", help="Its id or its name, for example POL001.")],
     which: Which = None,
 ) -> None:
-    """One rule: what it detects, why it harms, what to do, when it is wrong."""
+    """Show a rule: what it detects and what to do."""
     with refusing():
         rules = chosen(which)
     named = {rule.id: rule for rule in rules} | {rule.name: rule for rule in rules}
@@ -89,9 +87,12 @@ def page(rule: Rule) -> dict[str, str]:
 @rules_app.command("new")
 def new_rule(
     rule_id: Annotated[str, typer.Argument(metavar="ID", help="Two to four capitals and three digits: ACM001.")],
-    folder: Annotated[Path, typer.Argument(help="Where to; made if it is not there.")] = Path("rules"),
+    folder: Annotated[Path, typer.Argument(help="Where to write; made if missing.")] = Path("rules"),
 ) -> None:
-    """Write a small rule to start from, its cases, and the JSON Schema that your editor checks it by."""
+    """Write a small rule to start from, with its cases.
+
+    The JSON Schema that your editor checks it by is written next to it.
+    """
     with refusing():
         files = new.write_new(rule_id, folder)
     for file in files:
@@ -101,7 +102,7 @@ def new_rule(
 
 @rules_app.command()
 def lint(folder: Folder) -> None:
-    """Load every rule of a folder, and tell the file, the line and the field of what is wrong."""
+    """Load all rules of a folder, and name what is wrong."""
     with refusing():
         rules = load_rules(folder)
         _require_known(rules)
@@ -125,7 +126,7 @@ def hold_against_cases(
         Path | None, typer.Option(help="Folder of the cases, <ID>.yaml each; `tests` in the rules' by default.")
     ] = None,
 ) -> None:
-    """Hold rules of your own against their cases, as the catalogue's are held against theirs."""
+    """Test your own rules on their cases."""
     wrong = 0
     with refusing():
         rules = load_rules(folder)
@@ -142,7 +143,7 @@ def hold_against_cases(
 
 @rules_app.command()
 def schema() -> None:
-    """The JSON Schema of a rule file, for your editor; `rules new` writes it beside your rules."""
+    """Print the JSON Schema of a rule file."""
     typer.echo(new.schema(), nl=False)
 
 

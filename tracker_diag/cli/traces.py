@@ -1,4 +1,4 @@
-"""`tracker-diag traces`: how tools fare in the traces of agents, what the rules say of them, and data made of them."""
+"""`tracker-diag traces`: how tools do in traces of agents, what the rules say, and data made of the traces."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tracker_diag.cli.options import AsJson, Which
 from tracker_diag.cli.refuse import refuse, refusing, save
-from tracker_diag.cli.rules import Which
 from tracker_diag.report.console import Terminal
 
 
@@ -22,23 +22,23 @@ def traces(
     ],
     *,
     run: Annotated[
-        str | None, typer.Option(help="The training run, as `diagnose` takes it, whose clock tells the steps.")
+        str | None, typer.Option(help="The training run, as `diagnose` takes it; its clock gives the steps.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
     samples: Annotated[Path | None, typer.Option(help="Write the sample records: JSON Lines, for `audit`.")] = None,
     preferences: Annotated[
         Path | None, typer.Option(help="Write pairs of the same prompt, chosen and rejected: JSON Lines.")
     ] = None,
     sft: Annotated[Path | None, typer.Option(help="Write what was solved, prompt and completion: JSON Lines.")] = None,
     write_back: Annotated[
-        bool, typer.Option("--write-back", help="Tag and assess MLflow's traces: diag.rules and diag.marks.")
+        bool, typer.Option("--write-back", help="Tag MLflow's traces with diag.rules and assess them with diag.marks.")
     ] = False,
     essential: Annotated[
-        list[str] | None, typer.Option(help="A tool without which tasks cannot be solved; several times for several.")
+        list[str] | None, typer.Option(help="A tool without which tasks cannot be solved; repeat it for several.")
     ] = None,
     rules: Which = None,
 ) -> None:
-    """Read traces of agents: how each tool fares, and what the rules say over the training steps."""
+    """Show how each tool does in traces of agents."""
     from tracker_diag.rules.loader import chosen
     from tracker_diag.samples.traces.mlflow import write_back as write
     from tracker_diag.samples.traces.pairs import demonstrations
@@ -51,7 +51,7 @@ def traces(
         refuse("--write-back: expected a source mlflow:...; other traces are files or cannot be tagged")
     with refusing():
         trained = read_run(run) if run else None
-        found = read_traces(
+        report = read_traces(
             source,
             trained,
             rules=chosen(rules),
@@ -60,19 +60,19 @@ def traces(
             texts=any((samples, preferences, sft)),
         )
         for file, option, rows in (
-            (samples, "--samples", lambda: found.records),
-            (preferences, "--preferences", lambda: pairs(found.records)),
-            (sft, "--sft", lambda: demonstrations(found.records)),
+            (samples, "--samples", lambda: report.records),
+            (preferences, "--preferences", lambda: pairs(report.records)),
+            (sft, "--sft", lambda: demonstrations(report.records)),
         ):
             if file:
                 _write(file, option, rows())
         if write_back:
-            titles = {one.rule.id: one.rule.title for one in (found.summary.findings if found.summary else ())}
-            write(source.removeprefix("mlflow:"), found.source, found.tags, titles)
+            titles = {one.rule.id: one.rule.title for one in (report.summary.findings if report.summary else ())}
+            write(source.removeprefix("mlflow:"), report.source, report.tags, titles)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=1))
+        typer.echo(json.dumps(report.to_json(), indent=1))
     else:
-        Terminal().print(on_screen(found))
+        Terminal().print(on_screen(report))
 
 
 def _write(file: Path, option: str, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 from tracker_diag.stats.arrays import Float64Array
 
 Scale: TypeAlias = Literal["log", "linear"]
@@ -133,12 +133,12 @@ class BlockDetector(ABC, Generic[Settings]):
         """Go on where `state` was taken, bit for bit: JSON in Python keeps floats exactly.
 
         Raises:
-            StateError: if `state` is not of this kind of detector, or of one with other settings.
+            SourceError: if `state` is not of this kind of detector, or of one with other settings.
         """
         if given := sorted({"settings", *self._state_names} ^ set(state)):
-            raise StateError(f"{type(self).__name__}: {', '.join(given)} missing or unknown in the saved state")
+            raise SourceError(f"{type(self).__name__}: {', '.join(given)} missing or unknown in the saved state")
         if state["settings"] != asdict(self.settings):
-            raise StateError(f"{type(self).__name__}: saved with {state['settings']}, expected {self.settings}")
+            raise SourceError(f"{type(self).__name__}: saved with {state['settings']}, expected {self.settings}")
         for name in self._state_names:
             value = state[name]
             setattr(self, name, list(value) if isinstance(value, list) else value)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.detect.noise import DOUBT, medians_of, noise_of, ranks_of, standard_error
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 from tracker_diag.stats.arrays import Float64Array
 from tracker_diag.stats.once import once
 
@@ -288,9 +288,9 @@ class Course:
                 "open": list(self._open), "seen": self._seen, "fallen": self._fallen}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; StateError if it is none."""
+        """Go on where `state` was taken; SourceError if it is none."""
         if len(state["means"]) != len(state["ends"]) or state["size"] < 1:
-            raise StateError(f"course: {len(state['means'])} means with {len(state['ends'])} ends given")
+            raise SourceError(f"course: {len(state['means'])} means with {len(state['ends'])} ends given")
         self.rows, self._size = state["rows"], state["size"]
         self._means, self._ends, self._open = list(state["means"]), list(state["ends"]), list(state["open"])
         self._at = None

@@ -17,8 +17,8 @@ from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On
 from tracker_diag.health import Health
 from tracker_diag.metrics.series import SeriesKey
 from tracker_diag.records import Scalar, Table
-from tracker_diag.rules.alerts import HasFindings, Identity, identity, recent
-from tracker_diag.rules.incidents import Incident, incidents
+from tracker_diag.rules.alerts import HasFindings, Identity, identity
+from tracker_diag.rules.incidents import Incident
 from tracker_diag.tensors.ranks import Ranks
 
 __all__ = ["ACTIONS", "Action", "Decision", "Guarded", "Guards", "OnIncident"]
@@ -173,7 +173,7 @@ class Guards:
         seen: list[tuple[Identity, str, str]] = [(identity(one), one.state, one.severity) for one in fired]
         if seen != self._seen:
             self._seen, there = seen, {identity(one) for one in findings}
-            self._firing = [one for one in incidents(recent(findings)) if one.state == "firing"]
+            self._firing = [one for one in run.incidents if one.state == "firing"]
             for memory in (*self._memories, self._told):
                 memory.follow(self._firing, there)
             for one in self._firing:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from tracker_diag.errors import GuardError, UnknownName
+from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.metrics.series import ANY, KNOWN, any_of
 from tracker_diag.metrics.yaml_files import Place, YamlFile
 from tracker_diag.rules.findings import Finding
@@ -123,13 +123,13 @@ def guards_of(own: Guarded, rules: Collection[str]) -> tuple[Guard, ...]:
         rules: ids of those that the run is held against.
 
     Raises:
-        GuardError: a file that cannot be used; the message is "file:line: field: what is wrong".
+        RuleError: a file that cannot be used; the message is "file:line: field: what is wrong".
         UnknownName: a rule that there is not.
     """
     guards = _load(Path(own)) if isinstance(own, str | Path) else tuple(own)
     for guard in guards:
         if not isinstance(guard, Guard):  # pyright: ignore[reportUnnecessaryIsInstance]  # who checks no types
-            raise GuardError(f"guards: {type(guard).__name__} given, expected Guard(do=...), or a YAML file")
+            raise RuleError(f"guards: {type(guard).__name__} given, expected Guard(do=...), or a YAML file")
         for rule in guard.on.rules:
             if rule not in rules:
                 raise UnknownName("guards: on.rules", rule, tuple(rules))
@@ -141,14 +141,14 @@ class _Guards(BaseModel):
 
 
 def _load(file: Path) -> tuple[Guard, ...]:
-    found = YamlFile.read(file, GuardError)
+    found = YamlFile.read(file, RuleError)
     if not isinstance(found.data, dict) or [*found.data] != ["guards"] or not found.data["guards"]:
-        raise GuardError(f"{file}:1: expected `guards:` and a list below it, each with `do`, and what else a guard has")
+        raise RuleError(f"{file}:1: expected `guards:` and a list below it, each with `do`, and what else a guard has")
     given = [_with_on(one) for one in found.data["guards"]] if isinstance(found.data["guards"], list) else found.data
     try:
         return _Guards.model_validate({"guards": given}).guards
     except ValidationError as error:
-        raise GuardError(found.refused(error, _fields)) from error
+        raise RuleError(found.refused(error, _fields)) from error
 
 
 def _with_on(guard: Any) -> Any:

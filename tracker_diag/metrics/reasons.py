@@ -24,7 +24,7 @@ class Why(Enum):
     NOT_SET = "not seen with these settings; {how}"
     NOT_SEEN = "not seen with this trainer"
     ON_POLICY = "no signal: the ratio is 1 but for float noise, on-policy by construction"
-    FEW_TOKENS = "{have} tokens in the window, {needed} needed"
+    FEW_TOKENS = "{have} tokens in the window, {needed} needed; a larger window= holds more"
     FEW_SEQUENCES = "fewer than {needed} sequences in the window"
     FEW_APPLIED = "fewer than {needed} finite applied_weights observed"
     FEW_ADVANTAGES = "fewer than {needed} tokens with an advantage other than 0 observed"

@@ -178,7 +178,7 @@ _TABLE = (
     ),
     Statistic(
         name="sequence_dispersion", unit="ratio", worse="higher", scale="log", logged=CONTEXT, of_reference=False,
-        meaning="variance of r summed over a sequence, over its tokens times their variance: 1 if they are independent",
+        meaning="variance of a sequence's sum of r − mean r, over its tokens times their variance: 1 if independent",
         samples=SEQUENCES, needs=MIN_SEQUENCES, value=lambda of: of.sequence_dispersion,
     ),
     Statistic(

@@ -1,10 +1,10 @@
-"""Monitor: the whole flow on one screen. Read this first.
+"""Monitor: a `Judge` with tensors and trackers. Read this first.
 
     observe:  tensors → TokenBatch → slices → sketch and sums of each ratio pair
-    log:      → windows → statistics → records → rules → findings → trackers
+    log:      → windows → statistics → Judge → findings and notices → trackers
 
-Nothing here raises into training after the first observation has gone well: what fails is counted
-in `diag/health/*`, warned of once, and kept in `Monitor.failures`.
+After the first batch nothing here raises into training. A failure is counted in `diag/health/*`, warned of once, and
+kept in `Monitor.failures`.
 """
 
 import atexit
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+import tracker_diag.report.notebook  # noqa: F401  # a notebook then shows a Summary as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
-from tracker_diag.health import Health, whole
-from tracker_diag.metrics.aliases import key_map
+from tracker_diag.health import Health
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
@@ -29,13 +29,10 @@ from tracker_diag.monitor.worst import WorstSequences
 from tracker_diag.records import Record, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
-from tracker_diag.rules.alerts import Alerts, Notice
-from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.earlier import Earlier, EarlierRun
-from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.judge import Judge, StepInputs, Verdict
 from tracker_diag.rules.loader import Own, in_force
-from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.triage import Summary
 from tracker_diag.samples.columns import Columns
 from tracker_diag.samples.intake import SampleIntake
@@ -54,7 +51,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -62,11 +59,12 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     Args:
         trackers: where records and findings go.
-        rules: your own, or their folder; they stand beside the catalogue and the folder that TRACKER_DIAG_RULES names.
-        catalog: False looks for `rules` alone.
+        rules: your own rules, or their folder. The catalogue and the folder in TRACKER_DIAG_RULES are used as well.
+        catalog: False uses `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
         settings: of the change detectors, among them how many steps the run is expected to have; see `expect`.
-        expected_runs_between_false_alarms: healthy runs, about, until one is alarmed; the more, the later and surer.
+        expected_runs_between_false_alarms: about how many healthy runs pass per false alarm. Higher means fewer and
+            later alarms.
         clip: how far below and above 1 the trainer clips the ratio, for `clip_fraction`.
         ranks: how the observations of several ranks come together; this process alone by default.
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
@@ -106,15 +104,12 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.health, self.failures = self._state.counts, self._state.failures
         self.guard, self.record = self._state.guard, self._state.record
         self._out = FanOut(self._state, log=source == "live")
-        self._alerts = Alerts()
         self._dial, self._given = expected_runs_between_false_alarms, settings is not None
         self._settings = (settings or GrowthSettings()).dialled(self._dial)
-        self.config: Mapping[str, object] = dict(config or {})
-        self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
-        self._engine = Engine(in_force(rules, with_catalog=catalog), self._settings, self.algorithm, Earlier(baseline))
-        self.guards = Guards(guards, [rule.id for rule in self._engine.rules], self._state, on_incident, ranks)
-        self._wanted = readout.wanted(self._engine.rules)
-        self._keys = key_map(())
+        in_use = in_force(rules, with_catalog=catalog)
+        self._judge = Judge(in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline))
+        self.guards = Guards(guards, [rule.id for rule in in_use], self._state, on_incident, ranks)
+        self._wanted = readout.wanted(self._judge.engine.rules)
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)
         self._intake = Intake(self._state, ranks, clip)
         self._samples = SampleIntake(self._state, ranks, essential_tools, texts=texts)
@@ -123,6 +118,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         self.events = self._history.events
         """What was done on purpose, by step: baselines that were taken anew, and what guards have said."""
         self._open: Step | None = None
+        self._evaluating = False
         self._source, self._rebaseline = source, list[str]()
         self._summary: Summary | None = None
         self._at_close = ExitStack()
@@ -135,6 +131,20 @@ class Monitor(AbstractContextManager["Monitor"]):
     def add(self, tracker: Tracker) -> None:
         """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
         self._out.add(tracker)
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """Settings of the run by dotted name, for the rules that look at them. It may be replaced as they change."""
+        return self._judge.config
+
+    @config.setter
+    def config(self, config: Mapping[str, object]) -> None:
+        self._judge.config = config
+
+    @property
+    def algorithm(self) -> Algorithm | None:
+        """What is trained with; None as long as neither settings nor names of metrics say it."""
+        return self._judge.algorithm
 
     @property
     def trackers(self) -> tuple[Tracker, ...]:
@@ -161,13 +171,13 @@ class Monitor(AbstractContextManager["Monitor"]):
         return self._intake.says_step
 
     def at_close(self, call: Callable[[], object]) -> None:
-        """Have `call` called at the end, as what lets go of the tracker; the last one first."""
+        """Have `call` called at the end; of several, the last one first. It releases the tracker, for example."""
         self._at_close.callback(call)
 
     def expect(self, rows: int | None) -> None:
-        """Say how many rows the run is meant to log, before the first: a short run is judged by shorter horizons.
+        """Say before the first row how many rows the run will log: a short run is judged by shorter horizons.
 
-        Nothing changes where `settings` were given, or where nobody knows: for 0 and None. What comes too late is told.
+        Nothing changes if `settings` were given, or for 0 and None. After the first row a warning says it is too late.
         """
         if not rows or self._given:
             return
@@ -175,15 +185,16 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._state.tell([readout.LATE.format(rows)] if rows != self._settings.expected_steps else ())
         else:
             self._settings = GrowthSettings.for_run(rows).dialled(self._dial)
-            self._engine = Engine(self._engine.rules, self._settings, self.algorithm, self._engine.earlier)
+            self._judge.restarted(self._settings)
             self._windows.burn_in, self._windows.baseline = self._settings.short.burn_in, self._settings.short.baseline
 
     def observe(self, *, step: int | None = None, seconds: float | None = None, **tensors: "Unpack[Tensors]") -> None:
         """Take in the per-token tensors of a batch; they belong to the step of the next `log`, or to `step`.
 
-        Several calls before a `log`, for micro-batches say, add up, and so do several of one `step`. See `Tensors` for
-        shapes, units and dtypes. `seconds` is this rank's own time for the step, without waiting for others: among
-        ranks it tells a straggler. Tensors on a device stay there, and from the second call on nothing waits for it.
+        Several calls before a `log`, such as one for each micro-batch, add up. So do several calls with one `step`. See
+        `Tensors` for shapes, units and dtypes. `seconds` is this rank's own time for the step, without waiting for
+        other ranks; with it a straggler is found. Tensors on a device stay there. From the second call on, nothing
+        waits for the device.
 
         Raises:
             BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
@@ -195,8 +206,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             at = None if step is None else step_of(step)
             if self._intake.step is not None and self._intake.step != at:
                 self._take({}, self._intake.step)
-            with whole():
-                self._intake.observe(tensors, at, seconds)
+            self._intake.observe(tensors, at, seconds)
             self._state.strict = False
             self._say(self.silence.observed(at))
 
@@ -205,11 +215,13 @@ class Monitor(AbstractContextManager["Monitor"]):
     ) -> None:
         """Take in what other processes have reduced already, on the host, as a part of the step of the next `log`.
 
-        `names` are those that their rows of tools and environments go by; `missing` says of each rank that is late how
-        many updates ago it was heard of, `lost` of how many updates nothing will come.
+        Args:
+            names: of tools and environments, as in the rows of those processes.
+            missing: for each rank that is late, how many updates ago it last reported.
+            lost: the number of updates of which nothing will come.
         """
         if not self._over():
-            with self.guard("rank_errors"), whole():
+            with self.guard("rank_errors"):
                 self._intake.add(observed, names, missing, lost)
                 if observed:
                     self._say(self.silence.observed(None))
@@ -227,9 +239,10 @@ class Monitor(AbstractContextManager["Monitor"]):
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
 
-        Several calls of one step add up: each is evaluated at once, for what is new in it; of a metric that comes twice
-        the first value counts. Without `step` that of the tensors is meant, or the next. What is no number is ignored;
-        a step that goes back is counted in `diag/health/late_steps`: metrics are left out, tensors wait for the next.
+        Several calls of one step add up; each is evaluated at once. Of a metric that comes twice the first value
+        counts. Without `step`, that of the tensors is meant, or the next one. Values that are not numbers are ignored.
+        A step below an earlier one is counted in `diag/health/late_steps`: its metrics are left out, and its tensors
+        count for the next step.
         """
         if not self._over():
             with self.guard("internal_errors"):
@@ -243,29 +256,29 @@ class Monitor(AbstractContextManager["Monitor"]):
                 self._say(warning)
 
     def decide(self, can: Collection[Action] = ACTIONS) -> Decision:
-        """What `guards` say is to be done now; ask once a step after `log`, on every rank, and do it.
+        """What `guards` decide. Call it once a step, after `log`, on every rank, and carry the decision out.
 
         Args:
-            can: what the caller can do; the rest is told, and not done.
+            can: the actions that the caller can carry out; others are reported as not done.
         """
         decision = Decision()
         if not self._over() and (step := self.step) is not None:
             with self.guard("internal_errors"):
-                decision, told = self.guards.decide(step, self._engine, can)
-                self._tell_guards(step, told, decision.notices(step, told))
+                decision, lines = self.guards.decide(step, self._judge, can)
+                self._write_guards(step, lines, decision.notices(step, lines))
                 if decision.refresh_reference:
                     self.rebaseline("the reference was refreshed, and what is measured against it begins anew")
         return decision
 
     def checkpoint(self, path: str | PathLike[str], step: int | None = None) -> None:
-        """Say that a checkpoint lies at `path`, a file or a folder, whole: for `rollback`. Of this step by default."""
+        """Register a complete checkpoint, a file or a folder, for `rollback`; of this step by default."""
         if not self._over():
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
-                self.guards.checkpoint(Path(path), at, self._engine)
+                self.guards.checkpoint(Path(path), at, self._judge)
 
     def close(self) -> Summary:
-        """Write what is still to be written, to all trackers; the tracker's run goes on. Idempotent."""
+        """Write what is still to be written to all trackers. The tracker's own run stays open. Idempotent."""
         if self._state.elsewhere():
             return self._result()
         with self._state.turn:
@@ -290,9 +303,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         return self._summary
 
     def rebaseline(self, reason: str) -> None:
-        """Take what comes from the next step on as the new normal, after a planned change of tools, say.
+        """Take what comes from the next step on as normal, after a planned change such as a new tool.
 
-        All baselines begin anew, findings that are firing end, and `reason` is written into the tracker.
+        All baselines restart, findings that rest on one end, and `reason` is written into the tracker.
         """
         self._rebaseline.append(reason)
 
@@ -305,30 +318,30 @@ class Monitor(AbstractContextManager["Monitor"]):
             return {name: part.state_dict() for name, part in self._parts().items()} | {
                 "version": STATE_VERSION,
                 "rows": self._settings.expected_steps,
-                "engine": self._engine.state_dict(),
+                "judge": self._judge.state_dict(),
                 "open": self._open.state_dict() if self._open else None,
                 "rebaseline": list(self._rebaseline),
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken. Rules that are new since then begin anew.
+        """Continue where `state` was taken. Rules that are new since then start from scratch.
 
         Raises:
-            StateError: if `state` is of another version, or is damaged; the monitor is then to be made anew.
+            SourceError: `state` is of another version, or is damaged. Make a new monitor then.
         """
         with restoring(state, STATE_VERSION):
             self.expect(state.get("rows"))  # as it was begun, it goes on
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
             self._open = Step.of_state(state["open"]) if state["open"] else None
-            self._engine.load_state_dict(state["engine"], self._observed(self._open) if self._open else None)
+            self._judge.load_state_dict(state["judge"], self._inputs({}))
             self._rebaseline = list(state["rebaseline"])
 
     def _parts(self) -> dict[str, Any]:
         """What is saved and restored by itself, in this order."""
         return {
             "windows": self._windows, "intake": self._intake, "samples": self._samples, "health": self._state,
-            "alerts": self._alerts, "history": self._history, "progress": self._progress, "guards": self.guards,
+            "history": self._history, "progress": self._progress, "guards": self.guards,
         }  # fmt: skip
 
     def __exit__(self, *raised: object) -> None:
@@ -340,12 +353,12 @@ class Monitor(AbstractContextManager["Monitor"]):
             return self._result()
 
     def explain(self) -> None:
-        """Show what is seen of the run, by which tensors and metrics, and what would open the eyes of more rules."""
+        """Show which tensors and metrics the rules see, and what to log so that more rules can see."""
         show(self._first_look())
 
     def _first_look(self) -> RenderableType:
         with self._state.turn:
-            return readout.seen(self.step, self._windows, self.silence.reach, self._intake.told_by, self._engine)
+            return readout.seen(self.step, self._windows, self.silence.reach, self._intake.told_by, self._judge.engine)
 
     def slices_table(self) -> Table:
         """Every pair and slice: its statistics now, and its p95 in the reference period."""
@@ -354,12 +367,12 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def _result(self) -> Summary:
         now = self._progress
-        found = Summary.of(self._engine, self._source, now.steps, now.first, now.last)
-        reach = self.silence.reach
-        caveats = (*self.guards.caveats, *readout.caveats(self._windows, reach, self.health, now, self._engine))
+        summary = self._judge.summary(self._source, now.steps, now.first, now.last)
+        reach, engine = self.silence.reach, self._judge.engine
+        caveats = (*self.guards.caveats, *readout.caveats(self._windows, reach, self.health, now, engine))
         tails, worst = readout.tails(self._windows), self._worst.shown()
         stopped = bool(self.guards.stopped)
-        return self._history.beside(replace(found, caveats=caveats, tails=tails, worst=worst, stopped=stopped))
+        return self._history.beside(replace(summary, caveats=caveats, tails=tails, worst=worst, stopped=stopped))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -377,65 +390,73 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._evaluate(self._open, own)
 
     def _record_baselines(self, step: int) -> None:
-        """Take the new baselines that were asked for, and say so."""
+        """Take the new baselines that were asked for, and write so."""
         if self._rebaseline:
             events, self._rebaseline = [f"new baseline: {reason}" for reason in self._rebaseline], []
             self._windows.rebaseline()
-            self._tell_events(step, events, self._engine.rebaseline(step))
+            self._write_events(step, events, self._judge.rebaseline(step))
 
-    def _tell_events(
-        self, step: int, events: Sequence[str], ended: Sequence[Finding] = (), notices: Sequence[Notice] = ()
-    ) -> None:
-        """Keep and write what was done on purpose at `step`, and the findings that `ended` by it; tell `notices`."""
-        if events or ended:
+    def _write_events(self, step: int, events: Sequence[str], verdict: Verdict, notices: Sequence[Notice] = ()) -> None:
+        """Keep and write what was done on purpose at `step`, what that has changed, and further `notices`."""
+        if events or verdict.changed:
             self.events += [(step, event) for event in events]
-            over = self._alerts.notices(step, ended, self._engine)
-            self._out.events(step, events, ended, [*notices, *over])
+            self._out.events(step, events, verdict.changed, [*notices, *verdict.notices])
 
-    def _tell_guards(self, step: int, said: Sequence[str], done: Sequence[Notice] = ()) -> None:
-        """Keep, write and say what guards have said at `step`; of what is `done` people are told."""
-        told = {notice.text for notice in done}
-        self._state.tell(one for one in said if one not in told)
-        self._tell_events(step, said, notices=done)
+    def _write_guards(self, step: int, lines: Sequence[str], done: Sequence[Notice] = ()) -> None:
+        """Keep, write and warn of what guards have said at `step`; `done` are notices for people."""
+        noticed = {notice.text for notice in done}
+        self._state.tell(line for line in lines if line not in noticed)
+        self._write_events(step, lines, Verdict((), ()), done)
 
     def _evaluate(self, step: Step, own: Mapping[str, float]) -> None:
-        """Put what has come of `step` through windows, statistics and rules, and tell the trackers."""
-        observed, records, changed = self._intake.taken(), list[Record](), list[Finding]()
-        with whole(), self.guard("internal_errors"):  # the trainer's own metrics go to the trackers all the same
-            self._windows.take(observed, step.pairs)
+        """Put what has come of `step` through windows, statistics and rules, and write it to the trackers."""
+        if self._evaluating:  # a signal handler logs in the middle of a step
+            self.health["interrupted_steps"] += 1
+            return
+        self._evaluating = True
+        try:
+            self._judged(step, own)
+        finally:
+            self._evaluating = False
+
+    def _judged(self, step: Step, own: Mapping[str, float]) -> None:
+        observed, records, verdict = self._intake.taken(), list[Record](), Verdict((), ())
+        with self.guard("internal_errors"):  # the trainer's own metrics are written all the same
+            counted = self._windows.take(observed, step.pairs)
             if observed:
                 self._progress.observed(step.step)
-            statistics = readout.statistics(self._windows, observed, self._intake.names, self._wanted)
+            statistics = readout.statistics(self._windows, counted, self._intake.names, self._wanted)
             step.pairs.update(observed)
             self._say(self.silence.judged(observed))
-            self._keys, sampled = self._keys.covering(own), self._samples.taken(step.step)
-            self.algorithm = self.algorithm or self._keys.algorithm
-            self._engine = self._engine.with_algorithm(self.algorithm)
-            series = readout.series(statistics, self._keys, own, self._intake.time_ratio, sampled.series)
-            broken = [*readout.nonfinite(own, observed, self.health), *sampled.broken]
-            step.add(series, broken, checked=bool(own or observed or sampled.series))
-            changed = self._engine.evaluate(self._observed(step))
-            records += [*readout.scalars(statistics), *readout.histograms(self._windows, observed), *sampled.records]
-            self._history.add(step.step, step.series, records)
-        records += readout.states(self._engine, self.health, self._intake.time_ratio)
-        told = self._alerts.notices(step.step, changed, self._engine)
-        records += self._samples.tables(told=bool(told), step=step.step)
-        records += self._worst.step(step.step, self._engine.open, self._windows, self._intake, told=bool(told))
-        advice = self.guards.step(step.step, step.series, self._engine)
+            sampled = self._samples.taken(step.step)
+            inputs = replace(
+                self._inputs(own),
+                statistics=readout.series(statistics, self._intake.time_ratio),
+                samples=sampled.series,
+                non_finite=[*readout.nonfinite(own, observed, self.health), *sampled.broken],
+                checked=bool(own or observed or sampled.series),
+            )
+            verdict = self._judge.step(step.step, inputs)
+            records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
+            self._history.add(step.step, self._judge.series, records)
+        records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
+        noticed = bool(verdict.notices)
+        records += self._samples.tables(told=noticed, step=step.step)
+        records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, told=noticed)
+        advice = self.guards.step(step.step, self._judge.series, self._judge)
         records += self.guards.tables()
-        self._out.step(step.step, own, step.unsent(records), changed, told, so_far=self._result)
-        self._tell_guards(step.step, advice)
+        self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self._result)
+        self._write_guards(step.step, advice)
         if self._out.tells and self.silence.look(self._progress.steps, bool(observed), self._windows.settled):
             say(seen := self._first_look())
             self._out.events(step.step, [plain(seen)], (), ())
 
-    def _observed(self, step: Step) -> Observed:
-        """What the rules see of `step` so far."""
-        missing, reach = self._intake.missing, self.silence.reach
-        return readout.observed(step, self._windows, reach, self._intake.names, missing=missing, config=self.config)
+    def _inputs(self, own: Mapping[str, float]) -> StepInputs:
+        """The metrics of a step, and what is known of its tensors besides their statistics."""
+        return readout.inputs(own, self._windows, self.silence.reach, self._intake.names, self._intake.missing)
 
     def _say(self, warning: str | None) -> None:
-        """Say it to whoever reads the log or the tracker."""
+        """Warn in the log and in the tracker."""
         if warning:
             self._state.tell([warning])
             self._out.events(self.step or 0, [warning], (), ())

@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 from rich.console import RenderableType
 
-from tracker_diag.metrics.aliases import KeyMap
 from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why, no_series, not_observed, not_seen, reason
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import (
@@ -32,15 +31,15 @@ from tracker_diag.report.first_look import Seen, first_look
 from tracker_diag.report.tables import BASELINE
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import STATE_VALUES, Engine
+from tracker_diag.rules.judge import StepInputs
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.nodes import Growth, Often, Spike
-from tracker_diag.rules.observed import Observed
 from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import HIGHEST, rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.step import Progress, Step
+from tracker_diag.tensors.step import Progress
 from tracker_diag.tensors.suspicions import UNHEARD, Reach
 from tracker_diag.tensors.windows import PairWindow
 
@@ -75,22 +74,24 @@ def statistics(
     windows: Mapping[Pair, PairWindow], pairs: Iterable[Pair], names: Names, stats: Wanted
 ) -> dict[StatKey, Estimate]:
     """`stats` of each slice that they name, of those of `pairs` that have a signal."""
-    found: dict[StatKey, Estimate] = {}
+    estimates: dict[StatKey, Estimate] = {}
     for pair in pairs:
         if windows[pair].signal:
             window, of_pair = windows[pair], stats[pair]
             asked = {name: of_pair.get(any_of(name) or "", {}) for name in _cells(names)} | dict(of_pair)
             for of_step, slices in ((False, window.slices(names, asked)), (True, window.fresh(names))):
-                for name, of in slices.items():
+                for name, slice_window in slices.items():
                     for stat, with_error in asked.get(name, {}).items():
-                        one = STATISTICS[stat]
-                        if one.of_step is of_step and (value := one.of(of, with_error=with_error)) is not None:
-                            found[_key(pair, name, stat)] = value
-    return found
+                        known = STATISTICS[stat]
+                        if known.of_step is of_step:
+                            estimate = known.of(slice_window, with_error=with_error)
+                            if estimate is not None:
+                                estimates[_key(pair, name, stat)] = estimate
+    return estimates
 
 
 _key = lru_cache(4096)(StatKey)
-"""The same ones come at every step."""
+"""Cached: the same keys are built at every step."""
 
 
 def _cells(names: Names) -> Iterator[str]:
@@ -220,57 +221,48 @@ def carriers(windows: Mapping[Pair, PairWindow], names: Names) -> Callable[[Pair
     return lambda pair, name: windows[pair].carriers(name, names) if pair in windows else ()
 
 
-def observed(
-    step: Step,
+def inputs(
+    own: Mapping[str, float],
     windows: Mapping[Pair, PairWindow],
     reach: Reach,
     names: Names,
-    *,
     missing: Mapping[Rank, int] | None,
-    config: Mapping[str, object],
-) -> Observed:
-    """What the rules see of `step` so far; `missing` and `config` as in `Observed`."""
-    why, bad, cells = absent(windows, reach), tuple(step.non_finite), carriers(windows, names)
-    return Observed(step.step, step.series, bad, why, lacking(windows), step.checked, missing, cells, config)
+) -> StepInputs:
+    """The trainer's `own` metrics of a step, with what the rules must know of its tensors."""
+    return StepInputs(
+        own,
+        absent=absent(windows, reach),
+        lacking=lacking(windows),
+        missing=missing,
+        carriers=carriers(windows, names),
+    )
 
 
-def series(
-    found: Mapping[StatKey, Estimate],
-    keys: KeyMap,
-    own: Mapping[str, float],
-    time_ratio: float | None,
-    sampled: Mapping[str, Scalar],
-) -> dict[SeriesKey, Scalar]:
-    """The series that rules read: those of `found` that are numbers, the trainer's metrics by their canonical names.
-
-    What a weight beyond float64 has made infinite is none; `largest` tells of it.
+def series(statistics: Mapping[StatKey, Estimate], time_ratio: float | None) -> dict[SeriesKey, Scalar]:
+    """The series that rules read of tensors. A weight beyond float64 is left out; `largest` says how large it is.
 
     Args:
-        keys: what the trainer's `own` metrics stand for.
         time_ratio: the slowest rank's time over the median rank's, where there are several.
-        sampled: what was counted of samples. Where the trainer has ever logged the same, its own values count alone.
     """
-    read: dict[SeriesKey, Scalar] = {
-        key: Scalar(key, one.value, one.n, one.error) for key, one in found.items() if math.isfinite(one.value)
+    scalars: dict[SeriesKey, Scalar] = {
+        key: Scalar(key, estimate.value, estimate.n, estimate.error)
+        for key, estimate in statistics.items()
+        if math.isfinite(estimate.value)
     }
     if time_ratio is not None:
-        read["rank_time_ratio"] = Scalar("rank_time_ratio", time_ratio)
-    for name, value in keys.values(own).items():
-        read.setdefault(name, Scalar(name, value))
-    for name, one in sampled.items():
-        if name not in keys.names:
-            read.setdefault(name, one)
-    return read
+        scalars["rank_time_ratio"] = Scalar("rank_time_ratio", time_ratio)
+    return scalars
 
 
 def nonfinite(own: Mapping[str, float], observed: Mapping[Pair, Observation], health: Counter[str]) -> list[str]:
-    """The metrics that are NaN or infinite, and the slices that such was observed in; both are counted in `health`."""
-    broken = [key for key, value in own.items() if not math.isfinite(value)]
-    health["nonfinite_metrics"] += len(broken)
-    health["nonfinite_tokens"] += sum(int(one.nonfinite.sum()) for one in observed.values())
-    for pair, one in observed.items():
-        broken += [f"log-ratio of {pair} on {FIXED['context'][row]}" for row in np.flatnonzero(one.nonfinite)]
-    return broken
+    """The slices in which NaN or infinity was observed. Such tokens and metrics are counted in `health`."""
+    health["nonfinite_metrics"] += sum(not math.isfinite(value) for value in own.values())
+    health["nonfinite_tokens"] += sum(int(observation.nonfinite.sum()) for observation in observed.values())
+    return [
+        f"log-ratio of {pair} on {FIXED['context'][row]}"
+        for pair, observation in observed.items()
+        for row in np.flatnonzero(observation.nonfinite)
+    ]
 
 
 def scalars(found: Mapping[StatKey, Estimate]) -> Iterator[Scalar]:
@@ -319,6 +311,7 @@ def slices_table(windows: Mapping[Pair, PairWindow], names: Names) -> Table:
             now = slice_statistics(of, OF_WINDOW if window.signal else ())
             cells = {stat: _finite(estimate) for stat, estimate in now.items()} | {"count": of.n, BASELINE: _p95(of)}
             note = _note(name, names) or ("" if window.signal else str(reason(Why.ON_POLICY)))
+            note = note or ("" if of.steps is None else f"few tokens a step: of the last {of.steps} steps")
             rows.append((pair, name, *(cells.get(column) for column in stats), note))
     return Table(PREFIX + "slices", columns, tuple(rows))
 

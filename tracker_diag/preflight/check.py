@@ -1,7 +1,7 @@
-"""Check: what one check found; Report: what all of them did."""
+"""Check: what one check shows; Report: all of them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -23,7 +23,7 @@ FAIL, PASS = "bold red", "green"
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found, and on which numbers."""
+    """What one check shows, and on which numbers."""
 
     name: str
     status: Status
@@ -39,12 +39,12 @@ def passed(name: str, reason: str, **values: float) -> Check:
 
 
 def failed(name: str, reason: str, do: str, **values: float) -> Check:
-    """Something is, and what to do about it."""
+    """Something is wrong, and what to do about it."""
     return Check(name, "fail", reason, do, values)
 
 
 def unchecked(name: str, reason: str, do: str) -> Check:
-    """It could not be looked at, and what to give so that it is."""
+    """It could not be checked, and what to give so that it can."""
     return Check(name, "not checked", reason, do)
 
 
@@ -52,79 +52,67 @@ Flaw: TypeAlias = tuple[object, str, str]
 """Whether it is there, what is wrong then, and what to do."""
 
 
-def judged(name: str, told: str, flaws: Iterable[Flaw], **values: float) -> Check:
-    """Fails with the first of `flaws` that is there; passes with what is `told` if none is."""
-    for there, reason, do in flaws:
+def judged(name: str, reason: str, flaws: Iterable[Flaw], **values: float) -> Check:
+    """Fails with the first of `flaws` that is there; passes with `reason` if none is."""
+    for there, wrong, do in flaws:
         if there:
-            return failed(name, reason, do, **values)
-    return passed(name, told, **values)
+            return failed(name, wrong, do, **values)
+    return passed(name, reason, **values)
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What all checks found, in the order of the training loop: environment first, resources last."""
+    """All checks, in the order of the training loop: environment first, resources last."""
 
     checks: tuple[Check, ...]
 
-    def of(self, status: Status) -> tuple[Check, ...]:
-        """The checks that ended so."""
+    def with_status(self, status: Status) -> tuple[Check, ...]:
+        """The checks that have this status."""
         return tuple(check for check in self.checks if check.status == status)
 
     @property
     def exit_code(self) -> int:
         """1 if a check failed, else 0."""
-        return int(bool(self.of("fail")))
+        return int(bool(self.with_status("fail")))
 
     @property
     def headline(self) -> str:
-        """All of it in one line."""
-        fails, passes, rest = (len(self.of(status)) for status in get_args(Status))
+        """The numbers of checks by status, in one line."""
+        fails, passes, rest = (len(self.with_status(status)) for status in get_args(Status))
         return f"preflight: {fails} failed, {passes} passed, {rest} not checked"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values; `passed` says that no check failed. A number that is not finite is None."""
-        checks = [
-            {"check": one.name, "status": one.status, "reason": one.reason, "do": one.do, "values": _finite(one.values)}
-            for one in self.checks
+        """JSON values; `passed` is true if no check failed. A number that is not finite is None."""
+        rows = [
+            {"check": check.name, "status": check.status, "reason": check.reason, "do": check.do}
+            | {"values": {name: float(n) if math.isfinite(n) else None for name, n in check.values.items()}}
+            for check in self.checks
         ]
-        return {"passed": not self.of("fail"), "checks": checks}
+        return {"passed": not self.exit_code, "checks": rows}
 
     def table(self) -> Table:
         """One row a check, as trackers show it."""
-        rows = tuple((one.name, one.status, one.reason, one.do) for one in self.checks)
+        rows = tuple((check.name, check.status, check.reason, check.do) for check in self.checks)
         return Table(TABLE, ("check", "status", "reason", "do"), rows)
 
     def __rich__(self) -> RenderableType:
-        color = "red" if self.of("fail") else "green" if self.of("pass") else "yellow"
+        fails, passes = self.with_status("fail"), self.with_status("pass")
+        color = "red" if fails else "green" if passes else "yellow"
         rows = labelled(LABEL)
-        for heading, one in zip(_once("failed", self.of("fail")), self.of("fail"), strict=True):
-            rows.add_row(heading, Text(one.name, style=FAIL))
-            rows.add_row("", one.reason)
-            rows.add_row("", Text.assemble(("do: ", "dim"), one.do))
-        for heading, one in zip(_once("passed", self.of("pass")), self.of("pass"), strict=True):
-            rows.add_row(heading, Text.assemble((one.name, PASS), f": {cut(one.reason, 130)}"))
-        for heading, (do, names) in zip(*_grouped(self.of("not checked")), strict=True):
-            rows.add_row(heading, Text.assemble((", ".join(names), "dim"), f": {cut(do, 110)}"))
+        for i, check in enumerate(fails):
+            rows.add_row("" if i else "failed", Text(check.name, style=FAIL))
+            rows.add_row("", check.reason)
+            rows.add_row("", Text.assemble(("do: ", "dim"), check.do))
+        for i, check in enumerate(passes):
+            rows.add_row("" if i else "passed", Text.assemble((check.name, PASS), f": {cut(check.reason, 130)}"))
+        missing: dict[str, list[str]] = {}
+        for check in self.with_status("not checked"):
+            missing.setdefault(check.do, []).append(check.name)
+        for i, (do, names) in enumerate(missing.items()):
+            rows.add_row("" if i else "not checked", Text.assemble((", ".join(names), "dim"), f": {cut(do, 110)}"))
         return Group(Text.assemble(("tracker_diag: ", "dim"), (self.headline, f"bold {color}")), rows)
 
     def __str__(self) -> str:
         return plain(self)
 
     __repr__ = __str__
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: float(value) if math.isfinite(value) else None for name, value in values.items()}
-
-
-def _once(label: str, of: Sequence[object]) -> list[str]:
-    """A label for the first row of a part alone."""
-    return [label, *[""] * len(of)][: len(of)]
-
-
-def _grouped(checks: Iterable[Check]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Checks that were not made, by what to give so that they are."""
-    by: dict[str, list[str]] = {}
-    for one in checks:
-        by.setdefault(one.do, []).append(one.name)
-    return _once("not checked", list(by)), list(by.items())

@@ -13,7 +13,7 @@ NAME = "critic_fit"
 LEAST = 0.05
 """Explained variance below which a critic explains nothing: CRI001."""
 LINEAR = 0.5
-"""Explained variance of a line through the values at which a poor one is a matter of scale or sign alone."""
+"""Explained variance of a line through the values at which a poor critic is a matter of scale or sign alone."""
 FEWEST = 16
 
 GIVE = (
@@ -33,7 +33,7 @@ def critic_check(returns: Any, values: Any = None, features: Any = None) -> Chec
     wanted = array("returns", returns)
     if values is None and features is None:
         return unchecked(NAME, "returns without values or features", GIVE)
-    columns = array("values", values)[:, None] if values is not None else _matrix(features)
+    columns = array("values", values)[:, None] if values is not None else array("features", features, dimensions=2)
     n, d = columns.shape
     if n != len(wanted):
         field = "values" if values is not None else "features"
@@ -46,36 +46,35 @@ def critic_check(returns: Any, values: Any = None, features: Any = None) -> Chec
     if not np.ptp(wanted):
         do = "give a rollout whose returns differ; if they never do, look at the reward first"
         return unchecked(NAME, f"all {n} returns are {wanted[0]:.3g}: there is nothing to explain", do)
-    return _predicted(wanted, columns[:, 0]) if values is not None else _of_features(wanted, columns)
+    return _by_values(wanted, columns[:, 0]) if values is not None else _by_features(wanted, columns)
 
 
-def _of_features(wanted: Float64Array, columns: Float64Array) -> Check:
+def _by_features(wanted: Float64Array, columns: Float64Array) -> Check:
     n, d = columns.shape
     explained = 1 - (1 - _explained(wanted, _fitted(columns, wanted))) * (n - 1) / (n - d - 1)
-    told = f"a least-squares fit of {d} features explains {explained:.0%} of the variance of {n} returns"
+    reason = f"a least-squares fit of {d} features explains {explained:.0%} of the variance of {n} returns"
     do = "see whether observations and returns belong to the same steps, and what the features leave out"
-    return judged(NAME, told, [(explained < LEAST, told, do)], explained_variance=explained)
+    return judged(NAME, reason, [(explained < LEAST, reason, do)], explained_variance=explained)
 
 
-def _predicted(wanted: Float64Array, said: Float64Array) -> Check:
-    explained = _explained(wanted, said)
-    line = _explained(wanted, _fitted(said[:, None], wanted)) if np.ptp(said) else 0.0
-    told = f"the critic explains {explained:.0%} of the variance of {len(wanted)} returns"
+def _by_values(wanted: Float64Array, values: Float64Array) -> Check:
+    explained = _explained(wanted, values)
+    line = _explained(wanted, _fitted(values[:, None], wanted)) if np.ptp(values) else 0.0
+    reason = f"the critic explains {explained:.0%} of the variance of {len(wanted)} returns"
     numbers = {"explained_variance": explained, "of_a_line": line}
     if explained >= LEAST:
-        return passed(NAME, told, **numbers)
+        return passed(NAME, reason, **numbers)
     if line >= LINEAR:
-        together = float(np.corrcoef(said, wanted)[0, 1])
-        what = "sign" if together < 0 else "scale"
-        spread = f"the values spread by {said.std():.3g}, the returns by {wanted.std():.3g}"
+        what = "sign" if np.corrcoef(values, wanted)[0, 1] < 0 else "scale"
+        spread = f"the values spread by {values.std():.3g}, the returns by {wanted.std():.3g}"
         do = f"look at the {what} of the value target: normalised in one place alone, or a cost in place of a reward"
-        return failed(NAME, f"{told}, a line through its values {line:.0%}: {spread}", do, **numbers)
+        return failed(NAME, f"{reason}, a line through its values {line:.0%}: {spread}", do, **numbers)
     do = "check terminal masks and bootstrap targets, then the scale of the reward; only then raise its learning rate"
-    return failed(NAME, told, do, **numbers)
+    return failed(NAME, reason, do, **numbers)
 
 
-def _explained(wanted: Float64Array, said: Float64Array) -> float:
-    return float(1 - np.var(wanted - said) / np.var(wanted))
+def _explained(wanted: Float64Array, predicted: Float64Array) -> float:
+    return float(1 - np.var(wanted - predicted) / np.var(wanted))
 
 
 def _fitted(columns: Float64Array, wanted: Float64Array) -> Float64Array:
@@ -83,14 +82,3 @@ def _fitted(columns: Float64Array, wanted: Float64Array) -> Float64Array:
     design = np.column_stack([np.ones(len(columns)), columns])
     weights, *_ = np.linalg.lstsq(design, wanted, rcond=None)
     return np.asarray(design @ weights, dtype=np.float64)
-
-
-def _matrix(given: Any) -> Float64Array:
-    value = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
-    try:
-        found = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise BatchError("features", f"{type(given).__name__} ({error})", "(n, d) numbers") from error
-    if found.ndim != 2:
-        raise BatchError("features", f"shape {found.shape}", "(n, d), one row a return")
-    return found

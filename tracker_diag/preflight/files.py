@@ -57,14 +57,14 @@ def samples(file: Path) -> dict[str, Any]:
     if not rows:
         raise SourceError(f"{file}: no samples; expected one JSON object a line")
     first = rows[0][1]
-    found = {argument: _column(file, rows, name) for name, argument in COLUMNS.items() if name in first}
+    given: dict[str, Any] = {to: _column(file, rows, name) for name, to in COLUMNS.items() if name in first}
     if "chosen" in first or "rejected" in first:
-        found["preferences"] = [{name: row.get(name) for name in PAIR} for _, row in rows]
-    if not found:
+        given["preferences"] = [{name: row.get(name) for name in PAIR} for _, row in rows]
+    if not given:
         known = (*COLUMNS, *PAIR)
         hint = nearest(next(iter(first), ""), known, otherwise=True)
         raise SourceError(f"{file}:{rows[0][0]}: no field that is known among {', '.join(first) or 'none'}{hint}")
-    return found
+    return given
 
 
 def _column(file: Path, rows: list[tuple[int, dict[str, Any]]], name: str) -> list[Any]:
@@ -82,11 +82,11 @@ def settings(file: Path) -> dict[str, Any]:
     Raises:
         SourceError: what is wrong with the file.
     """
-    found = YamlFile.read(file, SourceError).data
-    if not isinstance(found, Mapping):
-        kind = "nothing" if found is None else type(found).__name__
+    data = YamlFile.read(file, SourceError).data
+    if not isinstance(data, Mapping):
+        kind = "nothing" if data is None else type(data).__name__
         raise SourceError(f"{file}:1: {kind} given, expected settings by name")
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in data.items()}
 
 
 def plan(file: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _model(folder: Path, text: str) -> float | dict[str, Any]:
 
 
 def function(option: str, name: str) -> Callable[..., Any]:
-    """What `name`, "module:function", stands for; modules of the working directory are found.
+    """The function that `name`, "module:function", names; modules of the working directory are found.
 
     Raises:
         SourceError: there is none, or its module cannot be imported.
@@ -120,11 +120,11 @@ def function(option: str, name: str) -> Callable[..., Any]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except Exception as error:  # a module of the user's own may raise anything
         raise SourceError(f"{option}: {name}: {described(error)}") from error
-    if not callable(found):
-        raise SourceError(f"{option}: {name} is {type(found).__name__}, expected a function or a class")
-    return found  # type: ignore[no-any-return]
+    if not callable(target):
+        raise SourceError(f"{option}: {name} is {type(target).__name__}, expected a function or a class")
+    return target  # type: ignore[no-any-return]

@@ -24,7 +24,7 @@ class Given(TypedDict, total=False):
     returns: Any
     """(n,) returns of one rollout."""
     values: Any
-    """(n,) what the critic says of the same steps, after it was trained on this rollout alone."""
+    """(n,) the critic's values of the same steps, after it was trained on this rollout alone."""
     features: Any
     """(n, d) what the critic sees."""
     batch: Mapping[str, Any]
@@ -36,7 +36,9 @@ class Given(TypedDict, total=False):
     trained_ids: Sequence[Sequence[int]]
     """The same as the loss gets them."""
     tokenizer: Any
-    """With a chat template: tells who wrote a token where the batch has no masks for it."""
+    """With a chat template, and `messages`: who wrote a token, where the batch has no masks for it."""
+    messages: Sequence[Any]
+    """The conversation of each sequence of the batch: a list of messages, or a mapping with `messages` and `tools`."""
     pad_id: int
     eos_id: int
     """The token that ends a response."""
@@ -49,10 +51,10 @@ class Given(TypedDict, total=False):
     config: Mapping[str, Any]
     """The run's settings, nested or by dotted name, those of the evaluation among them."""
     framework: str
-    """trl, verl, openrlhf or sb3, if the settings do not tell."""
+    """trl, verl, openrlhf or sb3, if the settings do not show it."""
     tool: Callable[..., Any]
     """A tool, or another function that is called often, such as a verifier; it may be asynchronous."""
     tool_arguments: Sequence[Any]
     """What to call it with, in turn: mappings of names, tuples, or single values."""
     memory: Mapping[str, Any]
-    """What is to lie on a device: the fields of `preflight.memory.Plan`."""
+    """What a device is to hold: the fields of `preflight.memory.Plan`."""

@@ -7,9 +7,9 @@ follow Korthikanti et al. 2022, arXiv 2205.05198, with attention that is not kep
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tracker_diag.errors import DiagError
 from tracker_diag.preflight.check import Check, failed, passed
@@ -19,28 +19,14 @@ GIB = 1 << 30
 ROOM = 0.1
 """Share of the device that is left for fragments, buffers of communication and the driver: a choice."""
 LORA_RANK = 16
-"""Of the last rung of the ladder."""
+"""Of the LoRA rung of the ladder."""
 
 GIVE = "give memory=..., a plan with device_gib, actor, and what else is trained or held; see docs/preflight.md"
 
-Sharding: TypeAlias = Literal["none", "zero1", "zero2", "zero3", "fsdp"]
-Optimizer: TypeAlias = Literal["adam", "adam8bit", "sgd"]
-
-SHARDED: Mapping[Sharding, tuple[bool, bool, bool]] = {
-    "none": (False, False, False),
-    "zero1": (False, False, True),
-    "zero2": (False, True, True),
-    "zero3": (True, True, True),
-    "fsdp": (True, True, True),
-}
-"""Whether weights, gradients and optimiser states are divided by the number of devices."""
-
-MOMENTS: Mapping[Optimizer, int] = {"adam": 8, "adam8bit": 2, "sgd": 0}
+STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+"""Of ZeRO: from 1 on optimiser states are divided by the number of devices, from 2 on gradients, from 3 on weights."""
+MOMENTS = {"adam": 8, "adam8bit": 2, "sgd": 0}
 """Bytes of optimiser states per trained parameter, without the master copy of the weights."""
-
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Model(BaseModel):
@@ -57,6 +43,25 @@ class Model(BaseModel):
     head_dim: int | None = Field(default=None, gt=0)
     vocab_size: int | None = Field(default=None, gt=0)
     tie_word_embeddings: bool = False
+    experts: int = Field(
+        default=0, ge=0, validation_alias=AliasChoices("num_experts", "num_local_experts", "n_routed_experts")
+    )
+    """Of a mixture of experts, in each sparse layer; all of them are held, though a token passes few."""
+    moe_intermediate_size: int | None = Field(default=None, gt=0)
+    n_shared_experts: int | None = Field(default=None, ge=0)
+    shared_expert_intermediate_size: int | None = Field(default=None, ge=0)
+    first_k_dense_replace: int = Field(default=0, ge=0)
+    decoder_sparse_step: int = Field(default=1, ge=1)
+    mlp_only_layers: tuple[int, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _experts_are_counted(cls, given: Any) -> Any:
+        known = [str(choice) for choice in cls.model_fields["experts"].validation_alias.choices]  # type: ignore[union-attr]
+        sparse = isinstance(given, Mapping) and any("expert" in str(name) for name, n in given.items() if n)
+        if sparse and "parameters" not in given and not any(given.get(name) for name in known):
+            raise ValueError(f"experts without their number given, expected one of {', '.join(known)}, or parameters")
+        return given
 
     @property
     def size(self) -> float:
@@ -68,9 +73,9 @@ class Model(BaseModel):
         if self.parameters is not None:
             return self.parameters
         hidden, layers, vocabulary = self.shape
-        linear = sum(rows * columns for rows, columns in self.linear)
+        linear = sum(rows * columns * copies for rows, columns, copies in self.linear)
         heads = 1 if self.tie_word_embeddings else 2
-        return layers * (linear + 2 * hidden) + heads * vocabulary * hidden + hidden
+        return linear + 2 * hidden * layers + heads * vocabulary * hidden + hidden
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -83,27 +88,43 @@ class Model(BaseModel):
         return self.hidden_size, self.num_hidden_layers, self.vocab_size
 
     @property
-    def linear(self) -> list[tuple[int, int]]:
-        """Inputs and outputs of the linear maps of a layer: queries, keys, values, output; gate, up, down."""
-        hidden, _, _ = self.shape
+    def linear(self) -> list[tuple[int, int, int]]:
+        """Inputs, outputs and number of the linear maps of all layers: attention, dense layers, experts, routers."""
+        hidden, layers, _ = self.shape
         heads = self.num_attention_heads or 1
         head = self.head_dim or hidden // heads
         queries, keys = heads * head, (self.num_key_value_heads or heads) * head
         inner = self.intermediate_size or 4 * hidden
-        return (
-            [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
-            + [(hidden, inner)] * 2
-            + [(inner, hidden)]
-        )
+        sparse = sum(map(self._is_sparse, range(layers))) if self.experts else 0
+        expert = self.moe_intermediate_size or inner
+        shared = self.shared_expert_intermediate_size or (self.n_shared_experts or 0) * expert
+        maps = [(hidden, queries, layers), (hidden, keys, 2 * layers), (queries, hidden, layers)]
+        maps.append((hidden, self.experts, sparse))
+        for width, copies in ((inner, layers - sparse), (expert, self.experts * sparse), (shared, sparse)):
+            maps += [(hidden, width, 2 * copies), (width, hidden, copies)]
+        return [(rows, columns, copies) for rows, columns, copies in maps if columns and copies]
+
+    def _is_sparse(self, layer: int) -> bool:
+        dense = layer < self.first_k_dense_replace or layer in self.mlp_only_layers
+        return not dense and (layer + 1) % self.decoder_sparse_step == 0
 
     def adapters(self, rank: int) -> float:
-        """Parameters of LoRA on all linear maps: rank · (inputs + outputs) each."""
-        _, layers, _ = self.shape
-        return float(layers * rank * sum(rows + columns for rows, columns in self.linear))
+        """Parameters of LoRA on all linear maps: rank · (inputs + outputs) each.
+
+        Of a plain number of parameters the usual shape is taken, a dense decoder of 12 · layers · hidden² parameters
+        with a layer for every 128 of its hidden size: 42 million for 7 billion at rank 16, where Llama has 40.
+        """
+        if self.parameters is not None and self.hidden_size is None:
+            hidden = (self.parameters * 128 / 12) ** (1 / 3)
+            of_a_layer = 4 * 2 * hidden + 3 * (1 + 8 / 3) * hidden  # attention, and a feed-forward part 8/3 as wide
+            return float(rank * of_a_layer * hidden / 128)
+        return float(rank * sum((rows + columns) * copies for rows, columns, copies in self.linear))
 
 
-class Plan(_Closed):
-    """What is to lie on a device at once."""
+class Plan(BaseModel):
+    """What a device is to hold at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     device_gib: float = Field(gt=0)
     """Memory of one device, GiB."""
@@ -115,10 +136,10 @@ class Plan(_Closed):
     reward: Model | None = None
     devices: int = Field(default=1, ge=1)
     """Over which states are sharded."""
-    sharding: Sharding = "none"
+    sharding: Literal["none", "zero1", "zero2", "zero3", "fsdp"] = "none"
     precision: Literal["mixed", "float32", "bfloat16"] = "mixed"
-    """mixed: 16-bit weights and gradients with a float32 master copy; bfloat16: without one."""
-    optimizer: Optimizer = "adam"
+    """mixed: 16-bit weights and gradients with a float32 master copy; bfloat16: without it."""
+    optimizer: Literal["adam", "adam8bit", "sgd"] = "adam"
     lora_rank: int | None = Field(default=None, ge=1)
     micro_batch: int = Field(default=1, ge=1)
     """Sequences of a forward and backward pass."""
@@ -126,7 +147,7 @@ class Plan(_Closed):
     """Tokens of a sequence; 0 leaves activations out."""
     checkpointing: bool = False
     sampler_gib: float = Field(default=0.0, ge=0)
-    """What an inference engine on the same device keeps while training goes on."""
+    """What an inference engine on the same device keeps during an update."""
 
     @field_validator("actor", "critic", "reference", "reward", mode="before")
     @classmethod
@@ -134,14 +155,12 @@ class Plan(_Closed):
         return {"parameters": given} if isinstance(given, int | float) else given
 
 
-def plan_of(given: Mapping[str, Any] | Plan) -> Plan:
+def plan_from(given: Mapping[str, Any]) -> Plan:
     """The plan in `given`.
 
     Raises:
         DiagError: which field is wrong.
     """
-    if isinstance(given, Plan):
-        return given
     try:
         return Plan.model_validate(dict(given))
     except ValidationError as error:
@@ -155,11 +174,15 @@ def states(model: Model, plan: Plan, *, trained: bool) -> dict[str, float]:
     learnt = (model.adapters(plan.lora_rank) if plan.lora_rank else model.size) if trained else 0.0
     frozen = model.size if plan.lora_rank or not trained else 0.0
     master = 4 if plan.precision == "mixed" else 0
-    moments = MOMENTS[plan.optimizer] * (width / 4 if plan.precision == "bfloat16" and plan.optimizer == "adam" else 1)
-    parts = ((frozen + learnt) * width, learnt * width, learnt * (master + moments))
-    shares = (plan.devices if sharded else 1 for sharded in SHARDED[plan.sharding])
-    names = ("weights", "gradients", "optimizer")
-    return {name: size / share for name, size, share in zip(names, parts, shares, strict=True)}
+    halved = plan.precision == "bfloat16" and plan.optimizer == "adam"  # its moments are 16 bits wide as well
+    moments = MOMENTS[plan.optimizer] / (2 if halved else 1)
+    stage = STAGES[plan.sharding]
+    parts = (
+        ("weights", (frozen + learnt) * width, stage >= 3),
+        ("gradients", learnt * width, stage >= 2),
+        ("optimizer", learnt * (master + moments), stage >= 1),
+    )
+    return {name: size / (plan.devices if sharded else 1) for name, size, sharded in parts}
 
 
 def activations(model: Model, plan: Plan) -> float:
@@ -183,19 +206,16 @@ def estimate(plan: Plan) -> dict[str, float]:
 
     Actor and critic are taken to be updated one after the other: their states add up, of activations the larger counts.
     """
-    found: dict[str, float] = {}
-    models = (("actor", plan.actor), ("critic", plan.critic), ("reference", plan.reference), ("reward", plan.reward))
-    for name, model in models:
-        if model is not None:
-            for part, size in states(model, plan, trained=name in ("actor", "critic")).items():
-                if size:
-                    found[f"{name} {part}"] = size / GIB
-    both = [activations(model, plan) for model in (plan.actor, plan.critic) if model is not None]
-    if largest := max(both):
-        found["activations"] = largest / GIB
-    if plan.sampler_gib:
-        found["sampler"] = plan.sampler_gib
-    return found
+    models = {"actor": plan.actor, "critic": plan.critic, "reference": plan.reference, "reward": plan.reward}
+    held = {
+        f"{name} {part}": size
+        for name, model in models.items()
+        if model is not None
+        for part, size in states(model, plan, trained=name in ("actor", "critic")).items()
+    }
+    held["activations"] = max(activations(model, plan) for model in (plan.actor, plan.critic) if model is not None)
+    held["sampler"] = plan.sampler_gib * GIB
+    return {name: size / GIB for name, size in held.items() if size}
 
 
 def ladder(plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -205,57 +225,46 @@ def ladder(plan: Plan) -> Iterator[tuple[str, Plan]]:
         ("gradient checkpointing", {"checkpointing": True}),
     ]
     if plan.devices > 1:
-        stages: tuple[Sharding, ...] = ("zero1", "zero2", "zero3")
-        reached = "zero3" if plan.sharding == "fsdp" else plan.sharding
-        later = stages[stages.index(reached) + 1 :] if reached in stages else stages
-        steps += [
-            (f"ZeRO {stage[-1]}" + (" or FSDP" if stage == "zero3" else ""), {"sharding": stage}) for stage in later
-        ]
-    steps.append(("8-bit Adam", {"optimizer": "adam8bit"}))
-    if plan.actor.hidden_size is not None and (plan.critic is None or plan.critic.hidden_size is not None):
-        steps.append(
-            (f"LoRA of rank {LORA_RANK}, the actor as its own reference", {"lora_rank": LORA_RANK, "reference": None})
-        )
-    if plan.sampler_gib:
-        steps.append(("the sampler asleep while training goes on", {"sampler_gib": 0.0}))
+        names = ("ZeRO 1", "ZeRO 2", "ZeRO 3 or FSDP")[STAGES[plan.sharding] :]
+        steps += [(name, {"sharding": f"zero{name[5]}"}) for name in names]
+    if plan.optimizer == "adam":
+        steps.append(("8-bit Adam", {"optimizer": "adam8bit"}))
+    if not plan.lora_rank:
+        lora = {"lora_rank": LORA_RANK, "reference": None}
+        steps.append((f"LoRA of rank {LORA_RANK}, the actor as its own reference", lora))
+    steps.append(("the sampler asleep during an update", {"sampler_gib": 0.0}))
     for name, change in steps:
         changed = plan.model_copy(update=change)
-        if changed != plan and not (plan.optimizer == "sgd" and "optimizer" in change):
-            if "lora_rank" in change and plan.lora_rank:
-                continue
+        if changed != plan:
             plan = changed
             yield name, plan
 
 
-def memory_check(given: Mapping[str, Any] | Plan) -> Check:
+def memory_check(memory: Mapping[str, Any]) -> Check:
     """Whether the plan fits the device with a tenth to spare, and which rung of the ladder makes it fit.
 
     Raises:
         DiagError: a plan that cannot be used.
     """
-    plan = plan_of(given)
+    plan = plan_from(memory)
     parts = estimate(plan)
     total, room = sum(parts.values()), plan.device_gib * (1 - ROOM)
-    largest = ", ".join(f"{name} {size:.3g}" for name, size in sorted(parts.items(), key=lambda one: -one[1])[:4])
-    told = f"{total:.3g} GiB of {plan.device_gib:.3g} ({largest})"
-    values = {"total_gib": total, "device_gib": plan.device_gib} | {
-        name.replace(" ", "_"): size for name, size in parts.items()
-    }
+    largest = sorted(parts, key=lambda name: -parts[name])[:4]
+    named = ", ".join(f"{name} {parts[name]:.3g}" for name in largest)
+    reason = f"{total:.3g} GiB of {plan.device_gib:.3g} ({named})"
+    values = {"total_gib": total, "device_gib": plan.device_gib}
+    values |= {name.replace(" ", "_"): size for name, size in parts.items()}
     if total <= room:
-        return passed(NAME, told, **values)
+        return passed(NAME, reason, **values)
     tried: list[str] = []
     before = total
     for name, rung in ladder(plan):
         size = sum(estimate(rung).values())
-        if size == before:  # of models whose shape is not known
+        if size == before:  # activations of a model whose shape is not known
             continue
         before = size
         tried.append(f"{name} ({size:.3g} GiB)")
         if size <= room:
-            return failed(NAME, told, f"it fits with: {', then '.join(tried)}", **values)
-    do = (
-        f"not even {', then '.join(tried)} is enough: more or larger devices, or a smaller model"
-        if tried
-        else "a larger device"
-    )
-    return failed(NAME, told, do, **values)
+            return failed(NAME, reason, f"it fits with: {', then '.join(tried)}", **values)
+    steps = f"not even {', then '.join(tried)} is enough: " if tried else ""
+    return failed(NAME, reason, f"{steps}take more or larger devices, or a smaller model", **values)

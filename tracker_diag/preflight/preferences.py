@@ -6,65 +6,66 @@ from typing import Any
 from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, failed, passed, unchecked
 
-EQUAL = "pairs_equal"
-PROMPT = "pairs_prompt"
-ORDER = "pairs_order"
-NAMES = (EQUAL, PROMPT, ORDER)
+NAMES = EQUAL, PROMPT, ORDER = "pairs_equal", "pairs_prompt", "pairs_order"
 
 WRONG = 0.5
 """Share of pairs in the wrong order from which on the two columns are swapped, and not the labels noisy."""
 
 GIVE = "give preferences=..., a list of mappings with prompt, chosen and rejected"
 
+Pairs = Sequence[Mapping[str, Any]]
 
-def preference_checks(pairs: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
-    """Look at `pairs`, whose texts are strings, lists of messages or lists of ids.
+
+def preference_checks(preferences: Pairs) -> Iterator[Check]:
+    """Look at pairs, whose texts are strings, lists of messages or lists of ids.
 
     Raises:
         BatchError: a pair without chosen or rejected.
     """
-    for i, pair in enumerate(pairs):
+    for i, pair in enumerate(preferences):
         if missing := [name for name in ("chosen", "rejected") if pair.get(name) is None]:
             raise BatchError(f"preferences[{i}]", f"a pair without {missing[0]}", "chosen and rejected in each")
-    if not pairs:
+    if not preferences:
         yield from (unchecked(name, "no pairs", GIVE) for name in NAMES)
         return
-    yield _equal(pairs)
-    yield _prompt(pairs)
-    yield _order(pairs)
+    yield _equal(preferences)
+    yield _prompt(preferences)
+    yield _order(preferences)
 
 
-def _equal(pairs: Sequence[Mapping[str, Any]]) -> Check:
+def _equal(pairs: Pairs) -> Check:
     same = [i for i, pair in enumerate(pairs) if _stripped(pair["chosen"]) == _stripped(pair["rejected"])]
     if same:
-        told = f"chosen and rejected are the same in {len(same)} of {len(pairs)} pairs, first in pair {same[0]}"
-        return failed(EQUAL, told, "drop them: they cost a step and teach nothing", equal=len(same))
+        reason = f"chosen and rejected are the same in {len(same)} of {len(pairs)} pairs, first in pair {same[0]}"
+        return failed(EQUAL, reason, "drop them: they cost a step and teach nothing", equal=len(same))
     return passed(EQUAL, f"chosen and rejected differ in all {len(pairs)} pairs")
 
 
-def _prompt(pairs: Sequence[Mapping[str, Any]]) -> Check:
+def _prompt(pairs: Pairs) -> Check:
     known = [(i, pair) for i, pair in enumerate(pairs) if pair.get("prompt")]
     if not known:
         return unchecked(PROMPT, "no pair has a prompt", "give prompt in each pair")
     holding = [i for i, pair in known if any(_begins(pair[name], pair["prompt"]) for name in ("chosen", "rejected"))]
     if holding:
-        told = f"the answer begins with its prompt in {len(holding)} of {len(known)} pairs, first in pair {holding[0]}"
+        reason = (
+            f"the answer begins with its prompt in {len(holding)} of {len(known)} pairs, first in pair {holding[0]}"
+        )
         do = "cut the prompt off chosen and rejected, or leave out the column prompt: it is there twice, and trained"
-        return failed(PROMPT, told, do, holding=len(holding))
+        return failed(PROMPT, reason, do, holding=len(holding))
     return passed(PROMPT, f"no answer of {len(known)} pairs begins with its prompt")
 
 
-def _order(pairs: Sequence[Mapping[str, Any]]) -> Check:
+def _order(pairs: Pairs) -> Check:
     scores = [(pair.get("chosen_score"), pair.get("rejected_score")) for pair in pairs]
     known = [(float(a), float(b)) for a, b in scores if a is not None and b is not None and a != b]
     if not known:
-        do = "give chosen_score and rejected_score in each pair, of whatever made or could judge them"
+        do = "give chosen_score and rejected_score in each pair, by whatever made or could judge them"
         return unchecked(ORDER, "nothing says which answer is better", do)
     wrong = sum(not a > b for a, b in known)
-    told = f"rejected has the higher score in {wrong} of {len(known)} pairs"
+    reason = f"rejected has the higher score in {wrong} of {len(known)} pairs"
     if wrong > WRONG * len(known):
-        return failed(ORDER, told, "swap the two columns, or the sign of the score", wrong=wrong)
-    return passed(ORDER, told, wrong=wrong)
+        return failed(ORDER, reason, "swap the two columns, or the sign of the score", wrong=wrong)
+    return passed(ORDER, reason, wrong=wrong)
 
 
 def _stripped(answer: Any) -> Any:
@@ -72,6 +73,4 @@ def _stripped(answer: Any) -> Any:
 
 
 def _begins(answer: Any, prompt: Any) -> bool:
-    if type(answer) is not type(prompt):
-        return False
-    return bool(answer[: len(prompt)] == prompt)
+    return type(answer) is type(prompt) and bool(answer[: len(prompt)] == prompt)

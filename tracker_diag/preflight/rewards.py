@@ -10,14 +10,12 @@ from tracker_diag.errors import BatchError
 from tracker_diag.preflight.check import Check, Flaw, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import within
 from tracker_diag.samples.columns import groups as group_numbers
-from tracker_diag.samples.columns import listed, numbers
+from tracker_diag.samples.columns import listed
 from tracker_diag.samples.rewards import group_aggregates, reward_aggregates
 from tracker_diag.samples.samples import Samples
 from tracker_diag.stats.arrays import Float64Array
 
-HISTOGRAM = "reward_histogram"
-SIGN = "reward_sign"
-GROUPS = "reward_groups"
+HISTOGRAM, SIGN, GROUPS = "reward_histogram", "reward_sign", "reward_groups"
 EXTREMES = "advantage_extremes"
 
 MOSTLY = 0.95
@@ -26,7 +24,7 @@ FURTHEST = 1 / (1 - MOSTLY)
 """How many times the mean distance from the median the largest may be: as far is a success that less than a twentieth
 of the samples have. Of a hundred normal rewards it is about 4, of exponential ones about 7."""
 FEWEST = 40
-"""Rewards below which no outlier can be told: the largest distance is at most their number times the mean."""
+"""Rewards below which there is no outlier: the largest distance is at most their number times the mean."""
 DEAD = 0.5
 """Share of groups without spread: ADV001."""
 SURE = 1.96
@@ -37,14 +35,22 @@ LARGEST = 100.0
 """Advantage that one reward of 10⁶ may make; normalised ones of n samples are at most √n."""
 
 GIVE = "give rewards=..., those of a few hundred episodes of the untrained policy"
+GIVE_SUCCESS = "give rewards=... and success=..."
+GIVE_ADVANTAGE = "give advantage=..., from rewards and groups to advantages, as the trainer makes them"
+GIVE_GROUPS = "give rewards=... and groups=..., the prompt of each sample"
 
 
-def array(name: str, given: Any) -> Float64Array:
-    """(n,) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
-    length = len(given) if hasattr(given, "__len__") and np.ndim(given) else 0
-    if not hasattr(given, "__len__") or isinstance(given, str | bytes):
-        raise BatchError(name, type(given).__name__, "a list or an array of numbers")
-    return numbers(name, given, length)
+def array(name: str, given: Any, dimensions: int = 1) -> Float64Array:
+    """(n,) or (n, d) float64 of the numbers `given`, NaN for None; BatchError if they are none."""
+    expected = "a list or an array of numbers" if dimensions == 1 else "(n, d) numbers, one row a return"
+    try:
+        values = given.detach().cpu().double().numpy() if hasattr(given, "detach") else given
+        values = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BatchError(name, f"{type(given).__name__} ({error})", expected) from error
+    if values.ndim != dimensions:
+        raise BatchError(name, f"shape {values.shape}", expected)
+    return values
 
 
 def histogram_check(rewards: Any) -> Check:
@@ -60,29 +66,30 @@ def histogram_check(rewards: Any) -> Check:
             "find the scorer or the division that gives them; one NaN makes all advantages of its group NaN",
             n=n,
         )
-    found = reward_aggregates(Samples.of({"reward": values}), values.min(), values.max())
-    found["n"] = n
-    zero, most = found["reward_zero_share"], found.get("reward_max_share", 0.0)
-    told = f"{n} rewards from {values.min():.3g} to {values.max():.3g}, mean {values.mean():.3g}, {zero:.0%} of them 0"
+    shares = reward_aggregates(Samples.of({"reward": values}), values.min(), values.max())
+    zero, most = shares["reward_zero_share"], shares.get("reward_max_share", 0.0)
     distance = np.abs(values - np.median(values))
-    found["furthest"] = furthest = float(distance.max() / distance.mean()) if distance.any() else 0.0
+    furthest = float(distance.max() / distance.mean()) if distance.any() else 0.0
+    reason = (
+        f"{n} rewards from {values.min():.3g} to {values.max():.3g}, mean {values.mean():.3g}, {zero:.0%} of them 0"
+    )
     scorer = "print what the scorer is given, and what it returns for a right and a wrong answer"
     flaws: list[Flaw] = [
         (zero == 1, f"all {n} rewards are 0", "see whether the scorer runs at all, and on what"),
         (values.min() == values.max(), f"all {n} rewards are {values[0]:.3g}: nothing can be learnt from them", scorer),
-        (zero > MOSTLY, told, "easier tasks, a curriculum or intermediate rewards, before any training"),
+        (zero > MOSTLY, reason, "easier tasks, a curriculum or intermediate rewards, before any training"),
         (
             most > MOSTLY,
             f"{most:.0%} of {n} rewards are the maximum, {values.max():.3g}",
-            "harder tasks, or a reward that tells good answers apart",
+            "harder tasks, or a reward that ranks good answers",
         ),
         (
             n >= FEWEST and furthest > FURTHEST,
-            f"{told}; one is {furthest:.0f} times as far from the median as they are on average",
+            f"{reason}; the furthest is {furthest:.0f} times as far from the median as they are on average",
             "clip or normalise the reward: a few samples would make the update",
         ),
     ]
-    return judged(HISTOGRAM, told, flaws, **found)
+    return judged(HISTOGRAM, reason, flaws, **shares | {"n": n, "furthest": furthest})
 
 
 def sign_check(rewards: Any, success: Any) -> Check:
@@ -100,14 +107,16 @@ def sign_check(rewards: Any, success: Any) -> Check:
     auc = float(
         (np.searchsorted(order, right, "left") + np.searchsorted(order, right, "right")).mean() / 2 / len(wrong)
     )
-    told = f"a solved task has more reward than one that is not in {auc:.0%} of pairs"
-    spread = math.sqrt((len(right) + len(wrong) + 1) / 12 / len(right) / len(wrong))  # of U without any relation
-    if auc < 0.5 - SURE * spread:
-        return failed(SIGN, told, "turn the sign round where a cost, a distance or a loss becomes the reward", auc=auc)
-    if auc < 0.5 + SURE * spread:
+    reason = f"a solved task has more reward than one that is not in {auc:.0%} of pairs"
+    deviation = math.sqrt((len(right) + len(wrong) + 1) / 12 / len(right) / len(wrong))  # of U without any relation
+    if auc < 0.5 - SURE * deviation:
+        return failed(
+            SIGN, reason, "turn the sign round where a cost, a distance or a loss becomes the reward", auc=auc
+        )
+    if auc < 0.5 + SURE * deviation:
         do = "give more samples; if they say no more, the reward has nothing to do with success"
-        return unchecked(SIGN, f"{told}, which chance would give as well", do)
-    return passed(SIGN, told, auc=auc)
+        return unchecked(SIGN, f"{reason}, which chance would give as well", do)
+    return passed(SIGN, reason, auc=auc)
 
 
 def group_check(rewards: Any, groups: Any) -> Check:
@@ -117,51 +126,52 @@ def group_check(rewards: Any, groups: Any) -> Check:
         raise BatchError("groups", f"{len(ids)} ids", f"{len(values)}, as rewards has")
     _, sizes = np.unique(ids[np.isfinite(ids)], return_counts=True)
     if not len(sizes) or not np.isfinite(values).any():
-        return unchecked(GROUPS, "no reward with a group", "give rewards=... and groups=..., the prompt of each sample")
+        return unchecked(GROUPS, "no reward with a group", GIVE_GROUPS)
     if sizes.max() == 1:
         do = "give all samples of one prompt the same id, and sample more than one of each"
         return failed(GROUPS, f"each of {len(ids)} samples is a group of its own, so every advantage is 0", do)
     usual = int(np.median(sizes))
     if sizes.max() > COLLIDING * usual:
-        told = f"the largest group has {sizes.max()} samples, the usual one {usual}"
+        reason = f"the largest group has {sizes.max()} samples, the usual one {usual}"
         return failed(
-            GROUPS, told, "look whether several prompts share an id; make ids unique in a batch", largest=sizes.max()
+            GROUPS, reason, "look whether several prompts share an id; make ids unique in a batch", largest=sizes.max()
         )
-    found = group_aggregates(values, ids)
+    spread = group_aggregates(values, ids)
     total = int((sizes > 1).sum())
-    spread = found["effective_groups"]
-    told = (
-        f"{spread:.0f} of {total} groups have spread; their mean standard deviation is {found['group_reward_std']:.3g}"
+    reason = (
+        f"{spread['effective_groups']:.0f} of {total} groups have spread; "
+        f"their mean standard deviation is {spread['group_reward_std']:.3g}"
     )
-    if found["zero_std_share"] > DEAD:
+    if spread["zero_std_share"] > DEAD:
         do = "see whether the dead groups are all right or all wrong, and take other prompts or larger groups"
-        return failed(GROUPS, told, do, **found)
-    return passed(GROUPS, told, **found)
+        return failed(GROUPS, reason, do, **spread)
+    return passed(GROUPS, reason, **spread)
 
 
-def extremes_check(advantage: Callable[[Float64Array, Any], Any], seconds: float) -> Check:
-    """Whether `advantage`, from rewards (n,) and group ids (n,) to advantages (n,), stands extreme rewards.
+def extremes_check(advantage: Callable[[Float64Array, Any], Any], seconds: float = 30.0) -> Check:
+    """Whether `advantage`, from rewards (n,) and group ids (n,) to advantages (n,), bears extreme rewards.
 
     It is given four groups of eight: of equal rewards, of zeros, of one success, and of one reward of 10⁶.
     """
     rows = np.array([[0.3] * 8, [0.0] * 8, [1.0] + [0.0] * 7, [1e6] + [0.0] * 7])
     names = ("a group of equal rewards", "a group of zeros", "one success among zeros", "one reward of 1e6")
     ids = np.repeat(np.arange(4), 8)
-    ended = within(seconds, lambda: np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float))
-    if ended.wrong or ended.value is None:
-        return failed(EXTREMES, f"advantage {ended.wrong}", "call it by hand with groups of equal rewards")
-    if ended.value.shape != (32,):
-        return failed(
-            EXTREMES, f"advantage gave shape {ended.value.shape}, expected (32,)", "return one number a sample"
-        )
-    found = ended.value.reshape(4, 8)
-    for name, of in zip(names, found, strict=True):
-        if not np.isfinite(of).all():
+    given = within(
+        seconds,
+        lambda: np.asarray(advantage(rows.ravel().copy(), ids.copy()), dtype=float),
+        lambda: "advantage",
+        "call it by hand with groups of equal rewards",
+    )
+    if given.shape != (32,):
+        return failed(EXTREMES, f"advantage gave shape {given.shape}, expected (32,)", "return one number a sample")
+    by_group = given.reshape(4, 8)
+    for name, advantages in zip(names, by_group, strict=True):
+        if not np.isfinite(advantages).all():
             do = "add a small constant to the standard deviation that is divided by"
             return failed(EXTREMES, f"{name} gives advantages that are NaN or infinite", do)
-    largest = float(np.abs(found).max())
+    largest = float(np.abs(by_group).max())
     if largest > LARGEST:
-        worst = names[int(np.abs(found).max(1).argmax())]
+        worst = names[int(np.abs(by_group).max(1).argmax())]
         return failed(
             EXTREMES, f"{worst} gives an advantage of {largest:.3g}", "clip or normalise rewards or advantages"
         )

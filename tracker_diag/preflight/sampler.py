@@ -7,7 +7,7 @@ import numpy as np
 
 from tracker_diag.errors import BatchError
 from tracker_diag.metrics.series import PAIRS
-from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import within
 from tracker_diag.report.console import cut
 from tracker_diag.stats.arrays import Float64Array
@@ -17,37 +17,37 @@ from tracker_diag.tensors.given import unified
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.suspicions import GAPS, suspicions
 
-FORM = "batch_form"
-STEP0 = "sampler_step0"
+NAMES = FORM, STEP0 = "batch_form", "sampler_step0"
 ARRIVES = "weights_arrive"
 
 DOCUMENTED = 0.3
 """p95 of |log-ratio| in nats that is too much where no floor was measured: POL007, nearly three times the 0.117 that
 bfloat16 alone gave between two passes of one trainer (TRL #6789)."""
 FACTOR = 3.0
-"""How many times its measured floor p95 may be: as POL007 has it over the documented one."""
+"""How many times its measured floor p95 may be: as POL007 has it over the documented floor."""
 AT_LEAST = 0.01
 """Limit for p95 in nats however small the measured floor is; other kernels differ by more than a repeated pass."""
 NO_FLOOR = 1e-6
 """A repeated pass that differs by less is the same computation once more, and measures nothing."""
 IMPOSSIBLE = 19.9
-"""Nats apart, beyond which one side says that a sampled token cannot be: NUM002."""
+"""Difference in nats beyond which one side says that a sampled token cannot be: NUM002."""
 PLACEHOLDER = 0.1
 """Nats from 0 at which the trainer must be for an exact 0 of the sampler to be a placeholder and no certainty."""
 PLACEHOLDERS = 0.001
 """Share of placeholders that is too much."""
 
 GIVE = "give batch=... with old_logprobs, rollout_logprobs and model_mask, as observe takes them"
-CANARY = (
+GIVE_CANARY = (
     "give perturb=..., which changes the trainer's weights and syncs them, and sample=..., log-probs by the sampler"
 )
+COURSE = ("the first sample", "the second sample", "perturb or the sample after it", "the sample after it was undone")
 
 
 def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
     """What looks wrong in the tensors of a first batch, and how far the sampler is off the trainer.
 
     Args:
-        batch: as `Monitor.observe` takes it; `logprobs` stands for `old_logprobs` where these are missing, as they are
+        batch: as `Monitor.observe` takes it; `logprobs` serve as `old_logprobs` where these are missing, as they are
             the same before the first update. `logprobs_again` is a second pass of the trainer over the same tokens
             with another batch size, which measures the noise floor.
 
@@ -56,9 +56,8 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
     """
     given: Any = {name: value for name, value in batch.items() if name in Tensors.__annotations__ and value is not None}
     if "old_logprobs" not in given and "logprobs" in given and "rollout_logprobs" in given:
-        given["old_logprobs"] = given["logprobs"]
-        del given["logprobs"]
-    if "response_mask" not in given and "model_mask" not in given and batch.get("loss_mask") is not None:
+        given["old_logprobs"] = given.pop("logprobs")
+    if not {"response_mask", "model_mask"} & given.keys() and batch.get("loss_mask") is not None:
         given["model_mask"] = batch["loss_mask"]
     lacking = ""
     if not {"response_mask", "model_mask"} & given.keys():
@@ -66,26 +65,26 @@ def sampler_checks(batch: Mapping[str, Any]) -> Iterator[Check]:
     elif not any({new, old} <= given.keys() for new, old in PAIRS.values()):
         lacking = "no two log-probabilities that are compared"
     if lacking:
-        yield from (unchecked(name, lacking, GIVE) for name in (FORM, STEP0))
+        yield from (unchecked(name, lacking, GIVE) for name in NAMES)
         return
     tensors = TokenBatch.of(**given)
     yield _form(given, tensors)
-    if "mismatch" not in tensors.pairs:
+    if "mismatch" in tensors.pairs:
+        yield _step0(tensors, batch.get("logprobs_again"))
+    else:
         yield unchecked(STEP0, "no log-probabilities of trainer and sampler", GIVE)
-        return
-    yield _step0(tensors, batch.get("logprobs_again"))
 
 
 def _form(given: Any, tensors: TokenBatch) -> Check:
-    """The first thing that looks like a mistake in the tensors, as a live run would be told it."""
+    """The first thing that looks like a mistake in the tensors, as a live run would report it."""
     for name, values in tensors.logprobs.items():
         if bad := int((~np.isfinite(_host(values)) & _host(tensors.model_mask).astype(bool)).sum()):
             do = "find which tokens these are; a mask that is too wide often holds tokens that nobody scored"
             return failed(FORM, f"{name} is NaN or infinite on {bad:,} sampled tokens", do, broken=bad)
-    said = [one for one in suspicions(given, tensors, label(tensors, Names())) if one != GAPS]
-    if said:
-        do = "mend it before any other number of this batch is read"
-        return failed(FORM, cut(said[0], 300), do, suspicions=len(said))
+    suspected = [text for text in suspicions(given, tensors, label(tensors, Names())) if text != GAPS]
+    if suspected:
+        do = "fix it before any other number of this batch is read"
+        return failed(FORM, cut(suspected[0], 300), do, suspicions=len(suspected))
     return passed(FORM, "masks and log-probabilities look as they should")
 
 
@@ -99,32 +98,35 @@ def _step0(tensors: TokenBatch, again: Any) -> Check:
     ratio = trainer - sampler
     size = np.abs(ratio)
     p95, largest = float(np.quantile(size, 0.95)), float(size.max())
-    sums = WeightSums.of(ratio)
-    values = {"p95": p95, "max": largest, "k3": float(sums.kl_k3), "ess": float(sums.ess), "n": float(n)}
-    limit, floor = _limit(again, trainer, model)
-    values["limit"] = limit
-    told = f"p95 |log-ratio| is {p95:.2g} nat, the largest {largest:.2g}, over {n:,} tokens; {floor}"
+    limit, why = _limit(again, trainer, model)
     placeholders = float(((sampler == 0) & (trainer < -PLACEHOLDER)).mean())
-    if placeholders > PLACEHOLDERS:
-        do = "they are placeholders of tokens that nobody scored: tool output, padding, a skipped prefix; mask them"
-        return failed(STEP0, f"{placeholders:.1%} of the sampler's log-probabilities are exactly 0", do, **values)
-    if p95 > limit:
-        do = (
-            "compare the two on one sequence: same ids, same temperature and softmax in 32 bits, same weights, dtype "
-            "and chat template; no top_p or penalty in the sampler's log-probabilities"
-        )
-        return failed(STEP0, told, do, **values)
-    if largest > IMPOSSIBLE:
-        do = "find that token: padding, a tool's, one that the template inserted, or an overflow"
-        return failed(STEP0, told, do, **values)
-    return passed(STEP0, told, **values)
+    reason = f"p95 |log-ratio| is {p95:.2g} nat, the largest {largest:.2g}, over {n:,} tokens; {why}"
+    compare = (
+        "compare the two on one sequence: same ids, temperature, weights, dtype and chat template, softmax in 32 bits; "
+        "no top_p or penalty in the sampler's log-probabilities"
+    )
+    flaws = [
+        (
+            placeholders > PLACEHOLDERS,
+            f"{placeholders:.1%} of the sampler's log-probabilities are exactly 0",
+            "they are placeholders of tokens that nobody scored: tool output, padding, a skipped prefix; mask them",
+        ),
+        (p95 > limit, reason, compare),
+        (
+            largest > IMPOSSIBLE,
+            reason,
+            "find that token: padding, a tool's, a token that the template inserted, or an overflow",
+        ),
+    ]
+    sums = WeightSums.of(ratio)
+    values = {"p95": p95, "max": largest, "k3": float(sums.kl_k3), "ess": float(sums.ess), "n": n, "limit": limit}
+    return judged(STEP0, reason, flaws, **values)
 
 
 def _limit(again: Any, trainer: Float64Array, model: Float64Array) -> tuple[float, str]:
     """What p95 may be at most, in nats, and where that comes from."""
-    documented = f"limit {DOCUMENTED}, as no noise floor was measured: give logprobs_again in the batch"
     if again is None:
-        return DOCUMENTED, documented
+        return DOCUMENTED, f"limit {DOCUMENTED}, as no noise floor was measured: give logprobs_again in the batch"
     second = _host(unified({"logprobs_again": again}, ("logprobs_again",), ())["logprobs_again"])
     if second.shape != model.shape:
         raise BatchError("logprobs_again", f"{second.size} values", f"{model.size}, as old_logprobs has")
@@ -136,62 +138,59 @@ def _limit(again: Any, trainer: Float64Array, model: Float64Array) -> tuple[floa
 
 
 def _host(value: Any) -> Float64Array:
-    found = value.detach().cpu().double().numpy() if hasattr(value, "detach") else np.asarray(value, dtype=np.float64)
-    return np.asarray(found, dtype=np.float64).reshape(-1)
+    """(N,) float64 of an array or a tensor on any device."""
+    values = value.detach().cpu().double().numpy() if hasattr(value, "detach") else value
+    return np.asarray(values, dtype=np.float64).reshape(-1)
 
 
-def canary_check(perturb: Callable[[], Any], sample: Callable[[], Any], seconds: float) -> Check:
+def canary_check(perturb: Callable[[], Any], sample: Callable[[], Any], seconds: float = 30.0) -> Check:
     """Whether what `sample` gives changes once `perturb` has changed the trainer's weights and synced them.
 
     Args:
         perturb: changes and syncs; may return a function that takes it back, which is called then.
         sample: log-probabilities (n,) of fixed tokens by the sampler, or anything else whose repetitions can be
             compared, such as greedy text.
+        seconds: for all of it.
     """
-    kept: list[Any] = []
-    undone: list[bool] = []
+    samples: list[Any] = []
 
     def course() -> None:
-        kept.extend((sample(), sample()))
+        samples.extend((sample(), sample()))
         undo = perturb()
         try:
-            kept.append(sample())
+            samples.append(sample())
         finally:
             if callable(undo):
                 undo()
-                undone.append(True)
-        if undone:
-            kept.append(sample())
+        if callable(undo):
+            samples.append(sample())
 
-    ended = within(seconds, course)
-    if ended.wrong:
-        at = (
-            "the first sample",
-            "the second sample",
-            "perturb or the sample after it",
-            "the sample after it was undone",
-        )
-        return failed(
-            ARRIVES, f"{at[min(len(kept), 3)]} {ended.wrong}", "call perturb and sample by hand, in this order"
-        )
-    noise, moved = _apart(kept[0], kept[1]), _apart(kept[0], kept[2])
-    told = f"the sampler moved by {moved:.2g} after the weights changed; repeated, by {noise:.2g}"
-    if not moved > FACTOR * noise or not moved:
-        do = "the sampler has the old weights: look at the sync, its names of layers, LoRA merging, prefix caches"
-        return failed(ARRIVES, told, do, moved=moved, noise=noise)
-    if undone and _apart(kept[0], kept[3]) > max(FACTOR * noise, 0.1 * moved):
-        return failed(
-            ARRIVES, "the sampler did not come back when the change was undone", "start again from the checkpoint"
-        )
-    return passed(ARRIVES, told, moved=moved, noise=noise)
+    by_hand = "call perturb and sample by hand, in this order"
+    within(seconds, course, lambda: COURSE[min(len(samples), 3)], by_hand)
+    noise, moved = _difference(samples[0], samples[1]), _difference(samples[0], samples[2])
+    reason = f"the sampler moved by {moved:.2g} after the weights changed; repeated, by {noise:.2g}"
+    came_back = len(samples) < 4 or _difference(samples[0], samples[3]) <= max(FACTOR * noise, 0.1 * moved)
+    flaws = [
+        (
+            not moved > FACTOR * noise,
+            reason,
+            "the sampler has the old weights: look at the sync, its names of layers, LoRA merging, prefix caches",
+        ),
+        (
+            not came_back,
+            "the sampler did not come back when the change was undone",
+            "start again from the checkpoint",
+        ),
+    ]
+    return judged(ARRIVES, reason, flaws, moved=moved, noise=noise)
 
 
-def _apart(one: Any, other: Any) -> float:
+def _difference(before: Any, after: Any) -> float:
     """Mean absolute difference of two sets of log-probabilities; of anything else, whether they differ."""
     try:
-        a, b = _host(one), _host(other)
+        a, b = _host(before), _host(after)
     except (TypeError, ValueError):
-        return float(one != other)
+        return float(before != after)
     if a.shape != b.shape:
         return 1.0
     with np.errstate(invalid="ignore"):

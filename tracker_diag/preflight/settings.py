@@ -17,17 +17,15 @@ FOLDER = Path(__file__).parent / "frameworks"
 Value: TypeAlias = bool | int | float | str
 
 
-class _Closed(BaseModel):
+class Setting(BaseModel):
+    """The names of one setting, and its value where the configuration has none of them."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Setting(_Closed):
-    """Where one setting stands, and what it is where it does not: the first of these that is known."""
 
     keys: tuple[str, ...] = ()
     """Dotted names, or their ends."""
     values: dict[bool | str, Value] = {}
-    """What the framework's own words stand for; others stay as they are."""
+    """What the framework's own words mean; others stay as they are."""
     product: tuple[str, ...] = ()
     """Settings of this file that it is the product of."""
     default_of: str | None = None
@@ -35,8 +33,10 @@ class Setting(_Closed):
     default: Value | None = None
 
 
-class Framework(_Closed):
+class Framework(BaseModel):
     """One file: a framework's names, with the defaults of the version that was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     framework: str
     read_at: str
@@ -48,6 +48,16 @@ class Framework(_Closed):
     length_biased: tuple[str, ...] = ()
     """Values of `aggregation` that give a token of a short answer more weight (Dr. GRPO, arXiv 2503.20783)."""
 
+    def default(self, name: str, values: Mapping[str, Value]) -> Value | None:
+        """What a setting is where the configuration does not say it; `values` come before it in the file."""
+        setting = self.settings[name]
+        if setting.product:
+            numbers = [values[part] for part in setting.product if isinstance(values.get(part), int | float)]
+            return prod(numbers) if len(numbers) == len(setting.product) else None
+        if setting.default_of:
+            return values.get(setting.default_of, self.default(setting.default_of, values))
+        return setting.default
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -56,15 +66,15 @@ class Settings:
     framework: Framework
     values: Mapping[str, Value]
     keys: Mapping[str, str]
-    """The key in the configuration of each that stands there; the others are defaults."""
+    """The key in the configuration of each that is there; the others are defaults."""
 
     def changed(self, *names: str) -> list[str]:
-        """Keys of those that stand in the configuration and are not the framework's default."""
-        own = (name for name in names if name in self.keys and self.values[name] != _default(self.framework, name, {}))
+        """Keys of those that are in the configuration and are not the framework's default."""
+        own = [name for name in names if name in self.keys and self.values[name] != self.framework.default(name, {})]
         return list(dict.fromkeys(self.keys[name] for name in own))
 
     def number(self, name: str) -> float | None:
-        """A setting that is a number, or a text that says one."""
+        """A setting that is a number, or a text of a number."""
         value = self.values.get(name)
         if isinstance(value, bool) or value is None:
             return None
@@ -77,15 +87,15 @@ class Settings:
 @cache
 def frameworks() -> dict[str, Framework]:
     """All that are known, by name."""
-    found: dict[str, Framework] = {}
+    known: dict[str, Framework] = {}
     for file in sorted(FOLDER.glob("*.yaml")):
-        read = YamlFile.read(file, DiagError)
+        source = YamlFile.read(file, DiagError)
         try:
-            one = Framework.model_validate(read.data)
+            framework = Framework.model_validate(source.data)
         except ValidationError as error:
-            raise DiagError(read.refused(error)) from error
-        found[one.framework] = one
-    return found
+            raise DiagError(source.refused(error)) from error
+        known[framework.framework] = framework
+    return known
 
 
 def settings_of(config: Mapping[str, object], framework: str | None = None) -> Settings | None:
@@ -105,16 +115,18 @@ def settings_of(config: Mapping[str, object], framework: str | None = None) -> S
     for name, setting in which.settings.items():
         key = next((key for own in setting.keys if (key := _key(config, own))), None)
         if key is not None:
+            given: Any = config[key]
             keys[name] = key
-            values[name] = setting.values.get(_word(config[key]), _plain(config[key]))
-        elif (default := _default(which, name, values)) is not None:
+            word = given if isinstance(given, bool) else str(given).lower()
+            values[name] = setting.values.get(word, given if isinstance(given, bool | int | float) else str(given))
+        elif (default := which.default(name, values)) is not None:
             values[name] = default
     return Settings(which, values, keys)
 
 
 def _recognised(config: Mapping[str, object]) -> Framework | None:
     """The framework with most of its names in `config`; None below two, or where two have as many."""
-    hits = {name: sum(_key(config, own) is not None for own in of.recognise) for name, of in frameworks().items()}
+    hits = {name: sum(_key(config, own) is not None for own in known.recognise) for name, known in frameworks().items()}
     most = max(hits.values())
     best = [name for name, count in hits.items() if count == most]
     return frameworks()[best[0]] if most > 1 and len(best) == 1 else None
@@ -122,26 +134,5 @@ def _recognised(config: Mapping[str, object]) -> Framework | None:
 
 def _key(config: Mapping[str, object], own: str) -> str | None:
     """The key of `config` that is `own`, or ends with it, and has a value."""
-    return next(
-        (key for key, value in config.items() if value is not None and (key == own or key.endswith(f".{own}"))), None
-    )
-
-
-def _default(which: Framework, name: str, values: Mapping[str, Value]) -> Value | None:
-    """What a setting is where the configuration does not say it; of `values`, those that come before it in the file."""
-    setting = which.settings[name]
-    if setting.product:
-        parts = [values.get(part) for part in setting.product]
-        numbers = [part for part in parts if isinstance(part, int | float)]
-        return prod(numbers) if len(numbers) == len(parts) else None
-    if setting.default_of:
-        return values.get(setting.default_of, _default(which, setting.default_of, values))
-    return setting.default
-
-
-def _word(value: object) -> bool | str:
-    return value if isinstance(value, bool) else str(value).lower()
-
-
-def _plain(value: Any) -> Value:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    known = (key for key, value in config.items() if value is not None)
+    return next((key for key in known if key == own or key.endswith(f".{own}")), None)

@@ -25,7 +25,11 @@ GIVE = "give tool=..., a function, and tool_arguments=..., a list of what to cal
 
 
 def tool_check(
-    tool: Callable[..., Any], arguments: Sequence[Any], calls: int, concurrency: int, seconds: float
+    tool: Callable[..., Any],
+    tool_arguments: Sequence[Any] = (),
+    calls: int = 64,
+    concurrency: int = 16,
+    seconds: float = 30.0,
 ) -> Check:
     """Call `tool` `calls` times, `concurrency` at once, in `seconds` altogether.
 
@@ -34,27 +38,25 @@ def tool_check(
 
     Args:
         tool: a function, or an asynchronous one.
-        arguments: what to call it with, in turn: a mapping of names, a tuple, or a single value; nothing if empty.
+        tool_arguments: what to call it with, in turn: a mapping of names, a tuple, or a single value; nothing if empty.
     """
     if calls < 1 or concurrency < 1:
         return unchecked(NAME, f"{calls} calls, {concurrency} at once", "give calls and concurrency of 1 at least")
-    number, taken = count(), threading.Lock()
-    began: dict[int, float] = {}
+    number, lock = count(), threading.Lock()
     took: dict[int, float] = {}
     wrong: dict[int, str] = {}
     until = time.monotonic() + seconds
 
     def work() -> None:
         while True:
-            with taken:
+            with lock:
                 i = next(number)
-            if i >= calls or time.monotonic() > until:
+            began = time.monotonic()
+            if i >= calls or began > until:
                 return
-            began[i] = time.monotonic()
-            said = _called(tool, arguments[i % len(arguments)] if arguments else ())
-            if said:
-                wrong[i] = said
-            took[i] = time.monotonic() - began[i]
+            if failure := _failure(tool, tool_arguments[i % len(tool_arguments)] if tool_arguments else ()):
+                wrong[i] = failure
+            took[i] = time.monotonic() - began
 
     threads = [
         threading.Thread(target=work, name="tracker_diag preflight tool", daemon=True)
@@ -64,11 +66,11 @@ def tool_check(
         thread.start()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    done, failures = dict(took), dict(wrong)  # threads that are left behind may go on
+    done, failures = dict(took), dict(wrong)  # threads that are left behind may write more
     return _verdict([*done.values()], [*failures.values()], calls, len(threads), seconds)
 
 
-def _called(tool: Callable[..., Any], given: Any) -> str:
+def _failure(tool: Callable[..., Any], given: Any) -> str:
     """What went wrong in one call; empty if nothing did."""
     try:
         if isinstance(given, Mapping):
@@ -92,16 +94,16 @@ def _verdict(took: list[float], wrong: list[str], calls: int, concurrency: int, 
     late = calls - len(took)
     rate, share = len(wrong) / calls, late / calls
     values = {"calls": float(calls), "failure_rate": rate, "late_share": share}
-    told = f"{len(wrong)} of {calls} calls failed, {concurrency} at once"
+    reason = f"{len(wrong)} of {calls} calls failed, {concurrency} at once"
     if took:
-        p50, p95, most = np.quantile(took, [0.5, 0.95, 1.0])
-        values |= {"p50_seconds": float(p50), "p95_seconds": float(p95), "max_seconds": float(most)}
-        told += f"; they took {p50:.2g} s in the median, {p95:.2g} s at p95, {most:.2g} s at most"
+        p50, p95, most = map(float, np.quantile(took, [0.5, 0.95, 1.0]))
+        values |= {"p50_seconds": p50, "p95_seconds": p95, "max_seconds": most}
+        reason += f"; they took {p50:.2g} s in the median, {p95:.2g} s at p95, {most:.2g} s at most"
     if share > LATE:
         do = "give the tool a time-out of its own and more workers, or the trainer fewer episodes at once"
-        return failed(NAME, f"{late} of {calls} calls had not come back after {seconds:g} s; {told}", do, **values)
+        return failed(NAME, f"{late} of {calls} calls had not come back after {seconds:g} s; {reason}", do, **values)
     if rate > FAILURES:
         (most_often, times), *_ = Counter(wrong).most_common(1)
-        do = "mend the tool, or its limits of rate and connections, before any training: failures become habits"
-        return failed(NAME, f"{told}; {times} times it {most_often}", do, **values)
-    return passed(NAME, told, **values)
+        do = "fix the tool, or its limits of rate and connections, before any training: failures become habits"
+        return failed(NAME, f"{reason}; {times} times it {most_often}", do, **values)
+    return passed(NAME, reason, **values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from tracker_diag.rules.findings import Finding, Reading
-from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains, incidents
+from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.recommendation import Recommendation, recommend
 
@@ -60,10 +60,13 @@ class _News:
 
 
 class HasFindings(Protocol):
-    """What has all findings of a run by their onset, and the best levels of its outcomes, as an Engine."""
+    """What has the findings of a run by onset, its incidents, and the best levels of its outcomes: a `Judge`."""
 
     @property
     def findings(self) -> list[Finding]: ...
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]: ...
 
     @property
     def best(self) -> tuple[Reading, ...]: ...
@@ -96,8 +99,7 @@ class Alerts:
         self._due = None
         news: list[_News] = []
         ended: list[Incident] = []
-        found = incidents(recent(findings))
-        for incident in found:
+        for incident in run.incidents:
             told = [one for one in incident.findings if identity(one) in self._open]
             loud = [one for one in incident.findings if alerts(one)]
             new = self._news(incident, told, loud, step) if loud else None
@@ -109,7 +111,7 @@ class Alerts:
             if told and not any(one.state == "firing" and one.severity != "info" for one in incident.findings):
                 ended.append(incident)
                 self._forget(incident)
-        fired = [_fired(step, news, recommend(found, run.best, goes_on=True))] if news else []
+        fired = [_fired(step, news, recommend(run.incidents, run.best, goes_on=True))] if news else []
         return [*fired, _ended(step, ended)] if ended else fired
 
     def _news(self, incident: Incident, told: Sequence[Finding], loud: Sequence[Finding], step: int) -> _News | None:

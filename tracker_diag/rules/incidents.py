@@ -176,35 +176,32 @@ def _parts(findings: Sequence[Finding]) -> set[int]:
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
-    """Of those above info that no other explains, the earliest that none brings about that it does not bring about too.
-
-    What goes round in a circle has no other beginning than its earliest part.
-    """
-    loud = [one for one in findings if one.severity != "info"] or list(findings)
+    """The earliest finding above info with no cause of its own. In a cycle of causes, its earliest member."""
+    loud = [finding for finding in findings if finding.severity != "info"] or list(findings)
     parts = _parts(loud)
-    whole = [one for i, one in enumerate(loud) if i not in parts] or loud  # rules may explain each other
-    first = whole[:MOST_CAUSES]
-    before: list[set[int]] = [set() for _ in first]
-    for i, j in _related(first):
+    whole = [finding for i, finding in enumerate(loud) if i not in parts] or loud  # rules may explain each other
+    candidates = whole[:MOST_CAUSES]
+    direct: list[set[int]] = [set() for _ in candidates]
+    for i, j in _related(candidates):
         for cause, effect in ((i, j), (j, i)):
-            if _brings_about(first[cause], first[effect]):
-                before[effect].add(cause)
-    behind = [_reached(i, before) for i in range(len(first))]
-    return next(one for i, one in enumerate(first) if all(i in behind[j] for j in behind[i]))
+            if _leads_to(candidates[cause], candidates[effect]):
+                direct[effect].add(cause)
+    causes = [_all_causes(i, direct) for i in range(len(candidates))]
+    return next(finding for i, finding in enumerate(candidates) if all(i in causes[j] for j in causes[i]))
 
 
-def _reached(start: int, before: Sequence[set[int]]) -> set[int]:
-    """All that leads to `start`, over whatever is between."""
-    found: set[int] = set()
-    new = set(before[start])
+def _all_causes(effect: int, direct: Sequence[set[int]]) -> set[int]:
+    """Direct and indirect causes of `effect`, by index."""
+    causes: set[int] = set()
+    new = set(direct[effect])
     while new:
-        found |= new
-        new = {further for one in new for further in before[one]} - found
-    return found
+        causes |= new
+        new = {further for cause in new for further in direct[cause]} - causes
+    return causes
 
 
-def _brings_about(cause: Finding, finding: Finding) -> bool:
-    """Whether `cause` leads to `finding`, and did not begin after it by more than an onset is sure."""
+def _leads_to(cause: Finding, finding: Finding) -> bool:
+    """Whether the rule of `cause` leads to that of `finding`, and the onsets allow it within their uncertainty."""
     if finding.rule.id not in cause.rule.leads_to or finding.fired is None:
         return False
     return cause.onset - finding.onset <= _unsure(finding) and _overlap(cause, finding)

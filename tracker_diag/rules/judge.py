@@ -1,74 +1,223 @@
-"""Judge: the rules held against the rows of a run, one row after another, as while the run goes on."""
+"""Judge: one run held against the rules, step by step.
+
+The live monitor, `diagnose`, `watch` and `replay` all use this class, so the same series give the same verdict.
+
+    StepInputs → canonical names → series → engine → incidents → notices
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracker_diag.metrics.aliases import KeyMap
-from tracker_diag.metrics.reasons import Reason
-from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.metrics.series import Pair, SeriesKey
+from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.metrics.aliases import key_map
+from tracker_diag.metrics.reasons import Reason, no_series
+from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.metrics.series import Pair, Rank, SeriesKey, StatKey
 from tracker_diag.records import Scalar
-from tracker_diag.rules.alerts import Alerts, Notice
+from tracker_diag.rules.alerts import Alerts, Notice, recent
+from tracker_diag.rules.algorithm import algorithm_of
+from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.ours import NONFINITE, is_ours, sampled, statistics
+from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.incidents import Incident, incidents
+from tracker_diag.rules.model import Rule
+from tracker_diag.rules.observed import Observed, no_carriers
+from tracker_diag.rules.triage import Summary
+from tracker_diag.stats.attribution import Carrier
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What has come of one step: the trainer's metrics, and what tensors and samples add to them."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """By the trainer's own keys."""
+    statistics: Mapping[SeriesKey, Scalar] = field(default_factory=dict[SeriesKey, Scalar])
+    """Statistics of slices. They win over a metric of the same name."""
+    samples: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    """Aggregates of samples by canonical name. A metric that the trainer has ever logged wins over its aggregate."""
+    non_finite: Sequence[str] = ()
+    """Slices and columns that held NaN or infinity; metrics that do are noticed without being listed here."""
+    checked: bool = True
+    """Whether there was any metric, tensor or sample."""
+    absent: Mapping[Pair, Reason] = field(default_factory=dict[Pair, Reason])
+    """Ratio pairs without values, and why."""
+    lacking: Callable[[StatKey], Reason] = no_series
+    """Why a statistic has no value, where its pair has some."""
+    missing: Mapping[Rank, int] | None = None
+    """Steps since a rank was last heard of; None where ranks do not report through a store."""
+    carriers: Callable[[Pair, str], tuple[Carrier, ...]] = no_carriers
+    """Which cells carry the growth of a slice's tail."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one step has changed."""
+
+    changed: Sequence[Finding]
+    notices: Sequence[Notice]
 
 
 class Judge:
-    """Feeds `engine`, and says what a person is to be told."""
+    """Maps names, keeps precedence, and runs rules, incidents and alerts.
 
-    def __init__(self, engine: Engine, config: Mapping[str, object], quantum: float = 0.0) -> None:
-        self.engine = engine
-        self.config = config
-        self.quantum = quantum
-        self._alerts = Alerts()
-        self._tokens = 0.0
-        """Of the diagnostics' own count: how many were NaN or infinite so far."""
+    Args:
+        rules: the rules in force.
+        settings: of the change detectors.
+        config: settings of the run by dotted name.
+        algorithm: what is trained with; by default what `config` or the names of metrics say.
+        earlier: runs of the same setting that went well.
+        framework: whose names the metrics have; recognised by the names by default.
+        quantum: the resolution of logged values: two values closer than this are equal.
+    """
 
-    def read(self, row: Mapping[str, float], keys: KeyMap) -> dict[SeriesKey, Scalar]:
-        """The series that rules read, of one row: statistics of slices, and metrics by their canonical names.
-
-        What was counted of samples stands in for a metric that the trainer has not logged itself, as in the live run.
-        """
-        metrics = {name: Scalar(name, value, quantum=self.quantum) for name, value in keys.values(row).items()}
-        for name, value in sampled(row):
-            if name not in keys.names:
-                metrics.setdefault(name, Scalar(name, value))
-        now: dict[SeriesKey, Scalar] = {**dict(statistics(row)), **metrics}
-        return {name: one for name, one in now.items() if math.isfinite(one.value)}
-
-    def take(
+    def __init__(
         self,
-        step: int,
-        row: Mapping[str, float],
-        series: Mapping[SeriesKey, Scalar],
-        absent: Mapping[Pair, Reason],
-    ) -> list[Notice]:
-        """Take in the `row` of `step`, whose `series` were read; what is to be told of it.
+        rules: Sequence[Rule],
+        settings: GrowthSettings,
+        *,
+        config: Mapping[str, object] | None = None,
+        algorithm: Algorithm | None = None,
+        earlier: Earlier | None = None,
+        framework: str | None = None,
+        quantum: float = 0.0,
+    ) -> None:
+        self.config: Mapping[str, object] = dict(config or {})
+        self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
+        self.engine = Engine(rules, settings, self.algorithm, earlier or Earlier())
+        self.keys = key_map((), framework)
+        self._framework, self._quantum = framework, quantum
+        self._alerts = Alerts()
+        self._open: int | None = None
+        self.series: dict[SeriesKey, Scalar] = {}
+        """Finite values of the open step. Of a series that comes twice the first value counts."""
+        self._non_finite: list[str] = []
+        self._checked = False
+        self._incidents: tuple[Incident, ...] | None = None
 
-        The same step may come again with more in its row, and no step that lies before the last one.
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings so far, by onset."""
+        return self.engine.findings
 
-        Args:
-            absent: pairs of which the run has no statistics, and why.
-        """
-        bad = [key for key, value in row.items() if not math.isfinite(value) and not is_ours(key)]
-        if row.get(NONFINITE, self._tokens) > self._tokens:
-            self._tokens = row[NONFINITE]
-            bad.append(NONFINITE.removeprefix(PREFIX))
-        changed = self.engine.evaluate(Observed(step, series, tuple(bad), absent, config=self.config))
-        return self._alerts.notices(step, changed, self.engine)
+    @property
+    def best(self) -> tuple[Reading, ...]:
+        """Of each outcome its last level, and its best one as baseline."""
+        return self.engine.best
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """The incidents of the latest findings; computed once after a step that changed any."""
+        if self._incidents is None:
+            self._incidents = incidents(recent(self.findings))
+        return self._incidents
+
+    def know(self, keys: Iterable[str]) -> None:
+        """Map further `keys` of metrics. The algorithm follows from them where nothing else says it."""
+        if not self.keys.covers(keys := tuple(keys)):
+            self.keys = key_map(dict.fromkeys([*self.keys.mapped, *self.keys.unmapped, *keys]), self._framework)
+        if self.algorithm is None and self.keys.algorithm is not None:
+            self.algorithm = self.keys.algorithm
+            self.engine = self.engine.with_algorithm(self.algorithm)
+
+    def step(self, step: int, inputs: StepInputs) -> Verdict:
+        """Take in what has come of `step`. Further calls of the same step add to it; no earlier step may come."""
+        if step != self._open:
+            self._open, self.series, self._non_finite, self._checked = step, {}, [], False
+        self.know(inputs.metrics)
+        for key, scalar in self._series(inputs):
+            if math.isfinite(scalar.value):
+                self.series.setdefault(key, scalar)
+        broken = [key for key, value in inputs.metrics.items() if not math.isfinite(value)]
+        self._non_finite += [name for name in (*broken, *inputs.non_finite) if name not in self._non_finite]
+        self._checked |= inputs.checked
+        changed = self.engine.evaluate(self._observed(step, inputs))
+        return Verdict(changed, self._notices(step, changed))
+
+    def _series(self, inputs: StepInputs) -> Iterable[tuple[SeriesKey, Scalar]]:
+        """Every series of `inputs`, those that win first."""
+        yield from inputs.statistics.items()
+        for name, value in self.keys.values(inputs.metrics).items():
+            yield name, Scalar(name, value, quantum=self._quantum)
+        for name, scalar in inputs.samples.items():
+            if name not in self.keys.names:
+                yield name, scalar
+
+    def _observed(self, step: int, inputs: StepInputs) -> Observed:
+        return Observed(
+            step,
+            self.series,
+            tuple(self._non_finite),
+            inputs.absent,
+            inputs.lacking,
+            self._checked,
+            inputs.missing,
+            inputs.carriers,
+            self.config,
+        )
+
+    def _notices(self, step: int, changed: Sequence[Finding]) -> list[Notice]:
+        if changed:
+            self._incidents = None
+        return self._alerts.notices(step, changed, self)
+
+    def rebaseline(self, step: int) -> Verdict:
+        """Every baseline begins anew at `step`, and findings that rest on one end."""
+        ended = self.engine.rebaseline(step)
+        return Verdict(ended, self._notices(step, ended))
+
+    def summary(self, source: str, steps: int, first_step: int | None, last_step: int | None) -> Summary:
+        """What the run adds up to so far."""
+        return Summary.of(self.engine, source, steps, first_step, last_step)
+
+    def restarted(self, settings: GrowthSettings) -> None:
+        """Begin anew with other `settings`; nothing may have been judged yet."""
+        self.engine = Engine(self.engine.rules, settings, self.algorithm, self.engine.earlier)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a judge who goes on with the next row needs, in JSON values."""
-        return {"engine": self.engine.state_dict(), "alerts": self._alerts.state_dict(), "tokens": self._tokens}
+        """All that a judge that continues with the next step needs, in JSON values."""
+        return {
+            "engine": self.engine.state_dict(),
+            "alerts": self._alerts.state_dict(),
+            "open": self._open,
+            "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
+            "non_finite": list(self._non_finite),
+            "checked": self._checked,
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any], underway: Observed | None = None) -> None:
-        """Go on where `state` was taken.
+    def load_state_dict(self, state: Mapping[str, Any], inputs: StepInputs) -> None:
+        """Continue where `state` was taken.
 
         Args:
-            underway: the last step that was taken in, if more of it may come.
+            inputs: what is known of the open step besides its metrics, statistics and samples.
         """
+        self._open, self._checked = state["open"], state["checked"]
+        self._non_finite = list(state["non_finite"])
+        self.series = {}
+        for pair, slice, name, value, n, error in state["series"]:
+            key: SeriesKey = StatKey(pair, slice, name) if pair else name
+            self.series[key] = Scalar(key, value, n, error)
+        underway = None if self._open is None else self._observed(self._open, replace(inputs, metrics={}))
         self.engine.load_state_dict(state["engine"], underway)
         self._alerts.load_state_dict(state["alerts"])
-        self._tokens = state["tokens"]
+        self._incidents = None
+
+
+def judge_steps(
+    judge: Judge, steps: Iterable[tuple[int, StepInputs]]
+) -> tuple[dict[str, dict[int, float]], list[Notice]]:
+    """Judge `steps` in order: the series that the rules read, by name and step, and what people are alerted to."""
+    series: dict[str, dict[int, float]] = {}
+    notices: list[Notice] = []
+    for step, inputs in steps:
+        notices += judge.step(step, inputs).notices
+        for name, scalar in judge.series.items():
+            series.setdefault(name, {})[step] = scalar.value
+    return series, notices
+
+
+def _key(key: SeriesKey) -> tuple[Pair | None, str | None, str]:
+    """Pair, slice and statistic, or a metric's name alone."""
+    return (key.pair, key.slice, key.stat) if isinstance(key, StatKey) else (None, None, key)

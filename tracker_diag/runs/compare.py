@@ -1,4 +1,4 @@
-"""Compare: which series of two arms parted, when and by how much; which settings differ; which incidents are new."""
+"""Compare: which series of two arms parted, when and by how much, which settings differ, which incidents are new."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,15 +22,15 @@ from tracker_diag.stats.arrays import Float64Array
 Scale: TypeAlias = Literal["ratio", "difference"]
 Points: TypeAlias = Mapping[int, float]
 
-THE_MACHINES = frozenset({
+MACHINE_METRICS = frozenset({
     "throughput", "step_seconds", "rollout_seconds", "reward_seconds", "tool_seconds", "tool_timeouts", "wait_share",
     "memory_reserved", "memory_limit", "utilisation", "rank_time_ratio", "concurrency",
 })  # fmt: skip
-"""Metrics that tell the machine and its load, and differ between two runs of the same settings."""
+"""Metrics of the machine and its load. They differ between two runs with the same settings."""
 SCHEDULED = frozenset({"learning_rate", "kl_target", "length_limit"})
-"""Metrics that are settings: whatever they are at a step, they are by decision."""
+"""Metrics that follow a schedule, which is a setting."""
 SAME = 0.01
-"""Part by which two schedules differ at most, at half of the steps, and are the same."""
+"""Two schedules are the same if their median difference is at most this part of the larger."""
 
 
 @dataclass(frozen=True)
@@ -40,56 +40,56 @@ class Arm:
     label: str
     """A for the reference, then B, C, ..."""
     sources: tuple[str, ...]
-    """One a seed."""
+    """One source for each seed."""
 
 
 @dataclass(frozen=True)
 class Parted:
-    """A series that parts from the reference, and does so by more than seeds or noise explain."""
+    """A series that parts from the reference by more than seeds or noise explain."""
 
     series: str
     onset: float
-    """Where on the axis the levels begin to part, exact to one part of it."""
+    """Where on the axis the levels begin to part, accurate to one part of the axis."""
     step: int
-    """The same as a step of the reference."""
+    """The same place as a step of the reference."""
     parted: float
     """Where they have parted by the margin."""
     end: float | None
-    """Where they have come together again; None if they stay apart."""
+    """Where they are together again; None if that does not happen."""
     reference: float
     other: float
-    """Mean levels from where they have parted to there; on a logarithmic scale geometric ones."""
+    """Mean levels from `parted` to `end`; geometric means on a logarithmic scale."""
     scale: Scale
     by: float
-    """Ratio of the levels, or difference, as `scale` says."""
+    """Ratio or difference of the levels, as `scale` says."""
     low: float
     high: float
-    """95 % interval of `by`: of seeds where `spread` is known, else of the runs' own noise alone."""
+    """95 % interval of `by`: from the spread between seeds if known, otherwise from the noise of the runs only."""
     times_spread: float | None
     """The difference in standard deviations between seeds; None where neither arm has two."""
     margins: float
-    """By how many margins they are apart."""
+    """The difference in margins."""
 
 
 @dataclass(frozen=True)
 class NewIncident:
-    """A rule that fired at warn or above in one arm alone."""
+    """A rule that fired at warn or above in only one of two arms."""
 
     rule: str
     title: str
     slice: str
     severity: Severity
     arm: str
-    """Label of the arm that has it."""
+    """Label of the arm in which it fired."""
     runs: int
-    """Runs of that arm that have it."""
+    """Number of runs of that arm in which it fired."""
     onset: int
-    """The earliest, as a step of the run that has it."""
+    """The earliest onset, a step of the run in which it fired."""
 
 
 @dataclass(frozen=True)
 class Against:
-    """One arm held against the reference."""
+    """One arm compared with the reference."""
 
     arm: Arm
     unit: Unit
@@ -97,61 +97,62 @@ class Against:
     high: float
     """Ends of the axis."""
     why: str
-    """Why the axis is not that of steps; empty if it is."""
+    """Why the unit of the axis is not steps; empty if it is."""
     seeds: bool
     """Whether the spread between seeds is known."""
     parted: tuple[Parted, ...]
     """The earliest first."""
     alike: tuple[str, ...]
-    """Series that were held against each other and have not parted."""
+    """Series that were compared and have not parted."""
     unjudged: Mapping[str, str]
-    """Series that could not be, and why."""
+    """Series that could not be compared, and why."""
     left_out: tuple[str, ...]
-    """Keys that all runs have and no alias maps: nobody knows their scale, or whether they tell of the machine."""
+    """Keys that all runs have and no alias maps. Their scale is unknown, and they may describe the machine."""
     settings: tuple[Setting, ...]
-    """Those of the evaluation first."""
+    """Settings that differ, those of the evaluation first."""
     incidents: tuple[NewIncident, ...]
     axis: Axis = field(repr=False)
-    """Places of the reference's runs, then of this arm's."""
+    """It places the runs of the reference first, then those of this arm."""
     runs: tuple[Diagnosis, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A reference arm and what was held against it."""
+    """A reference arm and the arms compared with it."""
 
     reference: Arm
     others: tuple[Against, ...]
     runs: tuple[Diagnosis, ...] = field(repr=False)
-    """Of the reference."""
+    """The runs of the reference."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of `tracker-diag compare --json`."""
-        return {"reference": asdict(self.reference), "others": [_json(one) for one in self.others]}
+        return {"reference": asdict(self.reference), "others": [_json(against) for against in self.others]}
 
 
 def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Sequence[Diagnosis]) -> Comparison:
-    """Hold one or several `others` against the `reference`.
+    """Compare each of the `others` with the `reference`.
 
-    Several runs in a sequence are seeds of one arm. Where none is given so, runs whose settings agree but for the seed
-    are taken for one. The error is held over all series of a pair of arms: see `detect.parting`.
+    A sequence of runs is one arm with several seeds. Without any sequence, runs whose settings differ only in the seed
+    form one arm. The error rate covers all series of a pair of arms: see `detect.parting`.
 
     Raises:
         SourceError: one run is given twice, or has no series in common with the reference.
     """
-    given = [(one,) if isinstance(one, Diagnosis) else tuple(one) for one in (reference, *others)]
-    each_once([run for group in given for run in group])
-    groups = arms([group[0] for group in given]) if all(len(group) == 1 for group in given) else given
+    groups = [(runs,) if isinstance(runs, Diagnosis) else tuple(runs) for runs in (reference, *others)]
+    each_once([run for group in groups for run in group])
+    if all(len(group) == 1 for group in groups):
+        groups = arms([group[0] for group in groups])
     if len(groups) < 2 or not all(groups):
         raise SourceError("one run given, to compare it takes two or more")
-    labels = [Arm(_label(at), tuple(run.run.source for run in group)) for at, group in enumerate(groups)]
+    labels = [Arm(_label(index), tuple(run.run.source for run in group)) for index, group in enumerate(groups)]
     first = groups[0]
-    held = tuple(_against(first, group, arm) for arm, group in zip(labels[1:], groups[1:], strict=True))
-    return Comparison(labels[0], held, first)
+    against = tuple(_against(first, group, arm) for arm, group in zip(labels[1:], groups[1:], strict=True))
+    return Comparison(labels[0], against, first)
 
 
-def _label(at: int) -> str:
-    return chr(ord("A") + at) if at < 26 else str(at + 1)
+def _label(index: int) -> str:
+    return chr(ord("A") + index) if index < 26 else str(index + 1)
 
 
 def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm: Arm) -> Against:
@@ -165,22 +166,22 @@ def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm
     axis = aligned([run.run for run in whole])
     parted, alike, unjudged = list[Parted](), list[str](), _only_one(reference, other)
     for name in common:
-        if name.partition(":")[0] in THE_MACHINES | SCHEDULED or _says_no_more(name, common):
+        if name.partition(":")[0] in MACHINE_METRICS | SCHEDULED or _repeats_another(name, common):
             continue
         points = [run.series[name] for run in whole]
-        inside = [_inside(axis, at, one) for at, one in enumerate(points)]
+        inside = [_rows_inside(axis, index, series) for index, series in enumerate(points)]
         if min(inside) < FEWEST:
             unjudged[name] = f"{min(inside)} values, it takes {FEWEST}"
             continue
-        found = _parted(name, points, axis, len(reference), parts=min(PARTS, min(inside) // 2))
-        if found is None:
+        result = _parted(name, points, axis, len(reference), parts=min(PARTS, min(inside) // 2))
+        if result is None:
             alike.append(name)
         else:
-            parted.append(found)
+            parted.append(result)
     return Against(
         arm, axis.unit, axis.low, axis.high, axis.why,
         seeds=len(whole) > 2,
-        parted=tuple(sorted(parted, key=lambda one: (one.onset, -one.margins))),
+        parted=tuple(sorted(parted, key=lambda series: (series.onset, -series.margins))),
         alike=tuple(alike),
         unjudged=unjudged,
         left_out=tuple(key for key in whole[0].keys.unmapped if all(key in run.keys.unmapped for run in whole[1:])),
@@ -195,59 +196,60 @@ def _shared(runs: Sequence[Diagnosis]) -> list[str]:
     return [name for name in runs[0].series if all(name in run.series for run in runs[1:])]
 
 
-def _says_no_more(name: str, among: Collection[str]) -> bool:
-    """Whether a series is a count of tokens, or a statistic of single steps of which there is that of the window."""
+def _repeats_another(name: str, names: Collection[str]) -> bool:
+    """Whether a series is a count of tokens, or a statistic of single steps whose windowed form is there too."""
     key = StatKey.parse(name)
     if key is None:
         return False
-    of_window = StatKey(key.pair, key.slice, key.stat.removesuffix("_step"))
-    return key.stat == "count" or (key.stat in OF_STEP and of_window in among)
+    windowed = StatKey(key.pair, key.slice, key.stat.removesuffix("_step"))
+    return key.stat == "count" or (key.stat in OF_STEP and windowed in names)
 
 
 def _only_one(reference: Sequence[Diagnosis], other: Sequence[Diagnosis]) -> dict[str, str]:
     """Series that not every run has."""
     names = dict.fromkeys(name for run in (*reference, *other) for name in run.series if not name.endswith("/count"))
-    have = {name: [sum(name in run.series for run in group) for group in (reference, other)] for name in names}
+    counts = {name: [sum(name in run.series for run in group) for group in (reference, other)] for name in names}
     return {
-        name: "only some runs have it" if min(of) else f"only {'the reference has' if of[0] else 'the other has'} it"
-        for name, of in have.items()
-        if of != [len(reference), len(other)]
+        name: "only some runs have it" if min(have) else f"only the {'reference' if have[0] else 'other'} has it"
+        for name, have in counts.items()
+        if have != [len(reference), len(other)]
     }
 
 
-def _inside(axis: Axis, run: int, points: Points) -> int:
+def _rows_inside(axis: Axis, run: int, points: Points) -> int:
     places = axis.places[run]([*points])
     return int(((places >= axis.low) & (places <= axis.high)).sum())
 
 
 def _parted(name: str, points: Sequence[Points], axis: Axis, references: int, parts: int) -> Parted | None:
     metric = declared(name)
-    log = metric.scale == "log" and min(min(one.values()) for one in points) > 0
-    of = [_levels(axis, at, one, parts, log=log) for at, one in enumerate(points)]
+    log = metric.scale == "log" and min(min(series.values()) for series in points) > 0
+    runs = [_levels(axis, index, series, parts, log=log) for index, series in enumerate(points)]
     matters = metric.matters if metric.unit == "share" and not log else 0.0
-    found = parting(np.array(of[:references]), np.array(of[references:]), log=log, matters=matters)
-    if found is None:
+    result = parting(np.array(runs[:references]), np.array(runs[references:]), log=log, matters=matters)
+    if result is None:
         return None
     width = (axis.high - axis.low) / parts
-    onset, apart = axis.low + found.onset * width, found.other - found.reference
+    onset, difference = axis.low + result.onset * width, result.other - result.reference
     return Parted(
         series=name,
         onset=onset,
         step=_step_at(axis, points[0], onset),
-        parted=axis.low + (found.parted + 1) * width,
-        end=None if found.end == parts - 1 else axis.low + (found.end + 1) * width,
-        reference=_back(found.reference, log=log),
-        other=_back(found.other, log=log),
+        parted=axis.low + (result.parted + 1) * width,
+        end=None if result.end == parts - 1 else axis.low + (result.end + 1) * width,
+        reference=_back(result.reference, log=log),
+        other=_back(result.other, log=log),
         scale="ratio" if log else "difference",
-        by=_back(apart, log=log),
-        low=_back(found.low, log=log),
-        high=_back(found.high, log=log),
-        times_spread=abs(apart) / found.spread if found.spread else None,
-        margins=found.beyond,
+        by=_back(difference, log=log),
+        low=_back(result.low, log=log),
+        high=_back(result.high, log=log),
+        times_spread=abs(difference) / result.spread if result.spread else None,
+        margins=result.beyond,
     )
 
 
 def _back(level: float, *, log: bool) -> float:
+    """`level` on the scale of the series; capped, since exp overflows above 709."""
     return math.exp(min(level, 700.0)) if log else level
 
 
@@ -263,49 +265,49 @@ def _step_at(axis: Axis, points: Points, place: float) -> int:
 
 
 def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis: Axis) -> Iterable[Setting]:
-    """What is set by a schedule and logged, where the two are not the same at half of the steps."""
+    """Scheduled settings that were logged, where the schedules of the two arms differ."""
     whole = (*reference, *other)
     for name in sorted(SCHEDULED & {*_shared(whole)}):
-        of = [_levels(axis, at, run.series[name], PARTS, log=False) for at, run in enumerate(whole)]
+        runs = [_levels(axis, index, run.series[name], PARTS, log=False) for index, run in enumerate(whole)]
         with np.errstate(all="ignore"):
-            before, after = np.mean(of[: len(reference)], axis=0), np.mean(of[len(reference) :], axis=0)
-            apart = np.abs(after - before) / np.maximum(np.abs(before), np.abs(after))
-        apart = np.nan_to_num(apart[np.isfinite(before) & np.isfinite(after)])
-        if len(apart) and float(np.median(apart)) > SAME:
-            told = [f"{float(np.nanmedian(one)):.3g}, as logged" for one in (before, after)]
-            yield Setting(name, (told[0],), (told[1],), evaluation=False)
+            before, after = np.mean(runs[: len(reference)], axis=0), np.mean(runs[len(reference) :], axis=0)
+            difference = np.abs(after - before) / np.maximum(np.abs(before), np.abs(after))
+        difference = np.nan_to_num(difference[np.isfinite(before) & np.isfinite(after)])
+        if len(difference) and float(np.median(difference)) > SAME:
+            first, second = (f"{float(np.nanmedian(levels)):.3g}, as logged" for levels in (before, after))
+            yield Setting(name, (first,), (second,), evaluation=False)
 
 
 def _new(having: Sequence[Diagnosis], lacking: Sequence[Diagnosis], label: str) -> list[NewIncident]:
-    """Causes of incidents in `having` whose rule has fired in no run of `lacking`; the earliest first."""
-    known = {one.rule.id for run in lacking for one in _loud(run)}
-    found: dict[tuple[str, str], list[tuple[Finding, Severity]]] = {}
+    """Causes of incidents in `having` whose rule fired in no run of `lacking`, the earliest first."""
+    known = {finding.rule.id for run in lacking for finding in _loud(run)}
+    causes_of: dict[tuple[str, str], list[tuple[Finding, Severity]]] = {}
     for run in having:
         for incident in run.summary.incidents:
             if incident.severity != "info" and incident.cause.rule.id not in known:
                 key = incident.cause.rule.id, incident.cause.slice
-                found.setdefault(key, []).append((incident.cause, incident.severity))
+                causes_of.setdefault(key, []).append((incident.cause, incident.severity))
     new = list[NewIncident]()
-    for (rule, slice), causes in found.items():
+    for (rule, slice), causes in causes_of.items():
         severities: set[Severity] = {severity for _, severity in causes}
         worst, onset = max(severities, key=SEVERITIES.index), min(cause.onset for cause, _ in causes)
         new.append(NewIncident(rule, causes[0][0].rule.title, slice, worst, label, len(causes), onset))
-    return sorted(new, key=lambda one: one.onset)
+    return sorted(new, key=lambda incident: incident.onset)
 
 
 def _loud(run: Diagnosis) -> list[Finding]:
-    return [one for one in run.summary.findings if one.fired is not None and one.severity != "info"]
+    return [finding for finding in run.summary.findings if finding.fired is not None and finding.severity != "info"]
 
 
-def _json(one: Against) -> dict[str, Any]:
+def _json(against: Against) -> dict[str, Any]:
     return {
-        **asdict(one.arm),
-        "axis": {"unit": one.unit, "low": one.low, "high": one.high, "why": one.why},
-        "spread": "between seeds" if one.seeds else "unknown",
-        "parted": [asdict(series) for series in one.parted],
-        "alike": list(one.alike),
-        "unjudged": dict(one.unjudged),
-        "left_out": list(one.left_out),
-        "settings": [asdict(setting) for setting in one.settings],
-        "incidents": [asdict(incident) for incident in one.incidents],
+        **asdict(against.arm),
+        "axis": {"unit": against.unit, "low": against.low, "high": against.high, "why": against.why},
+        "spread": "between seeds" if against.seeds else "unknown",
+        "parted": [asdict(series) for series in against.parted],
+        "alike": list(against.alike),
+        "unjudged": dict(against.unjudged),
+        "left_out": list(against.left_out),
+        "settings": [asdict(setting) for setting in against.settings],
+        "incidents": [asdict(incident) for incident in against.incidents],
     }

@@ -6,20 +6,17 @@ from typing import Any
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import UnknownName, require
-from tracker_diag.metrics.aliases import KeyMap, frameworks, key_map
-from tracker_diag.metrics.reasons import Reason, not_observed
+from tracker_diag.metrics.aliases import KeyMap, frameworks
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.metrics.series import Pair
 from tracker_diag.report.curves import chosen
+from tracker_diag.report.notebook import shown
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES
-from tracker_diag.rules.judge import Judge
+from tracker_diag.rules.judge import Judge, judge_steps
 from tracker_diag.rules.loader import Own, in_force
+from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, told
 from tracker_diag.rules.model import Severity
-from tracker_diag.rules.ours import LiveFinding, is_ours, statistics, told
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.open import read_run
@@ -62,7 +59,7 @@ class Diagnosis:
     __repr__ = __str__
 
     def _repr_html_(self) -> str | None:
-        return Summary.shown_by(self.summary) if Summary.shown_by else None
+        return shown(self.summary)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame`: a row for each step, a column for each series under its canonical name.
@@ -132,10 +129,12 @@ def diagnose(
     algorithm: Algorithm | None = None,
     since: int | None = None,
     expected_runs_between_false_alarms: float = USUAL,
+    underway: bool = False,
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
 
     `run` is what `read_run` gives, or what it is read from. `rules`, `catalog` and the dial are as in `Monitor`.
+    `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
 
     Raises:
         RuleError: a rule that cannot be used.
@@ -146,31 +145,22 @@ def diagnose(
         raise UnknownName("framework", framework, frameworks())
     run = read_run(run) if isinstance(run, str) else run
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
-    keys = key_map(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)), framework)
-    algorithm = algorithm or algorithm_of(run.config) or keys.algorithm
-    settings = GrowthSettings.for_run(len(rows)).dialled(expected_runs_between_false_alarms)
-    engine = Engine(in_force(rules, with_catalog=catalog), settings, algorithm)
-    judge, notices = Judge(engine, run.config, run.quantum), list[Notice]()
-    series: dict[str, dict[int, float]] = {}
-    absent = absent_in(rows)
-    for step, row in rows.items():
-        now = judge.read(row, keys)
-        for name, one in now.items():
-            series.setdefault(name, {})[step] = one.value
-        notices += judge.take(step, row, now, absent)
+    settings = GrowthSettings() if underway else GrowthSettings.for_run(len(rows))
+    settings = settings.dialled(expected_runs_between_false_alarms)
+    judge = Judge(
+        in_force(rules, with_catalog=catalog), settings, config=run.config, algorithm=algorithm, framework=framework,
+        quantum=run.quantum,
+    )  # fmt: skip
+    judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
+    series, notices = judge_steps(judge, inputs_of(rows))
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
-    summary = Summary.of(engine, run.source, len(steps), first, last)
+    summary = judge.summary(run.source, len(steps), first, last)
     summary = replace(summary, curves={name: series[name] for name in chosen(summary, series)})
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
-    return Diagnosis(run, summary, keys, algorithm, series, tuple(told(rows, run.findings)), tuple(notices))
-
-
-def absent_in(rows: Mapping[int, Mapping[str, float]]) -> dict[Pair, Reason]:
-    """The pairs that a run with statistics of slices has none of; nothing is known of a run without any."""
-    there: set[Pair] = {key.pair for row in rows.values() for key, _ in statistics(row)}
-    return not_observed(there) if there else {}
+    live = tuple(told(rows, run.findings))
+    return Diagnosis(run, summary, judge.keys, judge.algorithm, series, live, tuple(notices))
 
 
 def elapsed(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, float]) -> dict[int, float]:

@@ -18,6 +18,10 @@ POINTS_PER_BIN = 8
 MIN_HILL = 20
 MIN_BINS = 8
 """Bins over which the largest log-ratios must spread, for the fit to be one of them and not of the bins."""
+NEAR = 8
+"""Bins on each side whose median count says how many of a bin are there by chance, and are not tied."""
+CHANCE = 2.0
+"""Standard deviations of a count beyond which more values than that are tied."""
 _LEAST_WEIGHT = 10 * float(np.finfo(float).eps)
 
 # The cells of a sketch (2, 4098) from large log-ratios to small: the positive bins downwards, zero, the negative
@@ -81,7 +85,8 @@ def largest_log_ratios(counts: IntArray, size: int) -> tuple[Float64Array, Float
     A full bin is stood for by a few points, each for several values, so that the fit costs the same
     however many tokens there are. Returns the values and how many each stands for.
     """
-    return _largest(*_filled(counts, size), size)
+    used, held = _filled(counts, size)
+    return _largest(_STARTS[used], _ENDS[used], held, size)
 
 
 def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
@@ -99,17 +104,17 @@ def _filled(counts: IntArray, size: int) -> tuple[IntArray, IntArray]:
     return used, number[used]
 
 
-def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
+def _largest(starts: Float64Array, ends: Float64Array, held: IntArray, size: int) -> tuple[Float64Array, Float64Array]:
+    """The `size` largest of the values that cells from `starts` to `ends` hold, the cells from large to small."""
     before = held.cumsum() - held
     last = int(before.searchsorted(size))
-    used, held, before = used[:last], held[:last], before[:last]
+    starts, ends, held, before = starts[:last], ends[:last], held[:last], before[:last]
     taken = np.minimum(held, size - before)
     points = np.minimum(taken, POINTS_PER_BIN)
     rank = np.arange(int(points.sum())) - (points.cumsum() - points).repeat(points)
     # Of a bin that is only taken in part, its upper part.
     each = taken / points
-    ends = _ENDS[used]
-    step = (ends - _STARTS[used]) * each / held
+    step = (ends - starts) * each / held
     values: Float64Array = ends.repeat(points) - step.repeat(points) * (rank + 0.5)
     return values, each.repeat(points)
 
@@ -117,10 +122,12 @@ def _largest(used: IntArray, held: IntArray, size: int) -> tuple[Float64Array, F
 def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
     """k̂ of the weights exp r, from the sketch `counts` (2, 4098) of the log-ratios r, of which there are `n`.
 
-    Within 0.05 of the exact value, which is far less than its sampling error; within 0.08 where the tail has few more
-    than `MIN_BINS` bins. NaN where it cannot be
-    told: too few values, no signal, one of 256 nats and more, whose size the sketch does not know, or a tail in fewer
-    than `MIN_BINS` bins, whose shape would be that of the bins: log-ratios that are all nearly the same.
+    Within 0.05 of the exact value, which is far less than its sampling error. Within 0.08 where the tail has few more
+    than `MIN_BINS` bins, and within 0.15 below −0.4, where the weights are bounded. Log-ratios of bfloat16 and float16
+    keep to the same bounds.
+
+    NaN where nothing is known: too few values, no signal, a value of 256 nats and more, whose size the sketch does not
+    know. NaN too where fewer than `MIN_BINS` bins hold the tail: the fit would be that of the bins.
     """
     size = tail_length(int(counts.sum()) if n is None else n)
     if size < MIN_EXCEEDANCES or counts[0, BINS - 1]:
@@ -128,8 +135,36 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
     used, held = _filled(counts, size + 1)
     if len(used) < MIN_BINS or held[: MIN_BINS - 1].sum() > size:  # fewer bins than that have the largest `size` + 1
         return math.nan
-    values, each = _largest(used, held, size + 1)
+    starts, ends = _STARTS[used], _ENDS[used]
+    last = int(held.cumsum().searchsorted(size + 1))
+    if tied := _tied(counts, int(used[last])):
+        if last < MIN_BINS:
+            return math.nan
+        # A value of few bits is the edge of its bin towards 0. What is tied there is a cell of its own.
+        positive = int(used[last]) < BINS - 1
+        edge, at = (starts if positive else ends)[last], last + positive
+        held[last] -= tied
+        starts, ends, held = (np.insert(*cell) for cell in ((starts, at, edge), (ends, at, edge), (held, at, tied)))
+        there = held > 0
+        starts, ends, held = starts[there], ends[there], held[there]
+    values, each = _largest(starts, ends, held, size + 1)
     return _fitted(values[::-1].copy(), each[::-1].copy())  # they come from large to small
+
+
+def _tied(counts: IntArray, cell: int) -> int:
+    """How many values of `cell` are equal, as log-ratios of bfloat16 and float16 are: more than the cells near it hold.
+
+    Spread over the bin they would be tiny exceedances over the smallest of them, and the fit would be one of these.
+    """
+    sign, bin = (0, BINS - 1 - cell) if cell < BINS - 1 else (1, cell - BINS + 1)
+    if bin == 0:
+        return 0
+    here = int(counts[sign, bin])
+    if here <= CHANCE:
+        return 0
+    near = sorted(counts[sign, max(bin - NEAR, 1) : bin + NEAR + 1].tolist())
+    usual: int = near[len(near) // 2]
+    return here - usual if here > usual + CHANCE * math.sqrt(usual + 1) else 0
 
 
 def hill(counts: IntArray) -> float:

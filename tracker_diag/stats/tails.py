@@ -47,6 +47,8 @@ class SliceWindow:
     """Over the log-ratios summed over each sequence's tokens in the slice."""
     sequence_counts: IntArray | None = None
     """(2, 4098) sketch of the same sums."""
+    lengths: Float64Array | None = None
+    """(2,) over the same sequences, of n tokens and a sum S there: the sums of n · S and of n²."""
     applied: Float64Array | None = None
     """(5,) of `applied_sums`."""
     gradient: Float64Array | None = None
@@ -61,6 +63,8 @@ class SliceWindow:
     """How far below and above 1 the trainer clips the ratio."""
     summed: IntArray | None = None
     """(2, 4098) of all groups together, where that is known."""
+    steps: int | None = None
+    """Steps that it reaches back, where these are more than those of its pair."""
 
     @once
     def counts(self) -> IntArray:
@@ -118,10 +122,18 @@ class SliceWindow:
 
     @property
     def sequence_dispersion(self) -> float:
-        """Variance of the sequences' log-weights over what independent tokens give them: tokens each times theirs."""
+        """Mean of (S − n · r̄)² over what independent tokens give it: n times their variance, and r̄ their mean.
+
+        The mean of the tokens is not 0 where the weights have mean 1. So S differs from sequence to sequence by length
+        alone: without r̄ the ratio would rise with the length of the longest.
+        """
         tokens, sequences = self.weights, self.of_sequences
-        independent = float(tokens.n / sequences.n * tokens.variance) if sequences.n else 0.0
-        return float(sequences.variance) / independent if independent > 0 else math.nan
+        independent = float(tokens.n * tokens.variance)
+        if self.lengths is None or not independent > 0:
+            return math.nan
+        mean, (products, squares) = float(tokens.mean), self.lengths
+        # Of two large numbers that nearly cancel the difference is a rounding error, and never below 0.
+        return max(float(sequences.squares - 2 * mean * products + mean * mean * squares), 0.0) / independent
 
     @property
     def ess_applied(self) -> float:

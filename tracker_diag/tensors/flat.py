@@ -39,10 +39,12 @@ def observation_of(integers: IntArray, sums: Float64Array, dimensions: Sequence[
         middle, end = start + n * 2 * BINS, start + n * 2 * BINS + n
         sketches.append(Sketch(integers[start:middle].reshape(n, 2, BINS), integers[middle:end]))
         start = end
-    tokens, sequences, applied = WeightSums.none((3,)), WeightSums.none((3,)), np.zeros(FLOAT_SHAPES[2])
+    tokens, sequences = WeightSums.none((3,)), WeightSums.none((3,))
+    applied, lengths = (np.zeros(shape) for shape in FLOAT_SHAPES[2:])
     cuts = np.cumsum([a * b for a, b in FLOAT_SHAPES])[:-1]
     for one in sums[sums[:, 0] > 0]:
         parts = [part.reshape(shape) for part, shape in zip(np.split(one[2:], cuts), FLOAT_SHAPES, strict=True)]
         tokens, sequences = tokens + WeightSums.of_array(parts[0]), sequences + WeightSums.of_array(parts[1])
-        applied = applied + parts[2]
-    return Observation(dict(zip(dimensions, sketches[:-1], strict=True)), tokens, sequences, sketches[-1], applied)
+        applied, lengths = applied + parts[2], lengths + parts[3]
+    by_dimension = dict(zip(dimensions, sketches[:-1], strict=True))
+    return Observation(by_dimension, tokens, sequences, sketches[-1], applied, lengths)

@@ -13,7 +13,7 @@ import numpy as np
 from tracker_diag.metrics.series import CONTEXT, NAMED_ROWS
 from tracker_diag.stats.cells import Cells, add_sparse, sparse
 from tracker_diag.stats.histogram import BINS
-from tracker_diag.stats.tails import SliceWindow
+from tracker_diag.stats.tails import SliceWindow, cells_have_signal
 from tracker_diag.tensors.state import pack, unpack
 
 ROWS = len(CONTEXT)
@@ -35,12 +35,16 @@ class Fresh:
         self._told.clear()
 
     def add(self, cells: Cells) -> None:
-        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them."""
+        """Count the `sparse` cells (2 × groups, 2, 4098) of `context`; not what is unknown, behind them.
+
+        Nor a slice without signal: a p95 of 0 by construction would be taken for how calm the slice can be.
+        """
         (index, count), size = cells, self._counts[0].size
         ends = np.searchsorted(index, size * np.arange(ROWS + 1))
         for row, (start, end) in enumerate(pairwise(ends)):
-            add_sparse(self._counts[row], (index[start:end] - row * size, count[start:end]))
-            self._tokens[row] += int(count[start:end].sum())
+            if cells_have_signal(index[start:end]):
+                add_sparse(self._counts[row], (index[start:end] - row * size, count[start:end]))
+                self._tokens[row] += int(count[start:end].sum())
 
     def take(self) -> dict[str, SliceWindow]:
         """Those slices that have enough tokens, which are forgotten with it."""

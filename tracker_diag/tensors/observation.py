@@ -25,7 +25,7 @@ ROWS = FIXED["context"]
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 3), (8, 3), (3, 17))
+FLOAT_SHAPES = ((8, 3), (8, 3), (3, 17), (2, 3))
 """Of `Observation.floats`."""
 
 
@@ -47,6 +47,8 @@ class Observation:
     applied: Array
     """(3, 5 + 12) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
     no advantages or for another pair than policy."""
+    lengths: Array
+    """(2, 3) of `sequences`: over their tokens n and summed log-ratios S there, the sums of n · S and of n²."""
 
     @classmethod
     def of(
@@ -78,14 +80,14 @@ class Observation:
 
         tokens = WeightSums.of(r, member, from_numerator=drift)
         sums = [batch.by_sequence(xp.where(m, r, 0.0)) for m in member]
-        present = [batch.by_sequence(m) > 0 for m in member]
+        lengths = [batch.by_sequence(m) for m in member]
         applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
         if pair == pair_of_applied(batch):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
         update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:12, :].T)
         if pair == "policy" and "advantages" in batch.labels:
             update = gradient_sums(r, batch.labels["advantages"], context, clip, multiplied(batch), rows=len(ROWS))
-        return cls.built(sketches, tokens, sums, present, xp.concatenate([applied, update], 1))
+        return cls.built(sketches, tokens, sums, lengths, xp.concatenate([applied, update], 1))
 
     @classmethod
     def built(
@@ -93,20 +95,25 @@ class Observation:
         sketches: Mapping[Dimension, Sketch],
         tokens: WeightSums,
         sums: list[Array],
-        present: list[Array],
+        lengths: list[Array],
         applied: Array,
     ) -> "Observation":
         """The observation of these parts.
 
         Args:
-            sums, present: by `ROWS`, of each sequence the sum of its log-ratios there, and whether it has any.
+            sums, lengths: by `ROWS`, of each sequence the sum of its log-ratios there, and how many it has.
         """
-        sums[-1], present[-1] = sum(sums), present[0] | present[1] | present[2]  # all, in place of what is unknown
+        sums[-1], lengths[-1] = sum(sums), sum(lengths)  # all, in place of what is unknown
         xp = namespace(sums[0])
-        sequences = WeightSums.of(xp.stack(sums), xp.stack(present))
+        present = [n > 0 for n in lengths]
+        summed, number = xp.stack(sums), xp.stack(lengths)
+        sequences = WeightSums.of(summed, xp.stack(present))
+        finite = xp.isfinite(summed)
+        summed, number = xp.where(finite, summed, 0.0), xp.where(finite, number, 0.0)
+        products = xp.stack([(number * summed).sum(-1), (number * number).sum(-1)])
         row = [xp.where(m, i, len(sums)) for i, m in enumerate(present)]
         (of_sequences,) = sketch(xp.concatenate(sums), [xp.concatenate(row)], [len(sums)])
-        return cls(sketches, tokens, sequences, of_sequences, applied)
+        return cls(sketches, tokens, sequences, of_sequences, applied, products)
 
     def __add__(self, other: "Observation") -> "Observation":
         mine, theirs = dict(self.sketches), other.sketches
@@ -118,6 +125,7 @@ class Observation:
             self.sequences + other.sequences,
             self.sequence_sketch + other.sequence_sketch,
             self.applied + other.applied,
+            self.lengths + other.lengths,
         )
 
     def renamed(self, names: Names, agreed: Names) -> "Observation":
@@ -150,7 +158,10 @@ class Observation:
         applied[-1] = self.applied.sum(0)
         sketches: dict[Dimension, Sketch] = {name: one for name, one in self.sketches.items() if name != "turn"}
         sketches["context"] = context
-        return Observation(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
+        lengths = self.lengths * np.array([0.0, 0.0, 1.0])
+        return Observation(
+            sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied, lengths
+        )
 
     @property
     def nonfinite(self) -> IntArray:
@@ -177,7 +188,7 @@ class Observation:
 
     def floats(self) -> list[Array]:
         """All float64 sums, in a fixed order."""
-        return [self.tokens.array(), self.sequences.array(), self.applied]
+        return [self.tokens.array(), self.sequences.array(), self.applied, self.lengths]
 
     def rebuilt(self, integers: Iterator[Array], floats: Iterator[Array]) -> "Observation":
         """The same observation with other arrays, in the order of `integers` and `floats`."""
@@ -186,7 +197,7 @@ class Observation:
         }
         of_sequences = Sketch(next(integers), next(integers))
         tokens, sequences = WeightSums.of_array(next(floats)), WeightSums.of_array(next(floats))
-        return Observation(sketches, tokens, sequences, of_sequences, next(floats))
+        return Observation(sketches, tokens, sequences, of_sequences, next(floats), next(floats))
 
     def state_dict(self) -> dict[str, Any]:
         """The observation in JSON values."""
@@ -205,8 +216,8 @@ class Observation:
             index, count, nonfinite = (unpack(part) for part in packed)
             sketches[name] = Sketch.of_cells((index, count), nonfinite)
         of_sequences = sketches.pop("of_sequences")
-        tokens, sequences, applied = (unpack(part) for part in state["floats"])
-        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, applied)
+        tokens, sequences, *sums = (unpack(part) for part in state["floats"])
+        return cls(sketches, WeightSums.of_array(tokens), WeightSums.of_array(sequences), of_sequences, *sums)
 
 
 def pair_of_applied(batch: TokenBatch) -> Pair | None:

@@ -38,11 +38,17 @@ class PairWindows(Mapping[Pair, PairWindow]):
     def __len__(self) -> int:
         return len(self._of)
 
-    def take(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> None:
-        """Take in what was observed; as a part of their last step for the pairs in `begun`, else as a new step."""
+    def take(self, observed: Mapping[Pair, Observation], begun: Collection[Pair]) -> list[Pair]:
+        """Take in what was observed; as a part of their last step for the pairs in `begun`, else as a new step.
+
+        Gives the pairs whose step counts: those of which there is something new to say.
+        """
+        counted: list[Pair] = []
         for pair, one in observed.items():
             window = self._of[pair] = self._of.get(pair) or self._new(pair)
-            (window.amend if pair in begun else window.push)(one)
+            if (window.amend if pair in begun else window.push)(one):
+                counted.append(pair)
+        return counted
 
     def rebaseline(self) -> None:
         """Begin all of them anew with the next step that has a signal."""

@@ -44,17 +44,17 @@ def observations(
     """
     reduced: dict[Pair, _Reduced] = {pair: _Reduced(batch, pair, clip) for pair in batch.pairs}
     in_order, prompts, begun = groups_in_order(batch, first_group), batch.labels.get("prompt"), beginnings(batch)
-    present = np.zeros((len(ROWS), batch.sequences), np.bool_)
+    lengths = np.zeros((len(ROWS), batch.sequences))
     for part in parts(batch, most):
         rows = rows_told(batch, names, part.told(*begun), part.of)
         context = rows["context"]
         rows["context"] = context * GROUPS + part.groups(in_order, prompts)
         labels: dict[Dimension, Any] = {dimension: row.astype(np.int32, copy=False) for dimension, row in rows.items()}
         stretches = Stretches.of(part, context)
-        present[stretches.context, stretches.sequence] = True
+        np.add.at(lengths, (stretches.context, stretches.sequence), _lengths(stretches.starts, len(part.at)))
         for one in reduced.values():
             one.add(part, labels, stretches)
-    return {pair: one.observation(present) for pair, one in reduced.items()}
+    return {pair: one.observation(lengths) for pair, one in reduced.items()}
 
 
 def contexts(batch: TokenBatch, names: Names) -> RowArray:
@@ -200,13 +200,13 @@ class _Reduced:
             advantages = part.of(self._advantages)
             self._update += gradient_sums(r, advantages, stretches.of_token, self._clip, by, rows=len(ROWS))
 
-    def observation(self, present: BoolArray) -> Observation:
-        """What all of them come to; `present` says of each row and sequence whether it has any token."""
+    def observation(self, lengths: Float64Array) -> Observation:
+        """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""
         counted = self._tally.sketches() if self._tally else []
         sketches = dict(zip(self._dimensions, counted, strict=True))
         merged = WeightSums.merged(np.stack(self._tokens))
         reached = np.concatenate([self._applied, self._update], axis=1)
-        return Observation.built(sketches, merged, list(self._sums), list(present), reached)
+        return Observation.built(sketches, merged, list(self._sums), list(lengths), reached)
 
 
 def _lengths(starts: IntArray, n: int) -> IntArray:

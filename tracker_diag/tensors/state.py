@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracker_diag.errors import StateError
+from tracker_diag.errors import SourceError
 
 _KINDS = {"i": np.int64, "f": np.float64}
 
@@ -21,11 +21,11 @@ def pack(array: npt.NDArray[Any]) -> str:
 
 
 def unpack(text: object) -> npt.NDArray[Any]:
-    """The inverse of `pack`; StateError where `text` is not of its making."""
+    """The inverse of `pack`; SourceError where `text` is not of its making."""
     try:
         kind, shape, data = str(text).split(":")
         raw = zlib.decompress(base64.b64decode(data, validate=True))
         sizes = tuple(int(size) for size in shape.split(",") if size)
         return np.frombuffer(raw, _KINDS[kind]).reshape(sizes).copy()
     except (ValueError, KeyError, zlib.error) as error:
-        raise StateError(f"array: {str(text)[:40]!r} given, expected what `pack` makes") from error
+        raise SourceError(f"array: {str(text)[:40]!r} given, expected what `pack` makes") from error

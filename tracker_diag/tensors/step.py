@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import StepError
-from tracker_diag.metrics.series import PAIRS, Pair, SeriesKey, StatKey
+from tracker_diag.metrics.series import PAIRS, Pair
 from tracker_diag.records import Record, Scalar
 from tracker_diag.stats.arrays import on_device
 from tracker_diag.tensors.arrival import Arrival
@@ -55,55 +55,28 @@ class Progress:
 
 @dataclass
 class Step:
-    """What the rules have seen of one training step; each further call of it may add to that."""
+    """The step that is underway: what of it the windows and the trackers already have."""
 
     step: int
-    series: dict[SeriesKey, Scalar] = field(default_factory=dict[SeriesKey, Scalar])
-    """Of a series that comes twice the first value counts: the rules have judged it."""
-    non_finite: list[str] = field(default_factory=list[str])
     pairs: set[Pair] = field(default_factory=set[Pair])
     """Pairs of which tensors have come, and been judged; what comes of them later is in the window, and the tracker."""
-    checked: bool = False
-    """Whether any metric or tensor was looked at."""
     sent: dict[str, float] = field(default_factory=dict[str, float])
     """Values that the trackers have."""
 
-    def add(self, series: Mapping[SeriesKey, Scalar], non_finite: Iterable[str], *, checked: bool) -> None:
-        """Add what has come."""
-        self.checked |= checked
-        for key, value in series.items():
-            self.series.setdefault(key, value)
-        self.non_finite += [name for name in non_finite if name not in self.non_finite]
-
     def unsent(self, records: Iterable[Record]) -> list[Record]:
         """Those of `records` that the trackers do not have; from now on they have them."""
-        new = [one for one in records if not isinstance(one, Scalar) or self.sent.get(one.name) != one.value]
-        self.sent |= {one.name: one.value for one in new if isinstance(one, Scalar)}
+        new = [
+            record for record in records if not isinstance(record, Scalar) or self.sent.get(record.name) != record.value
+        ]
+        self.sent |= {record.name: record.value for record in new if isinstance(record, Scalar)}
         return new
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "step": self.step,
-            "series": [[*_key(key), one.value, one.n, one.error] for key, one in self.series.items()],
-            "non_finite": list(self.non_finite),
-            "pairs": sorted(self.pairs),
-            "checked": self.checked,
-            "sent": dict(self.sent),
-        }
+        return {"step": self.step, "pairs": sorted(self.pairs), "sent": dict(self.sent)}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> "Step":
-        series: dict[SeriesKey, Scalar] = {}
-        for pair, slice, name, *values in state["series"]:
-            key = StatKey(pair, slice, name) if pair else name
-            series[key] = Scalar(key, *values)
-        pairs: set[Pair] = {pair for pair in PAIRS if pair in state["pairs"]}
-        return cls(state["step"], series, list(state["non_finite"]), pairs, state["checked"], dict(state["sent"]))
-
-
-def _key(key: SeriesKey) -> tuple[Pair | None, str | None, str]:
-    """Pair, slice and statistic, or a metric's name alone."""
-    return (key.pair, key.slice, key.stat) if isinstance(key, StatKey) else (None, None, key)
+        return cls(state["step"], {pair for pair in PAIRS if pair in state["pairs"]}, dict(state["sent"]))
 
 
 def step_of(given: object) -> int:

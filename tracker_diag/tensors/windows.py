@@ -1,67 +1,34 @@
 """Windows: the last K observed steps merged, and the frozen reference period, for one ratio pair."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from tracker_diag.errors import StateError
 from tracker_diag.metrics.series import ALL, CELLS, CONTEXT, DIMENSIONS, UNKNOWN, Dimension, Pair
 from tracker_diag.metrics.statistics import statistic
-from tracker_diag.stats.arrays import Float64Array, IntArray
+from tracker_diag.stats.arrays import IntArray
 from tracker_diag.stats.attribution import Carrier, carriers
-from tracker_diag.stats.cells import Cells, add_sparse, merged, sparse
+from tracker_diag.stats.cells import Cells, add_sparse, sparse
 from tracker_diag.stats.histogram import BINS
-from tracker_diag.stats.once import once
-from tracker_diag.stats.tails import SliceWindow, cells_have_signal
+from tracker_diag.stats.tails import SliceWindow
 from tracker_diag.stats.weights import WeightSums
+from tracker_diag.tensors.counted import CountedStep, cells_by_dimension
 from tracker_diag.tensors.fresh import Fresh, FreshCells
-from tracker_diag.tensors.observation import FLOAT_SHAPES, GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
+from tracker_diag.tensors.longer import LongerWindow
+from tracker_diag.tensors.observation import GROUPS, ROWS, SEQUENCE_ROWS, Observation, rows_of
 from tracker_diag.tensors.slices import Names
-from tracker_diag.tensors.state import pack, unpack
+from tracker_diag.tensors.state import pack
+
+QUIET = 16
+"""Steps in a row without signal from which on a pair is on-policy again, and its window is emptied."""
 
 _APART: dict[str, tuple[Dimension, ...]] = {
     "text_only": ("context", "tool", "after_tool_k", "turn"),
     "post_tool": ("context",),
 }
 """Dimensions that do not divide a slice."""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One step of the window; of its counts the cells that are not 0, since most are."""
-
-    cells: dict[Dimension, Cells]
-    of_sequences: Cells
-    floats: list[Float64Array]
-    """Those of `Observation.floats`."""
-
-    @once
-    def signal(self) -> bool:
-        """Whether any ratio differs from 1 by more than float noise."""
-        return cells_have_signal(self.cells["context"][0])
-
-    @once
-    def by_slice(self) -> Cells:
-        """The cells of `context` without its groups; an index occurs once for each group that has it."""
-        index, count = self.cells["context"]
-        row, rest = np.divmod(index, 2 * BINS)
-        return row // GROUPS * (2 * BINS) + rest, count
-
-    @classmethod
-    def of(cls, observed: Observation) -> "_Step":
-        cells: dict[Dimension, Cells] = {name: counted.cells for name, counted in observed.sketches.items()}
-        return cls(cells, observed.sequence_sketch.cells, observed.floats())
-
-    def __add__(self, other: "_Step") -> "_Step":
-        cells = dict(self.cells)
-        for dimension, part in other.cells.items():
-            cells[dimension] = merged(cells[dimension], part) if dimension in cells else part
-        tokens, sequences, applied = zip(self.floats, other.floats, strict=True)
-        floats = [WeightSums.merged(np.stack(both)).array() for both in (tokens, sequences)]
-        return _Step(cells, merged(self.of_sequences, other.of_sequences), [*floats, applied[0] + applied[1]])
 
 
 class PairWindow:
@@ -71,7 +38,7 @@ class PairWindow:
         self, pair: Pair, steps: int, burn_in: int, baseline: int, clip: tuple[float, float] = (0.2, 0.2)
     ) -> None:
         self._pair: Pair = pair
-        self._recent: deque[_Step] = deque(maxlen=steps)
+        self._recent: deque[CountedStep] = deque(maxlen=steps)
         self._burn_in, self._steps = burn_in, baseline
         self._clip = clip
         self.with_signal = 0  # steps in which it was above float noise
@@ -79,6 +46,10 @@ class PairWindow:
         self._in_reference = False  # whether the last step belongs to the reference period
         self.signal = False
         """Whether any ratio in the window differs from 1 by more than float noise."""
+        self._quiet = 0
+        """Steps in a row without a signal, up to the last."""
+        self._left_out: CountedStep | None = None
+        """The last step, if it is left out: what comes of it later may have a signal."""
         self.total: dict[Dimension, IntArray] = {}
         """Merge of the last K steps: (rows, 2, 4098) by dimension."""
         self.baseline: dict[Dimension, IntArray] = {}
@@ -93,39 +64,72 @@ class PairWindow:
         """Counts (4098,) of |r| in the reference period of each slice of `context` and of `all`, while it stands."""
         self._fresh = Fresh(GROUPS, statistic("p95_step").needs)
         self._fresh_cells: dict[Dimension, FreshCells] = {}
+        self._longer = [LongerWindow(row) for row in range(len(CONTEXT))]
 
-    def push(self, observed: Observation) -> None:
-        """Take in one step; the oldest leaves the window."""
-        if len(self._recent) == self._recent.maxlen:
+    def push(self, observed: Observation) -> bool:
+        """Take in one step; the oldest leaves the window. Gives whether the step counts.
+
+        The first of several updates of one batch has a ratio of 1 by construction: it is no signal, and says nothing of
+        the tail. So a step without signal is left out, unless there is nothing else.
+        """
+        for one in self._all_fresh:
+            one.begin()
+        return self._take(CountedStep.of(observed))
+
+    def amend(self, observed: Observation) -> bool:
+        """Add to the last step what came of it later; gives whether the step counts."""
+        part = CountedStep.of(observed)
+        if self._left_out is not None:
+            self._quiet -= 1
+            return self._take(self._left_out + part)
+        if not self._recent:
+            return self.push(observed)
+        if not self.signal and part.signal:
+            return self._take(self._recent.pop() + part)
+        self._recent.append(self._recent.pop() + part)
+        self._count(part)
+        self._refer(part)
+        return True
+
+    def _take(self, step: CountedStep) -> bool:
+        """Count the last step, or leave it out."""
+        self._left_out = None
+        self._quiet = 0 if step.signal else self._quiet + 1
+        if self.signal and 0 < self._quiet < QUIET:
+            self._left_out = step
+            return False
+        oldest: CountedStep | None = None
+        if self.signal != step.signal:
+            self._empty()
+        elif len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
             for dimension, cells in oldest.cells.items():
                 add_sparse(self.total[dimension], cells, -1)
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
             np.subtract.at(self._by_slice.reshape(-1), *oldest.by_slice)
-        step = _Step.of(observed)
+        self.signal, self._in_reference = step.signal, False
         self._recent.append(step)
-        for one in self._all_fresh:
-            one.begin()
         self._count(step)
-        self._in_reference = False
         if step.signal:
             self.with_signal += 1
+            if oldest is not None:
+                for longer in self._longer:
+                    longer.push(self.with_signal - len(self._recent), oldest, self._recent)
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
             self._in_reference = self.with_signal > self._burn_in and not done
             self._reference_steps += self._in_reference
             self._refer(step)
+        return True
 
-    def amend(self, observed: Observation) -> None:
-        """Add to the last step what came of it later."""
-        if not self._recent:
-            self.push(observed)
-            return
-        step = _Step.of(observed)
-        self._recent.append(self._recent.pop() + step)
-        self._count(step)
-        self._refer(step)
+    def _empty(self) -> None:
+        """Let all steps leave the window."""
+        self._recent.clear()
+        self.total, self._context, self.signal = {}, {}, False
+        self._of_sequences[:], self._by_slice[:] = 0, 0
+        for one in (*self._all_fresh, *self._longer):
+            one.clear()
 
-    def _count(self, step: _Step) -> None:
+    def _count(self, step: CountedStep) -> None:
         """Add `step` to the sums over the window."""
         self._context = {}
         _add(self.total, step.cells)
@@ -137,9 +141,8 @@ class PairWindow:
                 if dimension not in self._fresh_cells:
                     self._fresh_cells[dimension] = FreshCells(statistic("excess_step").needs)
                 self._fresh_cells[dimension].add(step.cells[dimension])
-        self.signal = any(one.signal for one in self._recent)
 
-    def _refer(self, step: _Step) -> None:
+    def _refer(self, step: CountedStep) -> None:
         """Add `step` to the reference period, if the last one belongs there."""
         if self._in_reference:
             _add(self.baseline, step.cells)
@@ -148,11 +151,8 @@ class PairWindow:
 
     def rebaseline(self) -> None:
         """Begin anew with the next step that has a signal: window too, or old steps would be in the new baseline."""
-        self._recent.clear()
-        self.total, self._context, self.signal, self._in_reference = {}, {}, False, False
-        self._of_sequences[:], self._by_slice[:] = 0, 0
-        for one in self._all_fresh:
-            one.clear()
+        self._empty()
+        self._left_out, self._in_reference, self._quiet = None, False, 0
         self.baseline, self._then, self._reference_steps, self._reference_tokens = {}, [], 0, 0
         self.with_signal = max(self.with_signal, self._burn_in)
 
@@ -222,7 +222,7 @@ class PairWindow:
         if self._context or not self.total:
             return self._context
         tokens, sequences = (WeightSums.merged(np.stack([step.floats[i] for step in self._recent])) for i in (0, 1))
-        reached = np.add.reduce([step.floats[2] for step in self._recent])
+        reached, lengths = (np.add.reduce([step.floats[i] for step in self._recent]) for i in (2, 3))
         applied, update, whole = reached[:, :5], reached[:, 5:], reached.sum(axis=0)
         of_slice = [tokens[0], tokens[1], tokens[0] + tokens[1] + tokens[2]]
         groups = self.total["context"].reshape(len(ROWS), GROUPS, 2, BINS)
@@ -236,6 +236,7 @@ class PairWindow:
                 of_slice[i],
                 sequences[i],
                 self._of_sequences[i],
+                lengths[:, i],
                 applied[i] if i < len(CONTEXT) else whole[:5],
                 update[i] if i < len(CONTEXT) else whole[5:],
                 whole[5:],
@@ -246,34 +247,44 @@ class PairWindow:
             )
             for i, name in enumerate((*CONTEXT, ALL))
         }
+        for name, longer in zip(CONTEXT, self._longer, strict=True):
+            self._context[name] = longer.extended(self._context[name], self.with_signal, self._recent)
         return self._context
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
         return {
-            "recent": [_step_state(step) for step in self._recent],
+            "recent": [step.state_dict() for step in self._recent],
+            "left_out": None if self._left_out is None else self._left_out.state_dict(),
+            "quiet": self._quiet,
             "baseline": {dimension: [pack(part) for part in sparse(c)] for dimension, c in self.baseline.items()},
             "with_signal": self.with_signal,
             "reference_steps": self._reference_steps,
             "in_reference": self._in_reference,
             "fresh": self._fresh.state_dict(),
+            "longer": [longer.state_dict() for longer in self._longer],
             "fresh_cells": {dimension: one.state_dict() for dimension, one in self._fresh_cells.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; of a window that was longer then, the last steps."""
-        steps = [_step_of(one) for one in state["recent"]]
+        steps = [CountedStep.of_state(one) for one in state["recent"]]
         self._recent.clear()
         self._recent.extend(steps)
         self.total, self.baseline, self._then, self._context, self.signal = {}, {}, [], {}, False
         self._of_sequences[:], self._by_slice[:] = 0, 0
         for step in self._recent:
             self._count(step)
-        _add(self.baseline, _by_dimension(state["baseline"]))
+        self.signal = any(step.signal for step in self._recent)
+        self._left_out = CountedStep.of_state(state["left_out"]) if state["left_out"] else None
+        self._quiet = state["quiet"]
+        _add(self.baseline, cells_by_dimension(state["baseline"]))
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]
         self._in_reference = state["in_reference"]
         self._fresh.load_state_dict(state["fresh"])
+        for longer, saved in zip(self._longer, state["longer"], strict=True):
+            longer.load_state_dict(saved)
         self._fresh_cells = {}
         for dimension in CELLS:
             if dimension in state["fresh_cells"]:
@@ -291,29 +302,3 @@ def _add(into: dict[Dimension, IntArray], cells: Mapping[Dimension, Cells]) -> N
         if dimension not in into:
             into[dimension] = np.zeros((rows_of(dimension), 2, BINS), np.int64)
         add_sparse(into[dimension], part)
-
-
-def _step_state(step: _Step) -> dict[str, Any]:
-    return {
-        "cells": {dimension: [pack(part) for part in cells] for dimension, cells in step.cells.items()},
-        "of_sequences": [pack(part) for part in step.of_sequences],
-        "floats": [pack(part) for part in step.floats],
-    }
-
-
-def _step_of(state: Mapping[str, Any]) -> _Step:
-    floats = [unpack(part).reshape(shape) for part, shape in zip(state["floats"], FLOAT_SHAPES, strict=True)]
-    return _Step(_by_dimension(state["cells"]), _cells(state["of_sequences"], len(SEQUENCE_ROWS)), floats)
-
-
-def _by_dimension(packed: Mapping[str, Sequence[object]]) -> dict[Dimension, Cells]:
-    if unknown := sorted(set(packed) - set(DIMENSIONS)):
-        raise StateError(f"dimension: {unknown[0]!r} given, expected one of {', '.join(DIMENSIONS)}")
-    return {name: _cells(packed[name], rows_of(name)) for name in DIMENSIONS if name in packed}
-
-
-def _cells(packed: Sequence[object], rows: int) -> Cells:
-    index, count = (unpack(part) for part in packed)
-    if index.shape != count.shape or (len(index) and (index.min() < 0 or index.max() >= rows * 2 * BINS)):
-        raise StateError(f"cells: {len(index)} of {rows} rows given, expected indices within them")
-    return index, count

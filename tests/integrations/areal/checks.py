@@ -24,7 +24,8 @@ from areal.utils.recover import RecoverHandler
 from areal.utils.stats_logger import StatsLogger
 from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registers the group "fake"
 
-from tracker_diag import DiagError, Monitor
+from tests.integrations.conformance import LeavesNoHook, SameWithUs, SurvivesWhatIsGone, WatchedOnce
+from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
 ROWS, PROMPT, RESPONSE = 32, 4, 24
@@ -189,37 +190,11 @@ def test_an_interpolated_proximal_policy_is_not_taken_for_a_real_one(watched, rn
     assert watched.counts("policy") == watched.counts("mismatch") == {}
 
 
-def test_loss_and_statistics_are_as_without_us(watched):
-    seeds = [np.random.default_rng(3) for _ in range(2)]
-    ours = one_step(an_actor(), made(seeds[0], post=0.5))
-    assert watched.monitor.observed
-    watched.trainer.stats_logger.close()  # takes the hooks off
-    assert not watched.monitor.failures
-    assert not hasattr(ppo.grpo_loss_fn, "__wrapped__")
-    assert one_step(an_actor(), made(seeds[1], post=0.5)) == ours
-
-
 def test_what_is_committed_goes_to_the_monitor_with_its_global_step(watched):
     data = [{"ppo_actor/task_reward/avg": 0.5, "ppo_actor/n__count": 3}, {"rollout/reward": 0.25}]
     watched.trainer.stats_logger.commit(0, 7, 7, data)
     watched.monitor.close()
     assert watched.captured.own == {7: {"ppo_actor/task_reward/avg": 0.5, "rollout/reward": 0.25}}
-
-
-def test_attached_twice_each_step_is_heard_once(watched, rng):
-    trainer = watched.trainer
-    assert tracker_diag_areal.attach(trainer) is watched.monitor
-    assert tracker_diag_areal.attach(trainer, monitor=watched.monitor) is watched.monitor
-    with pytest.raises(DiagError, match="monitor: another one given"):
-        tracker_diag_areal.attach(trainer, monitor=Monitor())
-    batch = made(rng)
-    sampled = int(batch["loss_mask"].sum())
-    trainer.stats_logger.commit(0, 0, 0, one_step(an_actor(), batch))
-    assert watched.counts("mismatch")["all"] == sampled
-    assert list(watched.captured.own) == [0]
-    anew = tracker_diag_areal.attach(trainer)  # the one before is closed
-    assert anew is not watched.monitor
-    trainer.stats_logger.close()
 
 
 def test_the_default_monitor_knows_the_settings():
@@ -256,30 +231,43 @@ def test_an_areal_that_has_changed_is_told_and_training_goes_on(monkeypatch, tol
     assert "commit" in vars(trainer.stats_logger)  # which is as it was
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        ("trainer", "actor"), ("trainer", "actor_alloc"), ("trainer", "stats_logger"),
-        ("trainer", "recover_handler"), ("trainer", "recover_info"), ("logger", "commit"),
-        ("logger", "close"), ("ppo", "grpo_loss_fn"), ("environ", "is_single_controller"), ("handler", "dump"),
-        ("config", "actor"), (None, "areal.trainer.ppo.actor"),
-    ],
-)  # fmt: skip
-def test_whatever_is_gone_is_told_once_and_training_goes_on(without, told, rng, owner, name):
-    trainer = a_trainer(mode="disabled")
-    owners = {"trainer": trainer, "logger": StatsLogger, "ppo": ppo, "environ": environ, "handler": RecoverHandler,
-              "config": trainer.config, None: None}  # fmt: skip
-    given = None if name.startswith("actor") else Monitor()
-    monitor = without(owners[owner], name, lambda: tracker_diag_areal.attach(trainer, monitor=given))
-    stats = one_step(an_actor(), made(rng))
-    trainer.stats_logger.commit(0, 0, 0, stats)
-    trainer.stats_logger.close()
-    without.told_once(told)
-    assert monitor.step == (None if name in {"stats_logger", "commit", "close"} else 0)
-    assert given is None or monitor.failures == []
-    monitor.close()
-    if hasattr(ppo.grpo_loss_fn, "__wrapped__"):  # of a trainer whose end was not heard
-        ppo.grpo_loss_fn = ppo.grpo_loss_fn.__wrapped__
+class TestConformance(SameWithUs, WatchedOnce, LeavesNoHook, SurvivesWhatIsGone):
+    STEPS = [0]
+    GONE = {
+        ("trainer", "actor"): True, ("trainer", "actor_alloc"): True, ("trainer", "stats_logger"): False,
+        ("trainer", "recover_handler"): True, ("trainer", "recover_info"): True, ("logger", "commit"): False,
+        ("logger", "close"): False, ("ppo", "grpo_loss_fn"): True, ("environ", "is_single_controller"): True,
+        ("handler", "dump"): True, ("config", "actor"): True, (None, "areal.trainer.ppo.actor"): True,
+    }  # fmt: skip
+    BY_DEFAULT = {"actor", "actor_alloc"}
+
+    @pytest.fixture
+    def messages(self, told):
+        return lambda: told
+
+    @pytest.fixture(autouse=True)
+    def loss(self, monkeypatch):
+        """AReaL's own afterwards, where the end of a training was not heard."""
+        monkeypatch.setattr(ppo, "grpo_loss_fn", ppo.grpo_loss_fn)
+
+    def owners(self, training):
+        return {"trainer": training, "logger": StatsLogger, "ppo": ppo, "environ": environ, "handler": RecoverHandler,
+                "config": training.config}  # fmt: skip
+
+    def make(self):
+        return a_trainer(mode="disabled")
+
+    def attach(self, training, monitor=None):
+        return tracker_diag_areal.attach(training, monitor=monitor)
+
+    def train(self, training):
+        stats = one_step(an_actor(), made(np.random.default_rng(3), post=0.5))
+        training.stats_logger.commit(0, 0, 0, stats)
+        training.stats_logger.close()
+        return stats
+
+    def hooked(self, training):
+        return [ppo.grpo_loss_fn]
 
 
 def test_a_training_that_is_recovered_goes_on_with_the_state_beside_its_checkpoint(monkeypatch, told):
@@ -377,6 +365,7 @@ def test_an_engine_that_says_nothing_of_its_share_costs_the_other_ranks_alone(jo
     assert {row[1] for row in monitor.slices_table().rows} >= {"text_only", "post_tool"}
 
 
+@pytest.mark.nightly
 def test_two_ranks_are_seen_as_one_process_would_see_them_and_train_as_without_us(tmp_path, alerted):
     """AReaL's own FSDP engine, actor, loss and logger on two processes with gloo."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

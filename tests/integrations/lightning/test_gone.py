@@ -11,7 +11,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from tracker_diag_lightning import DiagnosticsCallback, attach
 from tracker_diag_lightning import callback as of_callback
 
-from tracker_diag import DiagError, Monitor
+from tests.integrations.conformance import METRICS, SameWithUs, SurvivesWhatBreaks, WatchedOnce
 
 pytestmark = [
     pytest.mark.slow,
@@ -20,18 +20,6 @@ pytestmark = [
 ]
 
 STEPS = 4
-
-TOUCHED = {
-    # What is touched, and whether metrics are heard without it. The rest is guards, resuming, the run's length.
-    (pl.Trainer, "should_stop"): True,
-    (pl.Trainer, "diag"): True,
-    (pl.Trainer, "is_global_zero"): True,
-    (pl.Trainer, "loggers"): False,
-    (pl.Trainer, "estimated_stepping_batches"): True,
-    (pl.Trainer, "log_every_n_steps"): True,
-    (pl.Trainer, "ckpt_path"): True,
-    (pl.Trainer, "default_root_dir"): False,
-}
 
 
 class Module(pl.LightningModule):
@@ -73,24 +61,43 @@ def plain():
     return fit(tempfile.mkdtemp())
 
 
-@pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not in this release")], ids=["gone", "raises"])
-@pytest.mark.parametrize("touched", TOUCHED, ids=lambda one: one[1])
-def test_whatever_is_gone_costs_its_own_part(tmp_path, without, caplog, touched, error):
-    expected = plain()
-    ours = DiagnosticsCallback()
-    without.during([DiagnosticsCallback, of_callback._Listener], *touched, error)
-    assert torch.equal(fit(tmp_path, ours), expected)
-    without.told(caplog.messages)
-    assert ours.monitor.summary().steps == (STEPS if TOUCHED[touched] else 0)
+class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
+    STEPS = [*range(STEPS)]
+    TOUCHED = {
+        "Trainer.should_stop": set(), "Trainer.diag": set(), "Trainer.is_global_zero": set(),
+        "Trainer.loggers": {METRICS}, "Trainer.estimated_stepping_batches": set(), "Trainer.log_every_n_steps": set(),
+        "Trainer.ckpt_path": set(), "Trainer.default_root_dir": {METRICS},
+    }  # fmt: skip
+    BY_DAY = {"Trainer.loggers", "Trainer.is_global_zero"}
 
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
 
-def test_attached_twice_it_is_watched_once_and_another_monitor_is_one_too_many(tmp_path):
-    trainer = made(tmp_path)
-    monitor = attach(trainer)
-    assert attach(trainer) is attach(trainer, monitor=monitor) is monitor
-    assert sum(isinstance(one, DiagnosticsCallback) for one in trainer.callbacks) == 1
-    with pytest.raises(DiagError, match="monitor: another one given"):
-        attach(trainer, monitor=Monitor())
+    def make(self):
+        torch.manual_seed(0)
+        return Module(), made(self.path)
+
+    def attach(self, training, monitor=None):
+        return attach(training[1], monitor=monitor)
+
+    def train(self, training):
+        module, trainer = training
+        trainer.fit(module, batches())
+        return torch.cat([values.detach().flatten() for values in module.parameters()])
+
+    def plain(self):
+        return plain()
+
+    def ours(self):
+        return [DiagnosticsCallback, of_callback._Listener]
+
+    def owner(self, kind):
+        return getattr(pl, kind)
+
+    def lost(self, training):
+        (ours,) = (callback for callback in training[1].callbacks if isinstance(callback, DiagnosticsCallback))
+        return set() if ours.monitor.summary().steps == STEPS else {METRICS}
 
 
 def test_attached_again_after_a_fit_the_monitor_is_that_of_the_next(tmp_path):

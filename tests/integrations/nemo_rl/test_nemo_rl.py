@@ -7,9 +7,9 @@ import pytest
 import torch
 import tracker_diag_nemo_rl as integration
 
+from tests.integrations.conformance import SameWithUs, SurvivesWhatIsGone
 from tracker_diag import Monitor
 from tracker_diag.attach.workers import Workers
-from tracker_diag.errors import MissingExtra
 
 # Signatures as in NVIDIA-NeMo/RL at 7ea279a: nemo_rl/utils/logger.py (LoggerInterface, Logger),
 # nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train). `source.py`
@@ -178,21 +178,6 @@ def test_tokens_and_metrics_of_a_step_before_rejection(nemo, trainer):
     assert "no series reward" not in {str(reason) for reasons in summary.blind.values() for reason in reasons}
 
 
-def test_the_trackers_rows_are_as_without_us(nemo):
-    rows = []
-    for watched in (True, False):
-        logger = Logger()
-        if watched:
-            integration.attach(logger, monitor=Monitor())
-        step(nemo.grpo, logger, 0)
-        logger.log_hyperparams({"grpo": {"lr": 1.0}})
-        logger.log_plot(None, 0, "plot")
-        logger.log_histogram([1.0], 0, "histogram")
-        logger.finish()
-        rows.append(logger.loggers[-1].told)
-    assert rows[0] == rows[1]
-
-
 def test_it_is_closed_before_the_trackers(nemo):
     logger, monitor = Logger(), Monitor()
     integration.attach(logger, monitor=monitor)
@@ -232,25 +217,37 @@ def test_a_changed_function_is_told_and_no_ratio_is_seen(nemo, caplog):
     assert len(logger.loggers) == 2  # and metrics are heard
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [
-        (None, "nemo_rl.algorithms.grpo"), (None, "nemo_rl.utils.logger"), (None, "nemo_rl.utils.checkpoint"),
-        ("grpo", integration.FUNCTION), ("logger", "LoggerInterface"), ("checkpoint", "CheckpointManager"),
-        ("manager", "init_tmp_checkpoint"), ("manager", "_rename_checkpoint"),
-    ],
-)  # fmt: skip
-def test_whatever_is_gone_is_told_once_and_training_goes_on(nemo, caplog, place, name, without):
-    logger, monitor = Logger(), Monitor()
-    nemo.manager = CheckpointManager
-    nemo.checkpoint.CheckpointManager = CheckpointManager
-    own = None if place is None else getattr(nemo, place)
-    without(own, name, lambda: integration.attach(logger, Config(), monitor=monitor))
-    step(nemo.grpo, logger, 0)
-    logger.finish()
-    without.told_once(caplog.messages)
-    assert len(logger.loggers[-1].told) == 4
-    assert monitor.step == (None if "ogger" in name else 1)
+class TestConformance(SameWithUs, SurvivesWhatIsGone):
+    STEPS = [1, 2, 3]
+    GONE = {
+        (None, "nemo_rl.algorithms.grpo"): True, (None, "nemo_rl.utils.logger"): False,
+        (None, "nemo_rl.utils.checkpoint"): True, ("grpo", integration.FUNCTION): True,
+        ("logger", "LoggerInterface"): False, ("checkpoint", "CheckpointManager"): True,
+        ("manager", "init_tmp_checkpoint"): True, ("manager", "_rename_checkpoint"): True,
+    }  # fmt: skip
+
+    @pytest.fixture(autouse=True)
+    def modules(self, nemo):
+        nemo.checkpoint.CheckpointManager = nemo.manager = CheckpointManager
+        self.nemo = nemo
+
+    def owners(self, training):
+        return vars(self.nemo)
+
+    def make(self):
+        return Logger()
+
+    def attach(self, training, monitor=None):
+        return integration.attach(training, Config(), monitor=monitor)
+
+    def train(self, training):
+        for number in range(3):
+            step(self.nemo.grpo, training, number)
+        training.log_hyperparams({"grpo": {"lr": 1.0}})
+        training.log_plot(None, 0, "plot")
+        training.log_histogram([1.0], 0, "histogram")
+        training.finish()
+        return training.loggers[-1].told
 
 
 def test_settings_that_cannot_be_read_are_told_once(nemo, caplog, without):
@@ -312,8 +309,3 @@ def test_of_ranks_with_the_same_tokens_one_counts(nemo, monkeypatch, policy, eve
     monkeypatch.setattr(integration, "Workers", workers)
     integration.attach(Logger(), {"policy": policy})
     assert made == [{"each": True, "every": every}]
-
-
-def test_without_nemo_rl_what_needs_it_asks_for_it():
-    with pytest.raises(MissingExtra, match="nemo-rl"):
-        integration.attach(Logger())

@@ -7,8 +7,8 @@ import pytest
 import torch
 import tracker_diag_open_instruct as integration
 
+from tests.integrations.conformance import SameWithUs, SurvivesWhatIsGone
 from tracker_diag import Monitor
-from tracker_diag.errors import MissingExtra
 
 # Signatures and order of calls as in allenai/open-instruct at e6c3044: open_instruct/grpo_utils.py, and
 # PolicyTrainerRayProcess.step and one_training_step in open_instruct/grpo_fast.py; packing as in rl_utils.py.
@@ -141,21 +141,13 @@ def test_packed_tokens_of_a_step(utils):
         assert found[pair, "post_tool"] == 4 * 2 * 4
 
 
-def test_the_scalars_go_into_the_row_of_the_step_and_the_rest_is_as_without_us(utils):
-    alone = [step(utils, config(), number) for number in range(3)]
+def test_the_scalars_go_into_the_row_of_the_step(utils):
     integration.attach()
-    for (metrics, arrays, losses), (own, own_arrays, own_losses) in zip(
-        [step(utils, config(), number) for number in range(3)], alone, strict=True
-    ):
-        assert metrics == own
-        diagnostics = {name: value for name, value in arrays.items() if name.startswith("diag/")}
-        assert {name: type(arrays[name]) for name in own_arrays} == {
-            name: type(own_arrays[name]) for name in own_arrays
-        }
-        assert set(arrays) - set(diagnostics) == set(own_arrays)
-        assert all(torch.equal(a, b) for a, b in zip(losses, own_losses, strict=True))
-        assert all(isinstance(value, float | int) for value in diagnostics.values())
-        assert diagnostics["diag/mismatch/post_tool/count"] > 0
+    for number in range(3):
+        _, arrays, _ = step(utils, config(), number)
+        ours = {name: value for name, value in arrays.items() if name.startswith("diag/")}
+        assert all(isinstance(value, float | int) for value in ours.values())
+        assert ours["diag/mismatch/post_tool/count"] > 0
 
 
 def test_a_learner_that_has_parts_of_sequences_watches_none(utils, caplog):
@@ -195,14 +187,31 @@ def test_a_changed_function_is_told_and_nothing_is_hooked(utils, caplog):
     assert utils.compute_rho_correction is compute_rho_correction
 
 
-@pytest.mark.parametrize("name", [*(f.__name__ for f in FUNCTIONS), "deepspeed", "DeepSpeedEngine"])
-def test_whatever_is_gone_is_told_once_and_training_goes_on(utils, caplog, name, without):
-    monitor = Monitor()
-    owner = None if name == "deepspeed" else sys.modules["deepspeed"] if name == "DeepSpeedEngine" else utils
-    without(owner, name, lambda: integration.attach(monitor=monitor))
-    step(utils, config(), 0)
-    without.told_once(caplog.messages)
-    assert monitor.step == (0 if "eep" in name else None)
+class TestConformance(SameWithUs, SurvivesWhatIsGone):
+    STEPS = [0, 1, 2]
+    GONE = {
+        **{("utils", function.__name__): False for function in FUNCTIONS},
+        (None, "deepspeed"): True, ("deepspeed", "DeepSpeedEngine"): True,
+    }  # fmt: skip
+
+    @pytest.fixture(autouse=True)
+    def modules(self, utils):
+        self.utils = utils
+
+    def owners(self, training):
+        return {"utils": self.utils, "deepspeed": sys.modules["deepspeed"]}
+
+    def make(self):
+        return config()
+
+    def attach(self, training, monitor=None):
+        return integration.attach(monitor=monitor)
+
+    def train(self, training):
+        """Our scalars are returned with the learner's own; they are tested elsewhere."""
+        steps = [step(self.utils, training, number) for number in range(3)]
+        return [(metrics, {name: value for name, value in arrays.items() if not name.startswith("diag/")}, losses)
+                for metrics, arrays, losses in steps]  # fmt: skip
 
 
 def test_a_learner_goes_on_with_the_state_in_deepspeeds_checkpoint(utils, tmp_path, caplog):
@@ -222,8 +231,3 @@ def test_a_learner_goes_on_with_the_state_in_deepspeeds_checkpoint(utils, tmp_pa
         assert again.step == (7 if kept else 0)  # 0 to 6 are in the state
         assert ("begin anew" in caplog.text) == (not kept)
         (tmp_path / "global_step7" / "tracker_diag_0.json").unlink(missing_ok=True)
-
-
-def test_without_open_instruct_what_needs_it_asks_for_it():
-    with pytest.raises(MissingExtra, match="open-instruct"):
-        integration.attach()

@@ -23,7 +23,8 @@ from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 from openrlhf.utils.config import hierarchize
 from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger
 
-from tracker_diag import DiagError, Monitor
+from tests.integrations.conformance import SameWithUs, WatchedOnce
+from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
 ROWS, PROMPT, RESPONSE, MICRO = 64, 4, 24, 16
@@ -171,27 +172,19 @@ def test_tokens_are_sliced_by_the_action_ranges(a_trainer, watched, rng):
     assert watched.monitor.failures == []
 
 
-def test_attached_twice_each_step_is_heard_once(a_trainer, watched, rng):
-    trainer = a_trainer()
-    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
-    assert tracker_diag_openrlhf.attach(trainer) is watched.monitor
-    with pytest.raises(DiagError, match="monitor: another one given"):
-        tracker_diag_openrlhf.attach(trainer, monitor=Monitor())
-    one_step(trainer, 1, samples(rng))
-    lengths = [RESPONSE - row % 3 for row in range(ROWS)]
-    assert watched.counts("mismatch")["post_tool"] == sum(n - 12 for n in lengths[: ROWS // 2])
-    assert watched.monitor.failures == []
+class TestConformance(SameWithUs, WatchedOnce):
+    STEPS = [1]
 
+    @pytest.fixture(autouse=True)
+    def trainers(self, a_trainer):
+        self.make = a_trainer
 
-def test_what_openrlhf_computes_is_as_without_us(a_trainer, watched):
-    trainers = [a_trainer(), a_trainer()]
-    tracker_diag_openrlhf.attach(trainers[0], monitor=watched.monitor)
-    state = torch.get_rng_state()
-    ours, theirs = (one_step(trainer, 1, samples(np.random.default_rng(2))) for trainer in trainers)
-    assert torch.equal(state, torch.get_rng_state())
-    assert {k: v for k, v in ours.items() if "timing" not in k} == {
-        k: v for k, v in theirs.items() if "timing" not in k
-    }
+    def attach(self, training, monitor=None):
+        return tracker_diag_openrlhf.attach(training, monitor=monitor)
+
+    def train(self, training):
+        status = one_step(training, 1, samples(np.random.default_rng(2)))
+        return {name: value for name, value in status.items() if "timing" not in name}
 
 
 def test_the_policy_ratio_is_seen_in_a_loss_of_ones_own_process(watched, rng):
@@ -330,6 +323,7 @@ main()
 """
 
 
+@pytest.mark.nightly
 def test_rays_worker_processes_wait_for_the_trainer(tmp_path):
     """A real worker of Ray, with the real import; the libraries of GPUs come from files here, not from a plugin."""
     for name in ("flash_attn", "deepspeed", "vllm"):

@@ -1,18 +1,24 @@
 import pytest
-import tracker_diag_openrlhf
 
-from tracker_diag.errors import MissingExtra
+STAND_INS = ["flash_attn", "deepspeed", "vllm"]
 
 
 @pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("release", [None, pytest.param("openrlhf-0.10", marks=pytest.mark.earlier)])
-def test_in_openrlhfs_own_modules(run_checks, release):
-    stand_ins, files = ["flash_attn", "deepspeed", "vllm"], ["checks.py", "workers.py"]
-    run_checks("openrlhf", stand_ins=stand_ins, files=files, release=release)
+def test_in_openrlhfs_own_modules(run_checks, nightly):
+    run_checks("openrlhf", stand_ins=STAND_INS, nightly=nightly)
 
 
-def test_without_it_the_extra_is_named():
-    with pytest.raises(MissingExtra, match=r"tracker-diag\[openrlhf\]"):
-        tracker_diag_openrlhf.attach(None)
+@pytest.mark.nightly
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+def test_the_policy_pair_of_remote_actors(run_checks):
+    run_checks("openrlhf", stand_ins=STAND_INS, files=["workers.py"])
+
+
+@pytest.mark.nightly
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+def test_in_the_own_modules_of_an_earlier_release(run_checks):
+    run_checks("openrlhf", stand_ins=STAND_INS, files=["checks.py", "workers.py"], release="openrlhf-0.10")

@@ -15,8 +15,9 @@ import torch
 import tracker_diag_prime_rl as integration
 from tracker_diag_prime_rl import read_exports
 
-from tracker_diag import DiagError, Monitor, ThroughStore
-from tracker_diag.errors import MissingExtra, SourceError
+from tests.integrations.conformance import SameWithUs, WatchedOnce
+from tracker_diag import Monitor, ThroughStore
+from tracker_diag.errors import SourceError
 from tracker_diag.runs import replay
 from tracker_diag.testing import CapturingTracker
 
@@ -284,6 +285,7 @@ def prime_rl(monkeypatch):
         module(name)
     module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
     module("prime_rl.trainer.rl.loss", default_loss_fn=default_loss_fn)
+    # Private: this is what one process knows. A test that plays several processes has to clear it.
     monkeypatch.setattr(integration, "_process", [])
     monkeypatch.setattr(integration, "_trainer", integration._Trainer())
     module("prime_rl.trainer.rl.data", DataLoader=type("DataLoader", (DataLoader,), {}))
@@ -359,17 +361,17 @@ class Wandb(Base):
         self.told.append("finalized")
 
 
-def sequence(rng, number):
+def sequence(rng, number, loss=integration.loss):
     mask, new, old = (torch.from_numpy(part) for part in rollout(rng, 0))
     leaf = new.clone().requires_grad_()
     inputs = LossInputs(leaf, old, None, torch.full((WIDTH,), 0.5 - number % 2), mask)
-    out = integration.loss(inputs, kl_tau=0.5)
+    out = loss(inputs, kl_tau=0.5)
     out.loss.backward()
     assert leaf.grad is not None
     return out.loss.item()
 
 
-def train(prime_rl, rng, steps, prompts=4 * [TASK]):
+def train(prime_rl, rng, steps, prompts=4 * [TASK], loss=integration.loss):
     """As src/prime_rl/trainer/rl/train.py: losses of a step's sequences, then several calls of one step."""
 
     async def each(call):
@@ -379,7 +381,7 @@ def train(prime_rl, rng, steps, prompts=4 * [TASK]):
     losses = []
     for step in range(steps):
         load(prompts)
-        losses += [sequence(rng, number) for number in range(4)]
+        losses += [sequence(rng, number, loss) for number in range(4)]
         for metrics in ({"perf/throughput": 5.0, "step": step}, {"optim/lr": 1e-5, "step": step}):
             asyncio.run(each(lambda one, step=step, metrics=metrics: one.log(metrics, step=step)))
     asyncio.run(each(lambda one: one.log([SimpleNamespace()], step=0)))
@@ -435,16 +437,27 @@ def test_samples_that_do_not_fit_to_the_losses_are_of_unknown_context_and_it_is_
     assert caplog.text.count("nobody has said whether a tool result comes before them") == 1
 
 
-def test_attached_twice_each_step_is_heard_once(prime_rl, rng):
-    prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
-    assert integration.attach() is monitor
-    with pytest.raises(DiagError, match="monitor: another one given"):
-        integration.attach(monitor=Monitor())
-    assert [type(one).__name__ for one in prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
-    train(prime_rl, rng, 2)
-    assert counts(monitor)["post_tool"] == 2 * 4 * 14
-    assert not +monitor.health
+class TestConformance(SameWithUs, WatchedOnce):
+    STEPS = [0, 1]
+
+    @pytest.fixture(autouse=True)
+    def modules(self, prime_rl):
+        self.prime_rl = prime_rl
+
+    def make(self):
+        training = Wandb([])
+        self.prime_rl.MONITORS[:] = [training]
+        return training
+
+    def attach(self, training, monitor=None):
+        return integration.attach(monitor=monitor)
+
+    def train(self, training, loss=integration.loss):
+        losses = train(self.prime_rl, np.random.default_rng(0), 2, loss=loss)
+        return losses, training.told
+
+    def plain(self):
+        return self.train(self.make(), lambda inputs, kl_tau: default_loss_fn(inputs, DefaultLossConfig(kl_tau)))
 
 
 def test_attached_twice_to_a_release_each_step_is_heard_once(released, rng):
@@ -650,9 +663,3 @@ def test_a_prime_rl_without_either_kind_of_monitor_is_told_and_training_goes_on(
         "no module prime_rl.monitors or prime_rl.utils.monitor in the prime_rl that is installed: "
         "another version than was tested"
     )
-
-
-def test_without_prime_rl_only_what_needs_it_asks_for_it():
-    assert "prime_rl.monitors" not in sys.modules
-    with pytest.raises(MissingExtra, match="prime-rl"):
-        integration.attach()

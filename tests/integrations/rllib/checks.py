@@ -56,6 +56,7 @@ def in_mlflow(built, iterations):
     return told, mlflow.get_run(run.info.run_id).data
 
 
+@pytest.mark.nightly
 def test_a_healthy_ppo_raises_nothing(mlflow_store):
     told, data = in_mlflow(config(), 12)
     assert [finding for finding in told["findings"] if finding["fired"] is not None] == []
@@ -74,12 +75,14 @@ def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_under
     assert alerted("POL010") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("ray", "run for real")
 def test_without_any_tracker_it_is_told_in_files(alerted):
     assert train(config(lr=0.1, clip_param=1000.0), 6).failures == []
     assert alerted("POL010") == {"jsonl", "webhook"}
 
 
+@pytest.mark.nightly
 def test_a_ppo_without_clipping_loses_its_samples(mlflow_store):
     training = {"lr": 0.003, "clip_param": 1000.0, "num_epochs": 12, "entropy_coeff": 0.02, "use_kl_loss": False}
     told, _ = in_mlflow(config(environments=4, **training), 24)
@@ -88,6 +91,7 @@ def test_a_ppo_without_clipping_loses_its_samples(mlflow_store):
     assert "POL010" not in told["healthy"]  # RLlib's KL of 0 is none
 
 
+@pytest.mark.nightly
 def test_as_a_callback_class_with_remote_learners_it_hears_the_metrics(caplog):
     built = config().learners(num_learners=1).callbacks(DiagnosticsCallback)
     with caplog.at_level("WARNING", logger="tracker_diag"):
@@ -106,6 +110,7 @@ def test_contract_what_is_looked_at_is_there():
         assert "path" in inspect.signature(getattr(PPO, name)).parameters
 
 
+@pytest.mark.nightly
 def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, caplog):
     first = config().callbacks(DiagnosticsCallback).build_algo()
     for _ in range(2):
@@ -151,6 +156,7 @@ def test_attached_twice_each_step_is_heard_once():
     assert not +monitor.health
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("owner", "name"),
     [(PPO, "cleanup"), (PPO, "save_to_path"), (PPO, "restore_from_path"), (PPOTorchLearner, "compute_loss_for_module"),

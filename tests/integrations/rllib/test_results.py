@@ -68,8 +68,8 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
     if importlib.util.find_spec("ray"):
         monkeypatch.setitem(sys.modules, "ray", None)
         monkeypatch.setitem(sys.modules, "ray.rllib", None)
-    with pytest.raises(td.MissingExtra, match=r"tracker-diag\[rllib\]"):
+    with pytest.raises(td.errors.MissingExtra, match=r"tracker-diag\[rllib\]"):
         tracker_diag_rllib.attach(object())
-    with pytest.raises(td.MissingExtra, match=r"tracker-diag\[rllib\]"):
+    with pytest.raises(td.errors.MissingExtra, match=r"tracker-diag\[rllib\]"):
         _ = tracker_diag_rllib.DiagnosticsCallback
     assert "not" in tracker_diag_rllib.SEES

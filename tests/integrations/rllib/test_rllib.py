@@ -6,5 +6,5 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_in_real_runs_of_rllib(run_checks):
-    run_checks("rllib")
+def test_in_real_runs_of_rllib(run_checks, nightly):
+    run_checks("rllib", nightly=nightly)

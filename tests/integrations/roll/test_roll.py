@@ -10,9 +10,9 @@ import torch
 import tracker_diag_roll as integration
 from tracker_diag_roll import workers as of_workers
 
+from tests.integrations.conformance import SameWithUs, SurvivesWhatIsGone
 from tracker_diag import Monitor
 from tracker_diag.attach.workers import Recorder, Workers
-from tracker_diag.errors import MissingExtra
 
 # Signatures and order of calls as in alibaba/ROLL at 8eb27cc: roll/utils/tracking.py (BaseTracker, tracker_registry,
 # create_tracker), roll/utils/train_infer_corrections.py (both functions; the filter changes the batch's mask in
@@ -199,13 +199,10 @@ def test_without_a_reference_rolls_copy_of_the_old_policy_is_none(roll):
     assert {pair for pair, _ in counts(monitor)} == {"mismatch"}
 
 
-def test_the_trackers_rows_are_as_without_us_and_it_is_closed_before(roll):
-    alone = train(roll, Config(), 3).told
+def test_it_is_closed_before_the_tracker(roll):
     monitor = integration.attach(Config(), monitor=Monitor())
-    tracker = train(roll, Config(), 3)
-    tracker.finish()
-    assert monitor._summary is not None
-    assert tracker.told == [*alone, "finished"]
+    train(roll, Config(), 3).finish()
+    assert monitor._summary is not None  # no public property says that a monitor is closed
 
 
 def test_history_of_a_resumed_run_is_not_told_again(roll):
@@ -253,23 +250,33 @@ def test_a_changed_correction_is_told_and_no_ratio_is_seen(roll, caplog):
     assert roll.tracking.tracker_registry["quiet"] is not Quiet  # metrics are heard
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [
-        (None, integration.CORRECTIONS), (None, "roll.utils.tracking"), (None, "roll.utils.worker_state"),
-        ("corrections", "compute_train_infer_correction"), ("corrections", "apply_train_infer_correction_to_batch"),
-        ("pipeline", "apply_train_infer_correction_to_batch"), ("tracking", "tracker_registry"),
-        ("worker_state", "WorkerState"),
-    ],
-)  # fmt: skip
-def test_whatever_is_gone_is_told_once_and_training_goes_on(roll, caplog, place, name, without):
-    owner, monitor = None if place is None else getattr(roll, place), Monitor()
-    without(owner, name, lambda: integration.attach(Config(), monitor=monitor))
-    tracker = train(roll, Config(), 3)
-    tracker.finish()
-    without.told_once(caplog.messages)
-    assert len(tracker.told) == 4
-    assert monitor.step == (None if "track" in name else 2)
+class TestConformance(SameWithUs, SurvivesWhatIsGone):
+    STEPS = [0, 1, 2]
+    GONE = {
+        (None, integration.CORRECTIONS): True, (None, "roll.utils.tracking"): False,
+        (None, "roll.utils.worker_state"): True, ("corrections", "compute_train_infer_correction"): True,
+        ("corrections", "apply_train_infer_correction_to_batch"): True,
+        ("pipeline", "apply_train_infer_correction_to_batch"): True, ("tracking", "tracker_registry"): False,
+        ("worker_state", "WorkerState"): True,
+    }  # fmt: skip
+
+    @pytest.fixture(autouse=True)
+    def modules(self, roll):
+        self.roll = roll
+
+    def owners(self, training):
+        return vars(self.roll)
+
+    def make(self):
+        return Config()
+
+    def attach(self, training, monitor=None):
+        return integration.attach(training, monitor=monitor)
+
+    def train(self, training):
+        tracker = train(self.roll, training, 3)
+        tracker.finish()
+        return tracker.told
 
 
 def test_settings_that_cannot_be_read_are_told_once(roll, caplog, without):
@@ -367,8 +374,3 @@ def test_where_filters_take_tokens_out_before_the_workers_gaps_tell_nothing(monk
     correction = SimpleNamespace(filters=filters)
     integration.attach(Config(enable_old_logprobs_recompute=recompute, train_infer_correction=correction))
     assert made == [{"fresh": recompute, "gaps": gaps}]
-
-
-def test_without_roll_what_needs_it_asks_for_it():
-    with pytest.raises(MissingExtra, match="roll"):
-        integration.attach(Config())

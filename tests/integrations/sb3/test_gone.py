@@ -12,43 +12,14 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback, callback
 
+from tests.integrations.conformance import METRICS, RATIOS, SurvivesWhatBreaks
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
 
 STEPS = 256
-
-METRICS, RATIOS = "metrics", "ratios"
-
-TOUCHED = {
-    # What is touched, and what is lost without it. Of most it is a setting, the state, or how guards reach the steps.
-    (PPO, "policy"): RATIOS,
-    (PPO, "rollout_buffer"): RATIOS,
-    (PPO, "clip_range"): None,
-    (PPO, "learning_rate"): None,
-    (PPO, "normalize_advantage"): None,
-    (PPO, "n_steps"): None,
-    (PPO, "n_envs"): None,
-    (PPO, "_total_timesteps"): None,
-    (PPO, "tracker_diag"): None,
-    (RolloutBuffer, "_get_samples"): RATIOS,
-    (RolloutBuffer, "log_probs"): RATIOS,
-    (RolloutBuffer, "advantages"): RATIOS,
-    (ActorCriticPolicy, "evaluate_actions"): RATIOS,
-    (ActorCriticPolicy, "optimizer"): None,
-    (Logger, "output_formats"): METRICS,
-    (Logger, "name_to_value"): None,
-    (DummyVecEnv, "get_attr"): None,
-    (DummyVecEnv, "num_envs"): None,
-    (torch.optim.Adam, "register_step_pre_hook"): None,
-}
-
-OPTIONAL = {"clip_range", "learning_rate", "normalize_advantage", "n_steps", "optimizer"}
-"""What not each algorithm of SB3 has: where it is not there, nothing is said. That it raises is said."""
-
-UNREAD = {"clip_range", "normalize_advantage"}
-"""Of these, what the ratios are not seen without where it is there and cannot be read."""
+KINDS = (PPO, RolloutBuffer, Logger, ActorCriticPolicy, DummyVecEnv, torch.optim.Adam)
 
 
 def learn(watched):
@@ -67,24 +38,43 @@ def same(one, other):
     return all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not in this release")], ids=["gone", "raises"])
-@pytest.mark.parametrize("touched", TOUCHED, ids=lambda one: f"{one[0].__name__}.{one[1]}")
-def test_whatever_is_gone_costs_its_own_part(without, caplog, touched, error):
-    (kind, name), gone = touched, isinstance(error, AttributeError)
-    ours = DiagnosticsCallback()
-    without.during([DiagnosticsCallback, callback._Writer], kind, name, error)
-    model = learn(ours)
-    assert model.num_timesteps == STEPS
-    assert same(model, plain())
-    if gone and name in OPTIONAL:
-        assert not [one for one in caplog.messages if "gone" in one]
-    else:
-        without.told(caplog.messages)
-    seen = {row[0] for row in ours.monitor.slices_table().rows}
-    blind = TOUCHED[touched] == RATIOS or (name in UNREAD and not gone)
-    assert seen == (set() if blind else {"policy"})
-    heard = ours.monitor.summary().steps
-    assert heard == 1 if TOUCHED[touched] == METRICS else heard >= 4  # the last row is given at the end
+class TestConformance(SurvivesWhatBreaks):
+    # Of most it is a setting, the state, or how guards reach the steps.
+    TOUCHED = {
+        "PPO.policy": {RATIOS}, "PPO.rollout_buffer": {RATIOS}, "PPO.clip_range": set(), "PPO.learning_rate": set(),
+        "PPO.normalize_advantage": set(), "PPO.n_steps": set(), "PPO.n_envs": set(), "PPO._total_timesteps": set(),
+        "PPO.tracker_diag": set(), "RolloutBuffer._get_samples": {RATIOS}, "RolloutBuffer.log_probs": {RATIOS},
+        "RolloutBuffer.advantages": {RATIOS}, "ActorCriticPolicy.evaluate_actions": {RATIOS},
+        "ActorCriticPolicy.optimizer": set(), "Logger.output_formats": {METRICS}, "Logger.name_to_value": set(),
+        "DummyVecEnv.get_attr": set(), "DummyVecEnv.num_envs": set(), "Adam.register_step_pre_hook": set(),
+    }  # fmt: skip
+    LOST_IF_IT_RAISES = {"PPO.clip_range": {RATIOS}, "PPO.normalize_advantage": {RATIOS}}
+    OPTIONAL = {"PPO.clip_range", "PPO.learning_rate", "PPO.normalize_advantage", "PPO.n_steps",
+                "ActorCriticPolicy.optimizer"}  # fmt: skip
+    BY_DAY = {"PPO.policy", "PPO.clip_range", "Logger.output_formats"}
+
+    def make(self):
+        return DiagnosticsCallback()
+
+    def attach(self, training, monitor=None):
+        """Nothing: it attaches when training begins."""
+
+    def train(self, training):
+        return [*learn(training).policy.parameters()]
+
+    def plain(self):
+        return [*plain().policy.parameters()]
+
+    def ours(self):
+        return [DiagnosticsCallback, callback._Writer]
+
+    def owner(self, kind):
+        return {known.__name__: known for known in KINDS}[kind]
+
+    def lost(self, training):
+        ratios = {row[0] for row in training.monitor.slices_table().rows}
+        few = training.monitor.summary().steps < 4  # the last row is given at the end, whatever else is lost
+        return ({METRICS} if few else set()) | (set() if ratios else {RATIOS})
 
 
 def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_training_is_as_without():

@@ -61,6 +61,7 @@ def first_of(finding, kept):
     return min(known or kept.own)
 
 
+@pytest.mark.nightly
 def test_a_reward_with_the_wrong_sign_or_far_too_large_is_named_live_and_the_healthy_twin_is_not():
     """What is logged is the true return, as an evaluation would have it: the reward that is trained on tells nobody."""
     steps = 10_240
@@ -72,6 +73,7 @@ def test_a_reward_with_the_wrong_sign_or_far_too_large_is_named_live_and_the_hea
     assert "critic-not-learning" in huge, huge
 
 
+@pytest.mark.nightly
 def test_a_sound_run_is_silent_though_its_updates_grow_and_vary():
     """Its return rises from 22 to 150; single updates move one token in twenty by up to a third."""
     names, *_ = fired(20_480)

@@ -19,7 +19,8 @@ from skyrl.train.utils.callbacks import CallbackHandler, CallbackInput, Training
 from skyrl.train.utils.tracking import Tracking
 from skyrl.train.utils.trainer_utils import ResumeMode
 
-from tracker_diag import DiagError, Monitor
+from tests.integrations.conformance import SameWithUs, WatchedOnce
+from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
 ROWS, RESPONSE = 64, 24
@@ -201,23 +202,34 @@ def test_a_loss_on_the_rollouts_log_probabilities_is_told_once_as_no_signal(watc
     assert set(watched.captured.own) == {1, 2}
 
 
-@pytest.mark.parametrize("kind", [RayPPOTrainer, FullyAsyncRayPPOTrainer])
-def test_attached_twice_each_step_is_heard_once(watched, rng, kind):
-    tracker = Tracking("agent", "run")
-    own = {"async_train_dataloader": None} if kind is FullyAsyncRayPPOTrainer else {}
-    trainer = a_trainer(kind, tracker, **own)
-    tracker_diag_skyrl.attach(trainer, monitor=watched.monitor)
-    assert tracker_diag_skyrl.attach(trainer) is watched.monitor
-    with pytest.raises(DiagError, match="monitor: another one given"):
-        tracker_diag_skyrl.attach(trainer, monitor=Monitor())
-    if own:
-        trainer.train_critic_and_policy(made(rng))
-        tracker.log(trainer.all_metrics, step=1, commit=True)
-    else:
-        trainer._fire("on_train_start")
-        sync_step(trainer, 1, made(rng))
-    assert watched.counts("mismatch")["all"] == int(made(rng)["loss_mask"].sum())
-    assert watched.monitor.failures == []
+class TestConformance(SameWithUs, WatchedOnce):
+    STEPS = [1]
+    KIND = RayPPOTrainer
+
+    def make(self):
+        return a_trainer(self.KIND, Tracking("agent", "run"))
+
+    def attach(self, training, monitor=None):
+        return tracker_diag_skyrl.attach(training, monitor=monitor)
+
+    def train(self, training):
+        training._fire("on_train_start")
+        sync_step(training, 1, made(np.random.default_rng(0)))
+        training._fire("on_train_end")
+        return training.all_metrics
+
+
+class TestConformanceOfTheAsynchronous(TestConformance):
+    KIND = FullyAsyncRayPPOTrainer
+
+    def make(self):
+        return a_trainer(self.KIND, Tracking("agent", "run"), async_train_dataloader=None)
+
+    def train(self, training):
+        training.global_step = 1
+        training.train_critic_and_policy(made(np.random.default_rng(0)))
+        training.tracker.log(training.all_metrics, step=1, commit=True)
+        return training.all_metrics
 
 
 def test_a_callback_beside_attach_leaves_it_to_that(watched, rng, caplog):
@@ -382,6 +394,7 @@ def test_findings_and_series_reach_the_mlflow_run_that_skyrl_started(
 
 
 @pytest.mark.matrix("skyrl", "real modules, made tensors")
+@pytest.mark.by_day("wandb")
 @pytest.mark.parametrize("backend", ["tensorboard", "wandb", "console"])
 def test_findings_reach_what_skyrl_logs_to_or_else_files(tmp_path, monkeypatch, alerted, underway, backend):
     rng = np.random.default_rng(0)

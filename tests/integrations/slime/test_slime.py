@@ -6,8 +6,8 @@ import pytest
 import torch
 import tracker_diag_slime as integration
 
-from tracker_diag import DiagError, Monitor, ThroughStore
-from tracker_diag.errors import MissingExtra
+from tests.integrations.conformance import LeavesNoHook, SameWithUs, WatchedOnce
+from tracker_diag import Monitor, ThroughStore
 from tracker_diag.hooks import HookError
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.testing import CapturingTracker
@@ -66,6 +66,7 @@ def slime(monkeypatch):
     )
     module("slime.backends.megatron_utils.initialize", is_megatron_main_rank=lambda: parallel.main)
     half = module("slime.backends.megatron_utils.cp_utils", slice_log_prob_with_cp=lambda one, total, n: one[n // 2 :])
+    # Private: these lists are what one process knows. A test that plays several processes has to clear them.
     monkeypatch.setattr(integration, "_trainer", [])
     monkeypatch.setattr(integration, "_rollouts", [])
     return SimpleNamespace(
@@ -103,14 +104,14 @@ def micro_batch(generator):
     }
 
 
-def train(slime, args, tis, steps=3, per_rollout=1):
+def train(slime, args, tis, steps=3, per_rollout=1, begin=integration.before_train_step):  # noqa: PLR0917
     """As slime/backends/megatron_utils/model.py: a hook before each step, its micro-batches, then one row."""
     generator, outputs = torch.Generator().manual_seed(0), []
     for step in range(steps):
         if step % per_rollout == 0:
             rollout = {"rollout/raw_reward": 0.5, "rollout/step": step // per_rollout}
             slime.logging_utils.log(args, rollout, step_key="rollout/step")
-        integration.before_train_step(args, step, 0, None, None, None)
+        begin(args, step, 0, None, None, None)
         for _ in range(2):
             pg_loss, masks, _ = tis(args=args, **micro_batch(generator))
             pg_loss.sum().backward()
@@ -138,18 +139,41 @@ def test_the_correction_comes_out_as_slimes_own(slime):
             assert all(torch.equal(a, b) for a, b in zip(masks, expected_masks, strict=True))
 
 
-def test_attached_twice_each_step_is_heard_once(slime):
-    args, backend = arguments(), CapturingTracker()
-    monitor = integration.attach(args, monitor=Monitor([backend]))
-    assert integration.attach(args) is monitor
-    with pytest.raises(DiagError, match="monitor: another one given"):
-        integration.attach(args, monitor=Monitor())
-    train(slime, args, integration.tis)
+class TestConformance(SameWithUs, WatchedOnce, LeavesNoHook):
+    STEPS = [0, 1, 2]
+
+    @pytest.fixture(autouse=True)
+    def modules(self, slime):
+        self.slime = slime
+
+    def make(self):
+        return arguments()
+
+    def attach(self, training, monitor=None):
+        self.monitor = integration.attach(training, monitor=monitor)
+        return self.monitor
+
+    def train(self, training):
+        losses = train(self.slime, training, integration.tis)
+        self.monitor.close()  # slime says no end
+        return losses, training.told
+
+    def plain(self):
+        def own(args, *, pg_loss, loss_masks, **_):
+            return pg_loss, loss_masks, {}
+
+        training = self.make()
+        return train(self.slime, training, own, begin=lambda *_: None), training.told
+
+    def hooked(self, training):
+        return [self.slime.logging_utils.log]
+
+
+def test_attached_after_its_end_there_is_another_monitor(slime):
+    args = arguments()
+    monitor = integration.attach(args)
     monitor.close()
-    assert slime.logging_utils.log is log
-    assert list(backend.own) == [0, 1, 2]
-    assert not +monitor.health
-    assert integration.attach(args) is not monitor  # which is closed
+    assert integration.attach(args) is not monitor
 
 
 def _batches():
@@ -298,7 +322,7 @@ def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for(slime, caplog,
     args = arguments()
     delattr(args, name)
     monitor = integration.attach(args)
-    assert sum("another than was tested" in one for one in caplog.messages) == (name != "eps_clip")
+    assert sum("is not a tested version" in one for one in caplog.messages) == (name != "eps_clip")
     assert monitor.config["eps_clip_high"] == 0.28
 
 
@@ -347,7 +371,7 @@ def test_a_changed_slime_is_told_and_training_goes_on(slime, caplog):
     slime.logging_utils.log = lambda args, values, key: None
     slime.logging_utils.log.__name__ = "log"
     integration.tis(arguments(), **micro_batch(torch.Generator()))
-    assert "another than was tested" in caplog.text
+    assert "is not a tested version" in caplog.text
     assert "takes no metrics, step_key" in caplog.text
     assert integration._trainer == [None]
     assert len(integration.tis(arguments(), **micro_batch(torch.Generator()))) == 3
@@ -400,8 +424,3 @@ def test_settings_reach_the_monitor(slime):
     assert monitor.config["eps_clip_high"] == 0.28
     assert monitor.clip == (0.2, 0.28)
     assert algorithm_of(monitor.config) == "gspo"
-
-
-def test_without_slime_what_needs_it_asks_for_it():
-    with pytest.raises(MissingExtra, match="slime"):
-        integration.attach(arguments())

@@ -11,35 +11,14 @@ from tracker_diag_transformers import trainer as of_trainer
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
+from tests.integrations.conformance import METRICS, SameWithUs, SurvivesWhatBreaks, WatchedOnce
+
 transformers.utils.logging.set_verbosity_error()
 
 pytestmark = pytest.mark.slow
 
 STEPS = 3
-
-TOUCHED = {
-    # What is touched in training, and whether metrics are heard without it; the rest is guards, resuming, settings.
-    (TrainerState, "global_step"): False,
-    (TrainerState, "is_world_process_zero"): True,
-    (TrainerState, "max_steps"): True,
-    (TrainerState, "logging_steps"): True,
-    (TrainerControl, "should_save"): True,
-    (TrainerControl, "should_evaluate"): True,
-    (TrainerControl, "should_training_stop"): True,
-    (TrainingArguments, "output_dir"): True,
-    (TrainingArguments, "process_index"): True,
-    (TrainingArguments, "logging_strategy"): True,
-    (TrainingArguments, "to_sanitized_dict"): True,
-    (CallbackHandler, "callbacks"): True,
-    (GPT2LMHeadModel, "config"): True,
-    (Trainer, "callback_handler"): True,
-    (Trainer, "eval_dataset"): True,
-    (Trainer, "is_deepspeed_enabled"): True,
-    (torch.optim.AdamW, "register_step_pre_hook"): True,
-}
-
-OPTIONAL = {"config", "eval_dataset", "is_deepspeed_enabled", "register_step_pre_hook"}
-"""What not each Trainer, model or optimiser has: where it is not there, nothing is said. That it raises is said."""
+KINDS = (TrainerState, TrainerControl, TrainingArguments, CallbackHandler, GPT2LMHeadModel, Trainer, torch.optim.AdamW)
 
 
 def make(folder):
@@ -66,19 +45,49 @@ def plain():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not in this release")], ids=["gone", "raises"])
-@pytest.mark.parametrize("touched", TOUCHED, ids=lambda one: f"{one[0].__name__}.{one[1]}")
-def test_whatever_is_gone_in_training_costs_its_own_part(tmp_path, without, caplog, touched, error):
-    expected, (kind, name) = plain(), touched
-    trainer = make(tmp_path)
-    monitor = attach(trainer)
-    without.during([of_trainer.DiagnosticsCallback, guarded.Guarded], kind, name, error)
-    assert torch.equal(trained(trainer), expected)
-    if name in OPTIONAL and isinstance(error, AttributeError):
-        assert not [one for one in caplog.messages if "gone" in one]
-    else:
-        without.told(caplog.messages)
-    assert monitor.summary().steps == (STEPS if TOUCHED[touched] else 0)
+class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
+    STEPS = [1, 2, 3]
+    # All but the step is for guards, resuming and settings.
+    TOUCHED = {"TrainerState.global_step": {METRICS}} | {
+        touched: set()
+        for touched in (
+            "TrainerState.is_world_process_zero", "TrainerState.max_steps", "TrainerState.logging_steps",
+            "TrainerControl.should_save", "TrainerControl.should_evaluate", "TrainerControl.should_training_stop",
+            "TrainingArguments.output_dir", "TrainingArguments.process_index", "TrainingArguments.logging_strategy",
+            "TrainingArguments.to_sanitized_dict", "CallbackHandler.callbacks", "GPT2LMHeadModel.config",
+            "Trainer.callback_handler", "Trainer.eval_dataset", "Trainer.is_deepspeed_enabled",
+            "AdamW.register_step_pre_hook",
+        )
+    }  # fmt: skip
+    OPTIONAL = {"GPT2LMHeadModel.config", "Trainer.eval_dataset", "Trainer.is_deepspeed_enabled",
+                "AdamW.register_step_pre_hook"}  # fmt: skip
+    BY_DAY = {"TrainerState.global_step", "Trainer.eval_dataset"}
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
+
+    def make(self):
+        return make(self.path)
+
+    def attach(self, training, monitor=None):
+        self.monitor = attach(training, monitor=monitor)
+        return self.monitor
+
+    def train(self, training):
+        return trained(training)
+
+    def plain(self):
+        return plain()
+
+    def ours(self):
+        return [of_trainer.DiagnosticsCallback, guarded.Guarded]
+
+    def owner(self, kind):
+        return {known.__name__: known for known in KINDS}[kind]
+
+    def lost(self, training):
+        return set() if self.monitor.summary().steps == STEPS else {METRICS}
 
 
 def test_without_a_place_for_callbacks_it_is_told_once_and_nothing_is_watched(tmp_path, without, caplog):

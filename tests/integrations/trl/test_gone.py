@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.integrations.conformance import METRICS, RATIOS, SAMPLES, SameWithUs, SurvivesWhatBreaks
 from tracker_diag import DiagError, Monitor
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.testing import CapturingTracker
@@ -87,8 +88,6 @@ def counts(monitor):
     return {row[at("pair")]: row[at("count")] for row in table.rows if row[at("slice")] == "all"}
 
 
-METRICS, RATIOS, SAMPLES = "metrics", "ratios", "samples"
-
 TOUCHED = {
     # What is touched, and what is lost without it. Of most it is a setting, the state, or what guards do.
     "GRPOTrainer._get_per_token_logps_and_entropies": {RATIOS},
@@ -134,36 +133,25 @@ RAISES = (
 """Of these it is tried too that they raise something else, in training."""
 
 
-def owner_of(touched):
-    import transformers
-    import trl
-
-    kind, _, name = touched.partition(".")
-    return getattr(trl, kind, None) or getattr(transformers, kind), name
-
-
-def during(without, touched, error):
-    from tracker_diag_transformers.guarded import Guarded
-    from tracker_diag_trl.callback import DiagnosticsCallback
-    from tracker_diag_trl.rows import Rows
-    from tracker_diag_trl.samples import CompletionSamples
-    from tracker_diag_trl.tensors import GrpoTensors
-
-    without.during([DiagnosticsCallback, GrpoTensors, Rows, CompletionSamples, Guarded], *owner_of(touched), error)
-
-
-def watched(trainer, before=lambda: None):
-    """Attach and train: the weights, what is lost, and the monitor; `before` training something may be done."""
+def begin(trainer, monitor=None):
+    """Attach, and keep what is seen."""
     from tracker_diag_trl import attach
 
-    monitor, kept = attach(trainer), CapturingTracker()
+    monitor, kept = attach(trainer, monitor=monitor), CapturingTracker()
     monitor.add(kept)
-    before()
-    weights = trained(trainer)
+    return monitor, kept
+
+
+def watched(trainer):
+    """Attach and train: the weights, what is lost, and the monitor."""
+    monitor, kept = begin(trainer)
+    return trained(trainer), lost(monitor, kept), monitor
+
+
+def lost(monitor, kept):
     found = {METRICS} if len(kept.own) < STEPS else set()
     found |= set() if {"policy", "reference"} <= counts(monitor).keys() else {RATIOS}
-    found |= set() if any("diag/samples/reward" in kept.scalars(step) for step in kept.records) else {SAMPLES}
-    return weights, found, monitor
+    return found | (set() if any("diag/samples/reward" in kept.scalars(step) for step in kept.records) else {SAMPLES})
 
 
 def test_with_all_in_place_nothing_is_lost(tmp_path, caplog):
@@ -171,26 +159,46 @@ def test_with_all_in_place_nothing_is_lost(tmp_path, caplog):
     assert (weights, found, monitor.failures) == (plain(), set(), [])
 
 
-@pytest.mark.parametrize("touched", TOUCHED)
-def test_whatever_is_gone_costs_its_own_part(tmp_path, without, caplog, touched):
-    expected, trainer = plain(), make(tmp_path)
-    during(without, touched, AttributeError("gone"))
-    weights, found, _ = watched(trainer)
-    assert (weights, found) == (expected, TOUCHED[touched])
-    if touched in OPTIONAL:
-        assert not [one for one in caplog.messages if "gone" in one]
-    else:
-        without.told(caplog.messages)
+class TestConformance(SameWithUs, SurvivesWhatBreaks):
+    STEPS = [1, 2, 3]
+    TOUCHED, OPTIONAL, RAISING = TOUCHED, OPTIONAL, RAISES
+    BY_DAY = {"GRPOTrainer._compute_loss", "GRPOTrainer.beta"}
+    WHILE_ATTACHING = True
 
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
 
-@pytest.mark.parametrize("touched", RAISES)
-def test_whatever_raises_in_training_costs_its_own_part(tmp_path, without, caplog, touched):
-    expected, trainer = plain(), make(tmp_path)
-    without.on = False
-    during(without, touched, RuntimeError("not in this release"))
-    weights, found, _ = watched(trainer, lambda: setattr(without, "on", True))
-    assert (weights, found) == (expected, TOUCHED[touched])
-    without.told(caplog.messages)
+    def make(self):
+        return make(self.path)
+
+    def attach(self, training, monitor=None):
+        self.seen = begin(training, monitor)
+        return self.seen[0]
+
+    def train(self, training):
+        return trained(training)
+
+    def plain(self):
+        return plain()
+
+    def ours(self):
+        from tracker_diag_transformers.guarded import Guarded
+        from tracker_diag_trl.callback import DiagnosticsCallback
+        from tracker_diag_trl.rows import Rows
+        from tracker_diag_trl.samples import CompletionSamples
+        from tracker_diag_trl.tensors import GrpoTensors
+
+        return [DiagnosticsCallback, GrpoTensors, Rows, CompletionSamples, Guarded]
+
+    def owner(self, kind):
+        import transformers
+        import trl
+
+        return getattr(trl, kind, None) or getattr(transformers, kind)
+
+    def lost(self, training):
+        return lost(*self.seen)
 
 
 def test_a_loss_that_passes_on_whatever_it_is_given_is_seen(tmp_path, caplog):

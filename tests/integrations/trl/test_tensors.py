@@ -182,10 +182,6 @@ def test_without_trl_it_says_what_to_install(monkeypatch):
         _ = tracker_diag_trl.nothing
 
 
-class Unreadable:
-    """A tokenizer without a chat template."""
-
-
 def generation(prompts, completions):
     """Of texts with their marks, what `_generate_and_score_completions` gives; padded as TRL pads."""
     words = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
@@ -223,13 +219,25 @@ def counted(words, batch, inputs, order, **more):
     return [found.get(name, 0) for name in ("all", "text_only", "post_tool")]
 
 
+ROLL = {"rollout_func": lambda prompts, trainer: None}
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1]])
-def test_a_row_whose_prompt_ends_with_a_tool_result_begins_after_it(order):
-    """A rollout function that gives one row a message: the wrong slice of every token of the second turns."""
-    words, batch = generation([ASK, ASK + CALL + RESULT, ASK, ASK + CALL + RESULT], [CALL, ANSWER, CALL, ANSWER])
-    calls, answers = 2 * len(words(CALL)["input_ids"]), 2 * len(words(ANSWER)["input_ids"])
-    roll = {"rollout_func": lambda prompts, trainer: None}
-    assert counted(words, batch, [{"prompt": []}] * 4, order, **roll) == [calls + answers, calls, answers]
+def test_rows_with_several_prompts_a_task_are_of_unknown_context_unless_a_mask_is_given(order, caplog):
+    """A rollout function that gives one row a message: nobody has said whether a tool answered before the row."""
+    prompts = [ASK, ASK + CALL + RESULT, ASK + "other", ASK + CALL + RESULT + "other"]
+    words, batch = generation(prompts, [CALL, ANSWER, CALL, ANSWER])
+    n = int(batch["completion_mask"].sum())
+    assert counted(words, batch, [{}] * 4, order, **ROLL) == [n, 0, 0]
+    assert "nobody has said whether a tool result comes before them" in caplog.text
+    marked = batch | {"tool_mask": torch.ones_like(batch["completion_ids"])}  # what the user says counts
+    assert counted(words, marked, [{}] * 4, order, **ROLL) == [n, n, 0]
+
+
+def test_two_prompts_for_two_tasks_are_those_of_the_tasks():
+    words, batch = generation([ASK, ASK, ASK + "other", ASK + "other"], [CALL, ANSWER, CALL, ANSWER])
+    n = int(batch["completion_mask"].sum())
+    assert counted(words, batch, [{}] * 4, [0, 1, 2, 3], **ROLL) == [n, n, 0]
 
 
 def test_of_a_dataset_the_messages_say_whether_a_tool_has_answered():
@@ -240,22 +248,15 @@ def test_of_a_dataset_the_messages_say_whether_a_tool_has_answered():
     assert counted(words, batch, [{"prompt": "text"}, {"prompt": "more text"}], [1, 0]) == [2 * n, 2 * n, 0]
 
 
-def test_results_in_completions_that_no_mask_marks_are_no_model_tokens_and_it_is_said(caplog):
+def test_several_turns_in_a_completion_without_a_mask_are_of_unknown_context_and_it_is_said_once(caplog):
     words, batch = generation([ASK, ASK], [CALL + RESULT + ANSWER, ANSWER])
-    call, answer, result = (len(words(text)["input_ids"]) for text in (CALL, ANSWER, RESULT))
-    roll = {"rollout_func": lambda prompts, trainer: None}
-    assert counted(words, batch, [{}] * 2, [1, 0], **roll) == [call + 2 * answer, call + answer, answer]
-    (said,) = [one for one in caplog.messages if "env_mask" in one]
-    assert said.startswith(f"{result} of {call + result + 2 * answer} tokens of completions are no model's")
-    marked = batch | {"tool_mask": torch.ones_like(batch["completion_ids"])}  # what the user says counts
-    assert counted(words, marked, [{}] * 2, [1, 0], **roll)[0] == call + result + 2 * answer
-
-
-def test_where_no_template_can_be_read_rows_with_several_prompts_a_task_are_of_unknown_context(caplog):
-    _, batch = generation([ASK, ASK + CALL + RESULT, ASK, ASK + CALL + RESULT], [CALL, ANSWER, CALL, ANSWER])
     n = int(batch["completion_mask"].sum())
-    roll = {"rollout_func": lambda prompts, trainer: None}
-    three = generation([ASK, ASK + CALL + RESULT, "other"], [CALL, ANSWER, CALL])[1]
-    assert counted(Unreadable(), three, [{}] * 3, [0, 1, 2], **roll) == [int(three["completion_mask"].sum()), 0, 0]
-    assert "nobody has said whether a tool result comes before them" in caplog.text
-    assert counted(Unreadable(), batch, [{}] * 4, [0, 1, 2, 3], **roll) == [n, n, 0]  # two prompts for two tasks
+    alone = len(words(ANSWER)["input_ids"])
+    assert counted(words, batch, [{}] * 2, [1, 0], **ROLL) == [n, alone, 0]
+    (warned,) = [message for message in caplog.messages if "env_mask" in message]
+    assert warned.startswith("1 of 2 completions of rollout_func have an end token before their last token")
+    marked = batch | {"tool_mask": torch.ones_like(batch["completion_ids"])}
+    assert counted(words, marked, [{}] * 2, [1, 0], **ROLL) == [n, n, 0]
+    ended, batch = generation([ASK, ASK], [CALL, ANSWER])  # each ends with its end token
+    n = int(batch["completion_mask"].sum())
+    assert counted(ended, batch, [{}] * 2, [1, 0], **ROLL) == [n, n, 0]

@@ -307,7 +307,7 @@ def test_a_trainer_that_trains_again_has_a_second_run(tmp_path, zygote):
     assert not any(count for health in run["health"] for count in health.values())
 
 
-@pytest.mark.earlier
+@pytest.mark.nightly
 def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, zygote, migrated_mlflow):
     (release,) = (path for path in VERSIONS if path.name == "1.9.0")
     (run,) = zygote.run("ppo", tmp_path, release=release)
@@ -367,7 +367,7 @@ def test_several_processes_are_counted_together(tmp_path, zygote, two_ranks):
     assert first["calls"] != second["calls"]
 
 
-@pytest.mark.earlier
+@pytest.mark.nightly
 def test_there_are_older_releases_to_test_against():
     assert len(VERSIONS) >= 3, "none in build/trl: run the tests through make, which downloads them"
 
@@ -381,7 +381,7 @@ OVERPAID = """\
 @pytest.mark.matrix("trl", "run for real")
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(None, id="installed"), *(pytest.param(p, id=p.name, marks=pytest.mark.earlier) for p in VERSIONS)],
+    [pytest.param(None, id="installed"), *(pytest.param(p, id=p.name, marks=pytest.mark.nightly) for p in VERSIONS)],
 )
 def test_the_private_functions_are_as_we_know_them_and_every_tracker_is_told_in(
     path, tmp_path, zygote, new_mlflow_store, alerted

@@ -1,7 +1,4 @@
 import pytest
-import tracker_diag_verl
-
-from tracker_diag.errors import MissingExtra
 
 PLUGINS = "[verl.plugins]\ntracker_diag = tracker_diag_verl.plugin\n"
 
@@ -17,21 +14,15 @@ def test_in_verls_own_modules(run_checks):
 @pytest.mark.slow
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_the_policy_pair_of_remote_workers(run_checks):
+def test_the_policy_pair_of_remote_workers(run_checks, nightly):
     """A Ray job of two actors with verl's own loss."""
-    run_checks("verl", plugins=PLUGINS, files=["workers.py"])
+    run_checks("verl", plugins=PLUGINS, files=["workers.py"], nightly=nightly)
 
 
-@pytest.mark.slow
-@pytest.mark.earlier
+@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["0.7", "0.8"])
 def test_in_the_own_modules_of_releases_without_plugins(run_checks, version):
     setting = {"VERL_USE_EXTERNAL_MODULES": "tracker_diag_verl.plugin", "VERL": version}
     run_checks("verl", files=["earlier.py"], release=f"verl-{version}", **setting)
-
-
-def test_without_it_the_extra_is_named():
-    with pytest.raises(MissingExtra, match=r"tracker-diag\[verl\]"):
-        tracker_diag_verl.attach(None)

@@ -123,6 +123,7 @@ def count(tracking, slice="all"):
     return {(row[at("pair")], row[at("slice")]): row[at("count")] for row in table.rows}.get(("policy", slice), 0)
 
 
+@pytest.mark.nightly
 def test_of_several_mini_batches_the_first_is_left_out(actors, tracking):
     started, rng = actors(), np.random.default_rng(0)
     step(started, [batch(rng) for _ in started], mini=ROWS // 2, epochs=2)
@@ -132,6 +133,7 @@ def test_of_several_mini_batches_the_first_is_left_out(actors, tracking):
     assert every * 0.7 < count(tracking) < every * 0.8  # three of four, whose rows are drawn
 
 
+@pytest.mark.nightly
 def test_a_worker_without_trained_tokens_and_one_that_dies_hold_up_nobody(actors, tracking):
     started, rng = actors(), np.random.default_rng(0)
     step(started, [batch(rng), batch(rng, empty=True)], mini=ROWS)
@@ -146,6 +148,7 @@ def test_a_worker_without_trained_tokens_and_one_that_dies_hold_up_nobody(actors
     assert tracking.diag.health["rank_errors"] == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("verl", "real modules, made tensors", "Ray job, 2 remote workers")
 def test_a_tail_after_tools_in_the_workers_reaches_every_tracker_and_the_webhook(
     actors, tmp_path, monkeypatch, new_mlflow_store, alerted

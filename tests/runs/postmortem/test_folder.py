@@ -6,8 +6,8 @@ import pytest
 from tracker_diag import Monitor
 from tracker_diag.monitor.context import Code, context_of
 from tracker_diag.records import Table
+from tracker_diag.runs.postmortem import folder
 from tracker_diag.runs.postmortem.folder import Ending, Remains, files, of_nan, page, write
-from tracker_diag.runs.postmortem.read import folder
 from tracker_diag.testing import example_batch
 
 SECRET = "sk_*not*for_the_page*"  # noqa: S105

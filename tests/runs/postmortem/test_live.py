@@ -4,12 +4,13 @@ import threading
 
 import pytest
 
-from tracker_diag import Guard, JsonlTracker, Monitor, Rule, wrap
+from tracker_diag import Guard, Monitor, Rule, wrap
 from tracker_diag.attach.kit import add_active
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.runs.postmortem.signals import PROCESS
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.testing import CapturingTracker, example_batch
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.tracker import File
 
 pytestmark = pytest.mark.slow

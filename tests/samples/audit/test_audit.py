@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tracker_diag import SourceError, audit
+from tracker_diag import audit
 from tracker_diag.cli.app import app
+from tracker_diag.errors import SourceError
 from tracker_diag.samples.audit.shown import page
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,7 @@ def test_nothing_is_found_in_a_clean_set(look, seed):
     assert found.agreement["success"].low > 0.8
 
 
+@pytest.mark.by_day("repetition", "judge-bias", "reward-sign-confusion")
 @pytest.mark.parametrize("name", made.FAULTS)
 def test_each_planted_fault_is_found_and_nothing_else(look, name):
     samples = made.clean()

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from tracker_diag import SourceError, read_traces
+from tracker_diag import read_traces
 from tracker_diag.cli.app import app
+from tracker_diag.errors import SourceError
 from tracker_diag.samples.traces.open import collect
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))

@@ -3,7 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from tracker_diag import SourceError, diagnose
+from tracker_diag import diagnose
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.console import read_console
 
 

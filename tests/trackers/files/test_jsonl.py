@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.read import read_jsonl, read_metrics
 from tracker_diag.trackers.keys import CLOCKS, NO_METRICS, STEPS
 

@@ -5,7 +5,7 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.sb3 import read_evaluations, read_monitor
 
 

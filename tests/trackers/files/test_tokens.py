@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag import SourceError, TokenBatch
+from tracker_diag.errors import SourceError
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.trackers.files import tokens
 from tracker_diag.trackers.files.tokens import read_tokens

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tracker_diag import SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files import json_stream
 from tracker_diag.trackers.files.trainer_state import read_trainer_state
 

@@ -188,7 +188,7 @@ def _of_series(name: str, found: Diagnosis) -> tuple[Verdict, str]:
 
 
 def to_json(found: Checklist) -> dict[str, Any]:
-    """The JSON of `tracker-diag checklist --json`."""
+    """The JSON of `tracker-diag export checklist --json`."""
     return {"when": found.when, "run": found.source, "answers": [asdict(one) for one in found.answers]}
 
 

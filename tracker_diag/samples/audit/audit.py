@@ -11,11 +11,11 @@ from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.records import Table
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.sampled import judge_samples
 from tracker_diag.samples.aggregates import aggregates
 from tracker_diag.samples.audit.checks import AuditFinding, Scored, agreement, check
 from tracker_diag.samples.audit.estimates import Estimate, rank_correlation
 from tracker_diag.samples.audit.overlap import Hit, duplicates, overlap
+from tracker_diag.samples.judged import judge_samples
 from tracker_diag.samples.marks import marks
 from tracker_diag.samples.records import Record, columns_of, prompt_of, text_of
 from tracker_diag.samples.samples import Samples

@@ -8,8 +8,8 @@ from typing import Any
 from tracker_diag.errors import BatchError, SourceError
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.sampled import judge_samples
 from tracker_diag.samples.aggregates import aggregates
+from tracker_diag.samples.judged import judge_samples
 from tracker_diag.samples.records import columns_of
 from tracker_diag.samples.samples import Samples
 from tracker_diag.samples.traces.open import collect

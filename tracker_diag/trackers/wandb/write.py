@@ -101,13 +101,13 @@ class WandbTracker(Tracker):
         if isinstance(target, Address):
             return Beside(target)
         wandb: Any = sys.modules.get("wandb")
+        current: Any = getattr(wandb, "run", None)
         if target is None:
-            run = getattr(wandb, "run", None)
-            return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
+            return None if current is None or current.disabled else cls(current)  # a disabled one keeps nothing
         if wandb is not None and target is wandb:
-            if wandb.run is None:
+            if current is None:
                 raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
-            return cls(wandb.run)
+            return cls(current)
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod

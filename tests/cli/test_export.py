@@ -1,0 +1,65 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli.app import app
+
+
+@pytest.fixture
+def run():
+    return lambda *args: CliRunner().invoke(app, args)
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "loss": 0.5, "config": {"seed": 3, "hf_token": "hf_ofNobody"}} for step in range(30)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in (*rows, {"step": 30, "loss": float("nan")})))
+    return file
+
+
+def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
+    said = run("export", "postmortem", str(metrics))
+    assert said.exit_code == 0, said.output
+    page = journals / "postmortem" / "metrics_jsonl" / "README.md"
+    assert said.stdout.strip().endswith(str(page.relative_to(journals)))
+    text = page.read_text()
+    assert "**What ended the run is not recorded**, after step 30." in text
+    assert "- then NaN or infinity: loss is NaN or infinite" in text
+    assert "| seed | seed=3 |" in text
+    assert all("hf_ofNobody" not in file.read_text() for file in page.parent.iterdir())
+    assert run("export", "postmortem", str(metrics), "--out", str(tmp_path / "mine")).exit_code == 0
+    assert (tmp_path / "mine" / "postmortem.json").exists()
+
+
+def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
+    kept = {"config": {"a": 1}, "seed": {}, "data": {}, "evaluation": {}, "versions": {"torch": "2"}, "code": None}
+    (metrics.parent / "context.json").write_text(json.dumps(kept))
+    run("export", "postmortem", str(metrics), "--out", str(tmp_path / "mine"))
+    said = json.loads((tmp_path / "mine" / "context.json").read_text())
+    assert said["versions"] == {"torch": "2"}
+    assert said["config"] == {"a": 1, "seed": 3, "hf_token": "***"}
+
+
+def test_the_checklist_is_markdown_or_json(run, metrics):
+    said = run("export", "checklist", "during", str(metrics))
+    assert said.stdout.startswith("## Checklist during training: ")
+    assert "**Are loss, gradients and log-probabilities finite, without spikes?** No." in said.stdout
+    assert json.loads(run("export", "checklist", "during", str(metrics), "--json").stdout)["when"] == "during"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("export", "checklist", "whenever", "x.jsonl"), "x.jsonl: no such file"),
+        (("export", "checklist", "whenever", "{}"), "expected one of before, during, after"),
+        (("export", "postmortem", "x.jsonl"), "x.jsonl: no such file"),
+        (("export", "postmortem", "{}", "--out", "{}/deeper"), "cannot be written"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(run, metrics, args, said):
+    found = run(*(arg.format(metrics) for arg in args))
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert found.stderr.count("\n") == 1

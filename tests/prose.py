@@ -1,0 +1,89 @@
+"""Checks what people read, in Markdown, in the rules and in the command line's help: `python tests/prose.py`.
+
+No retired word, and no sentence of more than 20 words. Old text may have as many of them as `prose_exceptions.txt`
+allows each file; `--update` writes the present numbers there.
+"""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer.main
+import yaml
+
+from tracker_diag.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+EXCEPTIONS = ROOT / "tests" / "prose_exceptions.txt"
+GENERATED = re.compile(r"docs/(rules/.*|metrics|integrations|matrix)\.md")  # their sources are checked
+FIELDS = ("title", "summary", "description", "rationale", "remedy", "false_positives")
+LONGEST = 20
+RETIRED = {
+    r"told": "reported", r"mend(s|ed)?": "fix", r"go(es|ing)? on|went on": "continue", r"apart": "separately",
+    r"beside": "next to", r"on end": "in a row", r"lies": "is", r"stands": "is", r"whoever": "who",
+}  # fmt: skip
+"""Words of DESIGN's list, each with one to use for it. `one` is retired as a name alone."""
+
+
+def mistakes(text: str) -> Iterator[str]:
+    """What is wrong with a paragraph of Markdown; code is not read."""
+    text = re.sub(r"`+[^`]*`+", "code", text)
+    text = re.sub(r"\]\([^)]*\)|<[^>]*>|https?://\S+", "", text)
+    for word, better in RETIRED.items():
+        for match in re.finditer(rf"\b({word})\b", text, re.IGNORECASE):
+            yield f"{match[0]!r} is retired, say {better!r}"
+    for sentence in re.split(r"[.!?:;](?=\s|$)|\n\s*(?:[-*]|\d+\.)\s", text):
+        words = re.findall(r"\w[\w'’/.-]*", sentence)
+        if len(words) > LONGEST:
+            yield f"{len(words)} words in a sentence, {LONGEST} at most: {' '.join(words[:6])} ..."
+
+
+def paragraphs(markdown: str) -> Iterator[tuple[int, str]]:
+    """Each paragraph and table cell, with its line; without code blocks."""
+    markdown = re.sub(r"(?ms)^( *)```.*?^\1```$", lambda block: "\n" * block[0].count("\n"), markdown)
+    for match in re.finditer(r"(?:.+\n?)+", markdown):
+        line = 1 + markdown.count("\n", 0, match.start())
+        cells = re.split(r"[|\n]", match[0]) if match[0].lstrip().startswith("|") else [match[0]]
+        yield from ((line, cell) for cell in cells)
+
+
+def helps(command: typer.main.TyperGroup) -> Iterator[str]:
+    """Help texts of a command, its options, and the commands below it."""
+    yield command.help or ""
+    yield from (parameter.help for parameter in command.params if getattr(parameter, "help", None))
+    for child in getattr(command, "commands", {}).values():
+        yield from helps(child)
+
+
+def texts() -> Iterator[tuple[str, int, str]]:
+    """File, line and text of all that is checked."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for file in listed.split():
+        if (ROOT / file).exists() and not GENERATED.fullmatch(file):
+            yield from ((file, *part) for part in paragraphs((ROOT / file).read_text(encoding="utf-8")))
+    for path in sorted((ROOT / "tracker_diag/rules/catalog").glob("*.yaml")):
+        rule = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for value in (rule[field] for field in FIELDS if field in rule):
+            yield from (
+                (f"{path.relative_to(ROOT)}", 1, text) for text in ([value] if isinstance(value, str) else value)
+            )
+    yield from (("tracker_diag/cli", 1, text) for text in helps(typer.main.get_command(app)))
+
+
+def main() -> None:
+    reports = [(file, f"{file}:{line}: {what}") for file, line, text in texts() for what in mistakes(text)]
+    counts = Counter(file for file, _ in reports)
+    if "--update" in sys.argv:
+        EXCEPTIONS.write_text("".join(f"{file} {counts[file]}\n" for file in sorted(counts)))
+    allowed = {file: int(n) for file, n in map(str.split, EXCEPTIONS.read_text().splitlines())}
+    more = {file for file, n in counts.items() if n > allowed.get(file, 0)}
+    if more:
+        numbers = [f"{file}: {counts[file]} given, {allowed.get(file, 0)} allowed" for file in sorted(more)]
+        sys.exit("\n".join([*(text for file, text in reports if file in more), *numbers]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""One judge: live and finished runs come to the same, and incidents are computed once a step."""
+
+import numpy as np
+import pytest
+
+from tracker_diag import Monitor
+from tracker_diag.detect.growth import USUAL, GrowthSettings
+from tracker_diag.rules import judge as module
+from tracker_diag.rules.judge import Judge, StepInputs, judge_steps
+from tracker_diag.rules.loader import catalog
+
+
+def rows(number=160):
+    """A run whose KL and loss explode, and whose reward falls after that."""
+    rng = np.random.default_rng(3)
+    for step in range(number):
+        bad = max(0, step - 80) / 20
+        yield (
+            step,
+            {
+                "train/reward": 0.6 - min(0.5, 0.1 * bad) + 0.02 * rng.normal(),
+                "train/kl": 0.02 * np.exp(bad + 0.1 * rng.normal()),
+                "train/loss": 0.01 * rng.normal() * np.exp(bad),
+                "train/grad_norm": 0.5 * np.exp(bad + 0.1 * rng.normal()) if step != 120 else float("nan"),
+            },
+        )
+
+
+def state(finding):
+    return finding.rule.id, finding.severity, finding.state, finding.onset, finding.fired, finding.resolved
+
+
+def judged():
+    return Judge(catalog(), GrowthSettings.for_run(160).dialled(USUAL))
+
+
+def test_a_monitor_and_a_judge_alone_say_the_same():
+    judge = judged()
+    _, notices = judge_steps(judge, ((step, StepInputs(row)) for step, row in rows()))
+    monitor = Monitor()
+    monitor.expect(160)
+    for step, row in rows():
+        monitor.log(row, step)
+    assert [state(one) for one in judge.findings] == [state(one) for one in monitor.summary().findings] != []
+    assert notices
+
+
+def test_incidents_are_computed_once_in_a_step_that_changes_a_finding(monkeypatch):
+    calls, steps = [], 0
+    whole = module.incidents
+    monkeypatch.setattr(module, "incidents", lambda findings: calls.append(1) or whole(findings))
+    judge = judged()
+    for step, row in rows():
+        before = len(calls)
+        verdict = judge.step(step, StepInputs(row))
+        assert judge.incidents is judge.incidents
+        steps += bool(verdict.changed)
+        assert len(calls) - before <= (1 if verdict.changed else step == 0)
+    assert 0 < len(calls) <= steps + 1
+
+
+@pytest.mark.parametrize("cut", [1, 85, 121])
+def test_a_judge_that_continues_from_a_state_says_the_same(cut):
+    whole, first, second = judged(), judged(), judged()
+    everything = [(step, StepInputs(row)) for step, row in rows()]
+    judge_steps(whole, everything)
+    judge_steps(first, everything[:cut])
+    second.know(everything[0][1].metrics)
+    second.load_state_dict(first.state_dict(), StepInputs())
+    judge_steps(second, everything[cut:])
+    assert [state(one) for one in second.findings] == [state(one) for one in whole.findings]
+
+
+def test_of_a_metric_that_comes_twice_in_a_step_the_first_value_counts():
+    judge = judged()
+    judge.step(0, StepInputs({"reward": 1.0}))
+    judge.step(0, StepInputs({"reward": 2.0, "kl": 0.1}))
+    assert {name: scalar.value for name, scalar in judge.series.items()} == {"reward": 1.0, "kl": 0.1}
+    judge.step(1, StepInputs({"reward": float("inf")}))
+    assert not judge.series

@@ -1,0 +1,124 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracker_diag import diagnose, read_run
+from tracker_diag.errors import RuleError, UnknownName
+from tracker_diag.monitor.context import Code, context_of
+from tracker_diag.rules.loader import catalog
+from tracker_diag.runs.postmortem import checklist
+from tracker_diag.runs.postmortem.checklist import answers, items, page, to_json
+
+LISTS = ("before", "during", "after")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """A run whose KL ran away, with a context record beside it."""
+    folder = tmp_path_factory.mktemp("run")
+    rows = [
+        {
+            "step": step, "reward": 0.5 + 0.001 * step, "eval_score": 0.4, "clip_fraction": 0.1,
+            "approx_kl": 0.01 * (1 if step < 100 else 1.1 ** (step - 100)), "config": {"target_kl": 0.1, "seed": 3},
+        }
+        for step in range(160)
+    ]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kept = context_of({"evaluation_command": "evaluate <all>"}, {"torch": "2"}, Code("abcdef" * 6, dirty=False))
+    (folder / "context.json").write_text(json.dumps(kept.to_json()))
+    return diagnose(read_run(str(folder)))
+
+
+def answer(found, when, beginning):
+    (one,) = [one for one in answers(when, found).answers if one.ask.startswith(beginning)]
+    return one
+
+
+@pytest.mark.parametrize("when", LISTS)
+def test_each_question_names_rules_and_metrics_that_there_are(when):
+    rules = {rule.id for rule in catalog()}
+    assert len(items(when)) >= 10
+    for item in items(when):
+        assert set(item.rules) <= rules
+        assert item.ask.endswith("?")
+        answered = item.rules or item.settings or item.context or item.series
+        assert item.person or (answered and item.log), item.ask
+
+
+@pytest.mark.parametrize("when", LISTS)
+def test_no_question_is_left_out(found, when):
+    whole = answers(when, found)
+    assert [one.ask for one in whole.answers] == [item.ask for item in items(when)]
+    assert sum(whole.count(verdict) for verdict in ("yes", "no", "unknown", "person")) == len(whole.answers)
+
+
+def test_a_rule_that_fired_is_a_no_with_its_evidence(found):
+    one = answer(found, "during", "Does KL stay")
+    assert one.verdict == "no"
+    assert one.evidence[0].startswith("POL010 KL spikes or runs away")
+
+
+def test_a_rule_that_could_see_and_found_nothing_is_a_yes(found):
+    one = answer(found, "during", "Are few samples clipped")
+    assert (one.verdict, one.evidence, one.log) == ("yes", ("POL011 could see and found nothing",), "")
+
+
+def test_a_rule_that_could_not_see_is_no_yes(found):
+    one = answer(found, "during", "Do tool calls work")
+    assert one.verdict == "unknown"
+    assert one.evidence[0] == "ENV001 could not see: no series tool_failure_rate"
+    assert one.log.startswith("the tool calls")
+
+
+def test_settings_and_the_context_record_answer(found):
+    assert answer(found, "before", "Is a limit set").evidence == ("target_kl=0.1",)
+    assert answer(found, "before", "Is the evaluation fixed").evidence == ("evaluation_command=evaluate <all>",)
+    one = answer(found, "before", "Are seed, settings")
+    assert (one.verdict, one.evidence) == (
+        "yes", ("seed=3", "config: 3 recorded", "commit abcdefabcdef", "versions: 1 recorded")
+    )  # fmt: skip
+
+
+def test_code_with_changes_cannot_be_repeated(found):
+    kept = context_of({}, {}, Code("abc", dirty=True)).to_json()
+    dirty = replace(found, run=replace(found.run, context=json.dumps(kept)))
+    one = answer(dirty, "before", "Are seed, settings")
+    assert (one.verdict, one.evidence[2]) == ("no", "commit abc with changes that are not committed")
+    assert one.log
+
+
+def test_what_a_person_has_to_say_stays_a_question_with_what_is_known(found):
+    one = answer(found, "after", "Is the checkpoint with the best")
+    assert one.verdict == "person"
+    assert "eval_score 0.4 at its best" in one.evidence[0]
+    assert answer(found, "during", "Was each incident").evidence[0].startswith("warn, firing since step")
+
+
+def test_the_page_is_a_list_of_tasks_in_which_all_texts_are_shown_as_they_are(found):
+    said = page(answers("before", found))
+    assert said.startswith("## Checklist before training: ")
+    assert said.count("\n- [x] **") == answers("before", found).count("yes")
+    assert "evaluate &lt;all\\>" in said
+    assert "Cannot know.\n  - ENV004 could not see" in said
+
+
+def test_the_json_says_the_same(found):
+    said = json.loads(json.dumps(to_json(answers("after", found))))
+    assert said["when"] == "after"
+    assert {one["verdict"] for one in said["answers"]} <= {"yes", "no", "unknown", "person"}
+
+
+def test_an_unknown_list_is_told():
+    with pytest.raises(UnknownName, match="checklist: 'befor' given, expected one of before, during, after"):
+        items("befor")
+
+
+def test_a_question_that_cannot_be_read_is_told_with_its_line(tmp_path, monkeypatch):
+    (tmp_path / "before.yaml").write_text("- ask: a?\n  why: b\n  rule: [POL001]\n")
+    monkeypatch.setattr(checklist, "FOLDER", Path(tmp_path))
+    items.cache_clear()
+    with pytest.raises(RuleError, match=r"before.yaml:3: .*no such field; did you mean rules\?"):
+        items("before")
+    items.cache_clear()

@@ -1,0 +1,80 @@
+"""Several updates of one batch: the first has a ratio of 1 by construction, which is no signal."""
+
+import atexit
+
+import numpy as np
+import pytest
+
+from tracker_diag.monitor.monitor import Monitor
+from tracker_diag.tensors.windows import QUIET
+from tracker_diag.testing import CapturingTracker
+
+ONSET, STEPS = 90, 140
+
+
+def batch(rng, scale, growth):
+    """16 sequences of 64 tokens, half of them with a tool result at tokens 20 to 23."""
+    old = rng.normal(-1, 0.5, (16, 64))
+    model = np.ones(old.shape, bool)
+    model[::2, 20:24] = False
+    r = scale * rng.normal(size=old.shape)
+    r[::2, 24:] *= growth
+    return {"logprobs": old + r, "old_logprobs": old, "response_mask": np.ones_like(model), "model_mask": model}
+
+
+def fired(scales, growth, onset=ONSET, steps=STEPS):
+    """The first step of POL001 in outer steps, and the summary, where each outer step has an update of each scale."""
+    rng, monitor = np.random.default_rng(4), Monitor([CapturingTracker()], source="test")
+    atexit.unregister(monitor.close)
+    for outer in range(steps):
+        for position, scale in enumerate(scales):
+            seed = rng if scale else np.random.default_rng(0)
+            monitor.observe(**batch(seed, scale, growth if outer >= onset else 1.0))
+            monitor.log({}, outer * len(scales) + position)
+    summary = monitor.summary()
+    (found,) = [one for one in summary.findings if one.rule.id == "POL001" and one.fired is not None] or [None]
+    return found.fired // len(scales) if found else None, summary
+
+
+@pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
+def test_a_tail_is_found_with_two_updates_as_early_as_with_one(growth):
+    """The same batches in both runs: what has no signal changes nothing."""
+    alone, _ = fired([0.05], growth)
+    assert alone is not None
+    assert ONSET < alone < ONSET + 25
+    assert fired([0.0, 0.05], growth)[0] == alone
+
+
+@pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
+def test_a_tail_is_found_with_four_updates(growth):
+    """The last three lie further and further from the old policy, all in one series."""
+    found, summary = fired([0.0, 0.05, 0.08, 0.11], growth, onset=40, steps=60)
+    assert found is not None
+    assert 40 <= found <= 50
+    assert summary.first_break.rule.id == "POL001"
+
+
+def test_several_updates_alone_are_no_alarm():
+    assert not [one for one in fired([0.0, 0.05, 0.08, 0.11], 1.0, steps=100)[1].findings if one.fired is not None]
+
+
+def test_a_step_without_signal_is_in_no_window_and_is_not_logged():
+    rng, backend = np.random.default_rng(4), CapturingTracker()
+    monitor = Monitor([backend], source="test")
+    atexit.unregister(monitor.close)
+    for step in range(12):
+        monitor.observe(**batch(rng, 0.05 * (step % 2), 1.0))
+        monitor.log({}, step)
+    of_step = [{one.name: one.value for one in backend.records[step] if hasattr(one, "value")} for step in range(12)]
+    counts = [one.get("diag/policy/text_only/count") for one in of_step]
+    assert counts[1::2] == [672 * n for n in range(1, 7)]
+    assert not any(name.startswith("diag/policy/") for one in of_step[::2] for name in one)
+
+
+def test_a_pair_that_stays_without_signal_is_on_policy_again():
+    rng, monitor = np.random.default_rng(4), Monitor(source="test")
+    atexit.unregister(monitor.close)
+    for step in range(20 + QUIET):
+        monitor.observe(**batch(rng, 0.05 if step < 20 else 0.0, 1.0))
+        monitor.log({}, step)
+        assert monitor._windows["policy"].signal == (step < 19 + QUIET)

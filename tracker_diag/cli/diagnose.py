@@ -1,0 +1,127 @@
+"""`tracker-diag diagnose` and `replay`: the verdict on what a run logged, of its metrics or of its tokens."""
+
+import json
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tracker_diag.cli.options import (
+    SOURCE,
+    AsJson,
+    Blind,
+    FailOn,
+    FailOnOption,
+    FalseAlarmIn,
+    Framework,
+    Html,
+    Quiet,
+    Which,
+)
+from tracker_diag.cli.reading import read_with_bar
+from tracker_diag.cli.refuse import refuse, refusing, save
+from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.report.console import Terminal, unbroken
+from tracker_diag.report.terminal import blindness, headline, verdict
+from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.page import about_keys, on_screen
+
+
+def diagnose(
+    source: Annotated[str, typer.Argument(help=SOURCE)],
+    *,
+    as_json: AsJson = False,
+    html: Html = None,
+    fail_on: FailOnOption = None,
+    framework: Framework = None,
+    algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
+    since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
+    false_alarm_in: FalseAlarmIn = 100.0,
+    rules: Which = None,
+    severity: Annotated[FailOn | None, typer.Option(help="Show incidents of this severity and above.")] = None,
+    blind: Blind = False,
+    quiet: Quiet = False,
+) -> None:
+    """Say what broke first in a finished run, and what to do.
+
+    Exit code 0; 1 with --fail-on if an incident is of that severity; 2 for bad input.
+    """
+    from tracker_diag.rules.loader import chosen
+    from tracker_diag.runs.diagnose import diagnose as judge
+
+    with refusing():
+        which = chosen(rules)
+        run = read_with_bar(source)
+        if algorithm is not None and algorithm not in get_args(Algorithm):
+            raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
+        result = judge(
+            run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
+            since=since, expected_runs_between_false_alarms=false_alarm_in,
+        )  # fmt: skip
+    if not result.series and not result.summary.findings:
+        keys = ", ".join(result.keys.unmapped[:5]) or "none"
+        refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
+    shown = result.at_least(severity.value) if severity else result
+    if html:
+        from tracker_diag.runs.page import run_page
+
+        save("--html", html, run_page(shown))
+    if as_json:
+        typer.echo(json.dumps(shown.to_json(), indent=1))
+    else:
+        _print(on_screen(shown), shown.summary, about_keys(shown), blind=blind, quiet=quiet)
+        loud, left = (sum(one.severity != "info" for one in of.summary.incidents) for of in (result, shown))
+        if loud > left:
+            typer.echo(f"--severity leaves {loud - left} of {loud} incidents out, which are below error")
+    _exit_on(result.summary, fail_on)
+
+
+def replay(
+    tokens: Annotated[Path, typer.Argument(help="Token table: Parquet, one row a token. Or prime-rl's token_exports.")],
+    metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
+    *,
+    as_json: AsJson = False,
+    html: Html = None,
+    fail_on: FailOnOption = None,
+    rules: Which = None,
+    blind: Blind = False,
+    quiet: Quiet = False,
+) -> None:
+    """Diagnose logged tokens, as if the run were live."""
+    from tracker_diag.rules.loader import chosen
+    from tracker_diag.runs.replay import replay as replay_table
+
+    with refusing():
+        summary = replay_table(tokens, metrics, rules=chosen(rules), catalog=False)
+    if html:
+        from tracker_diag.report.html import render_html
+
+        save("--html", html, render_html(summary, []))
+    if as_json:
+        typer.echo(json.dumps(summary.to_json(), indent=1))
+    else:
+        _print(verdict(summary), summary, blind=blind, quiet=quiet)
+    _exit_on(summary, fail_on)
+
+
+def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:
+    if fail_on and summary.level and SEVERITIES.index(summary.level) >= SEVERITIES.index(fail_on.value):
+        raise typer.Exit(1)
+
+
+def _print(whole: RenderableType, summary: Summary, source: str = "", *, blind: bool, quiet: bool) -> None:
+    """Print the verdict or its one line, and with `blind` what could not be seen.
+
+    Args:
+        source: how the run was read; cut to 150 characters unless `blind`.
+    """
+    screen = Terminal()
+    screen.print(unbroken(Text(headline(summary))) if quiet else whole, crop=False)
+    if blind:
+        screen.print(blindness(summary))
+    if source and (blind or not quiet):
+        screen.print(source if blind or len(source) <= 150 else f"{source[:149].rstrip()}…", style="dim")

@@ -1,0 +1,146 @@
+"""`tracker-diag export`: what leaves for people and trackers: postmortem, checklist, panels, report, automations."""
+
+import json
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from tracker_diag.cli.options import AsJson, Framework, Run, Which
+from tracker_diag.cli.reading import read_with_bar
+from tracker_diag.cli.refuse import refuse, refusing
+from tracker_diag.errors import require
+from tracker_diag.report.console import near
+from tracker_diag.runs.diagnose import Diagnosis
+
+export_app = typer.Typer(help="Write a postmortem, a checklist, panels or a report.", no_args_is_help=True)
+
+PANELS = "wandb:<entity>/<project> or mlflow:<experiment name or id>[@tracking uri]"
+
+
+@export_app.command()
+def postmortem(
+    run: Run,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to make; one in .tracker_diag/postmortem by default.")
+    ] = None,
+    framework: Framework = None,
+) -> None:
+    """Write a folder on how a run ended.
+
+    It says what ended the run, what broke first, its last windows, and from what to repeat it.
+    """
+    from tracker_diag.runs.postmortem.folder import NAME, PAGE, write
+    from tracker_diag.runs.postmortem.read import remains_of
+    from tracker_diag.trackers.delivery.journal import file_name, folder
+
+    with refusing():
+        remains = remains_of(_judged(run, framework))
+    place = out or folder() / NAME / file_name(Path(run).name)
+    try:
+        made = write(remains, place)
+    except OSError as error:
+        refuse(f"{place}: cannot be written: {error.strerror or error}")
+    typer.echo(near(made / PAGE))
+
+
+@export_app.command()
+def checklist(
+    when: Annotated[str, typer.Argument(metavar="before|during|after", help="Which of the lists.")],
+    run: Run,
+    *,
+    as_json: AsJson = False,
+    framework: Framework = None,
+) -> None:
+    """Print a checklist, answered from a run's record.
+
+    It is Markdown for a pull request. What the record cannot answer stays as a question.
+    """
+    from tracker_diag.runs.postmortem.checklist import When, answers, page, to_json
+
+    with refusing():
+        given = answers(cast("When", when), _judged(run, framework))
+    typer.echo(json.dumps(to_json(given), indent=1) if as_json else page(given))
+
+
+@export_app.command()
+def panels(project: Annotated[str, typer.Argument(metavar="PROJECT", help=f"Where to: {PANELS}.")]) -> None:
+    """Save a view with our panels in W&B or MLflow.
+
+    It is saved once, and again only when ours is newer. A wrapped run makes MLflow's by itself.
+    """
+    tracker, _, name = project.partition(":")
+    with refusing():
+        if tracker == "mlflow" and name:
+            where, written = _mlflow_view(name)
+        elif tracker == "wandb":
+            from tracker_diag.trackers.wandb.view import save_view
+
+            where, written = save_view(*_parts(project, "wandb:ENTITY/PROJECT"))
+        else:
+            refuse(f"{project!r} given, expected {PANELS}")
+    typer.echo(f"{'saved' if written else 'there already'}: {where}")
+
+
+@export_app.command()
+def report(
+    run: Annotated[str, typer.Argument(metavar="wandb:ENTITY/PROJECT/RUN", help="A finished run in W&B.")],
+) -> None:
+    """Save a report in W&B on one finished run.
+
+    It has the verdict and the charts that it rests on. We have tested it without W&B's own servers: check the report.
+    """
+    from tracker_diag.runs.diagnose import diagnose
+    from tracker_diag.trackers.wandb.report import save_report
+
+    entity, project, run_id = _parts(run, "wandb:ENTITY/PROJECT/RUN")
+    with refusing():
+        result = diagnose(run)
+        keys = {key for row in result.run.rows.values() for key in row}
+        url = save_report(entity, project, run_id, result.summary, keys)
+    typer.echo(f"saved: {url}")
+
+
+@export_app.command()
+def automations(
+    project: Annotated[str, typer.Argument(metavar="wandb:ENTITY/PROJECT", help="The W&B project.")],
+    rules: Which = None,
+) -> None:
+    """Make W&B message Slack when a rule fires.
+
+    Each rule at warn or above becomes an automation, which needs a paid plan of W&B's. We have tested it without W&B's
+    own servers: check the project's automations.
+    """
+    from tracker_diag.rules.loader import chosen
+    from tracker_diag.trackers.wandb.automations import export
+
+    with refusing():
+        entity, name = _parts(project, "wandb:ENTITY/PROJECT")
+        made = export(entity, name, [rule for rule in chosen(rules) if rule.severity != "info"])
+    typer.echo(f"{len(made)} automations are in {project}: {', '.join(made)}")
+
+
+def _judged(source: str, framework: str | None) -> Diagnosis:
+    from tracker_diag.runs.diagnose import diagnose
+
+    return diagnose(read_with_bar(source), framework=framework)
+
+
+def _mlflow_view(name: str) -> tuple[str, bool]:
+    from tracker_diag.trackers.mlflow.view import save_view, view_path
+
+    experiment, _, uri = name.rpartition("@") if "@" in name else (name, "", "")
+    client = require("mlflow", "mlflow").MlflowClient(uri or None)
+    experiment_id, written = save_view(client, experiment)
+    server = client.tracking_uri if client.tracking_uri.startswith("http") else "<address of the MLflow server>"
+    return f"{server.rstrip('/')}{view_path(experiment_id)}", written
+
+
+def _parts(given: str, form: str) -> list[str]:
+    """The names in `given`, which has the form `wandb:ENTITY/PROJECT`, or with a run."""
+    tracker, _, name = given.partition(":")
+    parts = name.split("/")
+    if tracker != "wandb" or not all(parts) or len(parts) != len(form.split("/")):
+        refuse(f"{given!r} given, expected {form}")
+    return parts

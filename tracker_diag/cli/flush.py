@@ -1,0 +1,48 @@
+"""`tracker-diag flush`: what is in the journals of runs that ended before all of it was delivered."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracker_diag.cli.refuse import refuse
+from tracker_diag.errors import DiagError
+from tracker_diag.rules.logged import is_ours
+from tracker_diag.trackers.open import read_run
+
+
+def flush(
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where the journals are: TRACKER_DIAG_DIR or .tracker_diag by default.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="To spend on each journal.")] = 60.0,
+    to: Annotated[
+        str | None,
+        typer.Option(help="The MLflow server that may have your credentials; MLFLOW_TRACKING_URI by default."),
+    ] = None,
+) -> None:
+    """Send the tracker what a run could not send any more."""
+    from tracker_diag.trackers.delivery.deliver import deliver
+    from tracker_diag.trackers.delivery.journal import folder as default
+
+    place = folder or default()
+    if not place.exists():
+        refuse(f"{place}: no such folder, expected one with journals")
+    if to:
+        os.environ["MLFLOW_TRACKING_URI"] = to
+    whole = True
+    for path, outcome, well in deliver(place, seconds, held):
+        typer.echo(f"{path.name}: {outcome}")
+        whole &= well
+    if not whole:
+        raise typer.Exit(2)
+
+
+def held(source: str) -> dict[int, set[str]]:
+    """What a run holds of the diagnostics, by step; nothing of one that cannot be read."""
+    try:
+        rows = read_run(source).rows
+    except DiagError:
+        return {}
+    return {step: {key for key in row if is_ours(key)} for step, row in rows.items()}

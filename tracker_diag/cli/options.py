@@ -1,0 +1,43 @@
+"""Options that several commands share, each with the same name and the same words everywhere."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+SOURCE = (
+    "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, evaluations.npz, "
+    "monitor.csv), or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, trackio:<project>/<run>."
+)
+
+
+class FailOn(str, Enum):
+    """Severities that `--fail-on` takes."""
+
+    warn = "warn"
+    error = "error"
+
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Blind: TypeAlias = Annotated[
+    bool, typer.Option("--blind", help="Also list the rules that could not see, and what to log so that they do.")
+]
+FailOnOption: TypeAlias = Annotated[
+    FailOn | None, typer.Option("--fail-on", help="Exit with 1 if an incident is of this severity or worse.")
+]
+FalseAlarmIn: TypeAlias = Annotated[
+    float, typer.Option(min=1, help="About one healthy run in this many raises an alarm. More: fewer and later alarms.")
+]
+Framework: TypeAlias = Annotated[str | None, typer.Option(help="Whose metric names these are, if not recognised.")]
+Html: TypeAlias = Annotated[Path | None, typer.Option(help="Write a self-contained page to this file.")]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print one line.")]
+Run: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="A run, as `diagnose` takes it.")]
+Which: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--rules",
+        help="Ids or prefixes with commas: POL,REW010. A folder adds your rules; TRACKER_DIAG_RULES adds them to every "
+        "run.",
+    ),
+]

@@ -1,0 +1,232 @@
+"""Watch: look at runs from outside again and again, and send each alert once.
+
+A run that has new rows is read and diagnosed from its start. An alert is the same as an earlier one if it has the same
+run, step, level and title; so a restarted watch sends only those that its state does not list.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TypeAlias
+
+from tracker_diag.detect.growth import USUAL
+from tracker_diag.errors import SourceError, without_password
+from tracker_diag.report.console import cut
+from tracker_diag.report.fleet import Fleet
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.runs.watch_state import WatchState, short_hash
+from tracker_diag.runs.watched_run import WatchedRun, has_ended
+from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, one_line
+from tracker_diag.trackers.listing import list_runs
+from tracker_diag.trackers.notify import Notifier
+from tracker_diag.trackers.tracker import Refused
+
+SHARE = 10
+"""A run rests for this many times the seconds that its last diagnosis took."""
+NAME = 40
+"""Characters of a run's name before its alerts in the log."""
+
+Receiver: TypeAlias = Callable[[str, Notice], None]
+"""Sends a notice of the run of this name. OSError: it may work later. Refused: it never will."""
+
+_log = logging.getLogger("tracker_diag")
+
+
+def receivers_for(urls: Iterable[str]) -> dict[str, Receiver]:
+    """The log and `urls`, by names that are the same in each process. A URL is a secret, so its name is a hash.
+
+    Raises:
+        DiagError: a URL that cannot be used.
+    """
+    receivers: dict[str, Receiver] = {"log": _send_to_log}
+    for url in urls:
+        Notifier([url])
+        receivers[short_hash(url)] = partial(_send_to_url, url)
+    return receivers
+
+
+def _send_to_log(run: str, notice: Notice) -> None:
+    lines = [f"{cut(run, NAME)}: {notice.title}", *notice.text.splitlines()]
+    _log.log(logging.INFO if notice.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
+
+
+def _send_to_url(url: str, run: str, notice: Notice) -> None:
+    notifier = Notifier([url], run=run)
+    notifier.write(notice.step, [notice], time.time())
+    notifier.flush()
+
+
+class Watch:
+    """Watches `source`, one run, or all runs of a project.
+
+    Args:
+        state: what earlier watches of the same source left.
+        project: `source` names several runs.
+        rules: the runs are judged by these.
+        receivers: alerts go there.
+        expected_runs_between_false_alarms: as in `Monitor`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        state: WatchState,
+        *,
+        project: bool,
+        rules: Sequence[Rule],
+        receivers: Mapping[str, Receiver],
+        expected_runs_between_false_alarms: float = USUAL,
+    ) -> None:
+        self._source, self._project = source, project
+        self._state, self._receivers = state, receivers
+        self._rules = rules
+        self._expected_runs_between_false_alarms = expected_runs_between_false_alarms
+        self._runs = {key: WatchedRun(Listed(key, kept.row.run, kept.mark), kept) for key, kept in state.runs.items()}
+        for kept in state.runs.values():
+            kept.start_receivers(receivers)
+        self._listed = False
+        """The tracker has answered at least once."""
+        self._unreachable = ""
+        """Since when the tracker does not answer, and what it says."""
+        self._unsaved = ""
+        """Why the state cannot be saved."""
+        self._failing: set[str] = set()
+        """Receivers that failed since the last check began; they are not tried again before the next."""
+        self._away: set[str] = set()
+        """Receivers whose absence was logged."""
+
+    def check(self, after_each: Callable[[], object] = lambda: None) -> Fleet:
+        """Check each run once, those that are underway first; `after_each` is called after each diagnosis.
+
+        Raises:
+            MissingExtra: the library that reads this kind of run is not installed.
+            SourceError: there is no such source, and never was.
+        """
+        self._failing.clear()
+        self._list()
+        for run in sorted(self._runs.values(), key=lambda run: bool(run.listed.over)):
+            if run.due:
+                failed_before = bool(run.problem)
+                self._judge(run)
+                after_each()
+                if run.problem and not failed_before:
+                    self._list()  # if the tracker is away, the other runs need not wait for it in turn
+                    if self._unreachable:
+                        break
+            self._send(run)
+        self._save()
+        return self.fleet
+
+    def _list(self) -> None:
+        try:
+            listed = {without_password(run.source): run for run in list_runs(self._source, project=self._project)}
+        except SourceError as error:
+            if not self._runs:
+                raise
+            for run in self._runs.values():
+                run.gone = run.gone or (isinstance(error, Gone) and not self._project)
+            if not self._unreachable:
+                self._unreachable = f"cannot be reached since {datetime.now().astimezone():%H:%M:%S}: {error}"
+                _log.warning("the source cannot be reached, and is tried again: %s", error)
+            return
+        if self._unreachable:
+            _log.warning("the source can be reached again: %s", without_password(self._source))
+            self._unreachable = ""
+        gone = {key: run for key, run in self._runs.items() if key not in listed} if self._listed else {}
+        for run in gone.values():
+            run.gone = True
+        self._listed = True
+        self._runs = {key: self._run(key, run) for key, run in listed.items()} | gone
+
+    def _run(self, key: str, listed: Listed) -> WatchedRun:
+        run = self._runs.get(key) or WatchedRun(listed, self._state.runs.get(key))
+        run.listed, run.gone = listed, False
+        return run
+
+    def _judge(self, run: WatchedRun) -> None:
+        begun, mark = time.monotonic(), run.listed.mark
+        run.tried, run.problem = True, ""
+        try:
+            read, complete = run.readable()
+            if read.rows:
+                self._diagnose(run, read)
+            run.judged = mark if complete else ""
+        except SourceError as error:
+            run.problem = str(error).removeprefix(f"{run.key}: ")
+        except Exception as error:  # noqa: BLE001  # from a library or a rule; the other runs continue
+            run.problem = f"could not be judged: {type(error).__name__}: {one_line(error)}"
+        run.rests_until = time.monotonic() + SHARE * (time.monotonic() - begun)
+
+    def _diagnose(self, run: WatchedRun, read: FinishedRun) -> None:
+        new = run.kept is None
+        underway = run.kept.underway if run.kept else not (run.listed.over or has_ended(read))
+        diagnosis = diagnose(
+            read,
+            rules=self._rules,
+            catalog=False,
+            expected_runs_between_false_alarms=self._expected_runs_between_false_alarms,
+            underway=underway,
+        )
+        kept = self._state.runs[run.key] = run.judge(diagnosis, underway=underway)
+        kept.start_receivers(self._receivers)
+        if new and self._project and run.ended_before(self._state.began):
+            for ids in kept.sent.values():  # a run that had ended is listed, and raises no alert
+                ids += [notice.id for notice in run.notices]
+
+    def _send(self, run: WatchedRun) -> None:
+        kept = run.kept
+        if kept is None:
+            return
+        for name, receiver in self._receivers.items():
+            for notice in run.notices:
+                if notice.id in kept.sent[name]:
+                    continue
+                if name in self._failing or not self._sent(name, receiver, run.listed.name, notice):
+                    break
+                kept.sent[name].append(notice.id)
+                self._save()
+        waiting = any(notice.id not in kept.sent[name] for name in self._receivers for notice in run.notices)
+        kept.mark = "" if waiting else run.judged
+
+    def _sent(self, name: str, receiver: Receiver, run: str, notice: Notice) -> bool:
+        """Send `notice`; whether it need not be sent again."""
+        try:
+            receiver(run, notice)
+        except Refused as error:
+            _log.warning("an alert was refused, and is not sent there again: %s", error)
+        except OSError as error:
+            if name not in self._away:
+                _log.warning("alerts wait for a receiver that is away: %s", error)
+            self._failing.add(name)
+            self._away.add(name)
+            return False
+        if name in self._away:
+            _log.warning("the receiver is back, and got an alert that waited")
+            self._away.remove(name)
+        return True
+
+    def _save(self) -> None:
+        try:
+            self._state.save()
+        except OSError as error:
+            if not self._unsaved:
+                _log.warning("the state cannot be saved, so a restarted watch may repeat alerts: %s", error)
+            self._unsaved = f"cannot save the state: {error.strerror or error}"
+        else:
+            self._unsaved = ""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The state of all runs."""
+        rows = tuple(run.row for run in self._runs.values())
+        note = self._unreachable or self._unsaved
+        return Fleet(without_password(self._source), datetime.now().astimezone(), rows, note)
+
+    @property
+    def levels(self) -> set[Severity]:
+        """The highest severity of an incident in each run that has any."""
+        return {run.kept.worst for run in self._runs.values() if run.kept and run.kept.worst}

@@ -1,0 +1,171 @@
+"""One run of a watch: what its tracker lists, what is kept of it, and its row in the table."""
+
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+
+from tracker_diag.errors import without_password
+from tracker_diag.report.fleet import LEVELS, FleetRow
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.logged import LiveFinding, is_ours, told
+from tracker_diag.runs.diagnose import RUNTIME, Diagnosis
+from tracker_diag.runs.page import cost_text
+from tracker_diag.runs.watch_state import RunState, short_hash
+from tracker_diag.trackers.finished import FinishedRun, Listed
+from tracker_diag.trackers.open import read_run
+
+QUIET = 5.0
+"""Seconds without news after which the last row is complete: trackers write a step's metrics separately."""
+SILENT = 600.0
+"""Seconds without news after which a run is called silent, unless it logs as rarely as that."""
+STALE = 3600.0
+"""Seconds without news after which a file counts as ended."""
+
+INSIDE = "the diagnostics in the run send its alerts"
+SENT_INSIDE = "the diagnostics in the run sent its alerts"
+MISSED_INSIDE = "found here; the diagnostics in the run did not report it"
+
+
+class WatchedRun:
+    """One run.
+
+    Args:
+        kept: what the state has of it; None before its first diagnosis.
+    """
+
+    def __init__(self, listed: Listed, kept: RunState | None) -> None:
+        self.listed = listed
+        self.kept = kept
+        self.judged = kept.mark if kept else ""
+        """The mark of the rows that were judged completely."""
+        self.notices: list[Notice] = []
+        """The alerts of the last diagnosis, without those that the run sends itself."""
+        self.gone = False
+        self.tried = False
+        """Somebody tried to read it."""
+        self.problem = ""
+        """Why it could not be read the last time."""
+        self.rests_until = 0.0
+
+    @property
+    def key(self) -> str:
+        """What it is kept under."""
+        return without_password(self.listed.source)
+
+    @property
+    def due(self) -> bool:
+        """Whether it has rows that were not judged, and has rested."""
+        mark = self.listed.mark
+        return bool(mark) and mark != self.judged and time.monotonic() >= self.rests_until
+
+    def readable(self) -> tuple[FinishedRun, bool]:
+        """The run without rows that are not complete yet, and whether these are all."""
+        run, listed = read_run(self.listed.source), self.listed
+        rows = run.rows
+        if listed.last is not None:  # a later row may have some of its metrics and lack others
+            rows = {step: row for step, row in rows.items() if step <= listed.last}
+        age = -math.inf if listed.updated is None else time.time() - listed.updated
+        complete = bool(listed.over) or has_ended(run) or age > STALE or (not listed.cut and age >= QUIET)
+        return replace(run, rows=rows if complete else dict(list(rows.items())[:-1])), complete
+
+    def ended_before(self, began: float) -> bool:
+        """Whether it had ended at `began`, in seconds since 1970."""
+        listed = self.listed
+        if listed.updated is None or listed.over == "":
+            return False
+        return listed.updated < began - (0.0 if listed.over else STALE)
+
+    def judge(self, diagnosis: Diagnosis, *, underway: bool) -> RunState:
+        """Take over what `diagnosis` says; what is now kept of the run."""
+        read, summary = diagnosis.run, diagnosis.summary
+        live = [finding for finding in told(read.rows, read.findings) if finding.severity != "info"]
+        inside = any(is_ours(key) for row in read.rows.values() for key in row)
+        over = bool(self.listed.over) or has_ended(read)
+        # The diagnostics in a run send its alerts; at its end it is known whether they did.
+        self.notices = [] if inside and (live or not over) else [self._named(notice) for notice in diagnosis.notices]
+        times = [read.seconds[later] - read.seconds[earlier] for earlier, later in pairwise(read.seconds)]
+        note = SENT_INSIDE if live else MISSED_INSIDE if over and summary.first_break else INSIDE
+        row = _row(self.listed.name, diagnosis, live, note if inside else "")
+        self.kept = self.kept or RunState(row=row, underway=underway)
+        self.kept.row, self.kept.worst = row, summary.level
+        self.kept.gap = median(times) if times else 0.0
+        return self.kept
+
+    def _named(self, notice: Notice) -> Notice:
+        """`notice` with an id that is the same in each process, and the command that shows more."""
+        text = f"{notice.text}\nSee: tracker-diag diagnose {shlex.quote(self.key)}"
+        return replace(notice, text=text, id=short_hash(self.key, notice.step, notice.level, notice.title))
+
+    @property
+    def row(self) -> FleetRow:
+        """Its row in the table."""
+        listed, row = self.listed, self.kept.row if self.kept else FleetRow("", "unknown", "")
+        problem = f"cannot be read: {self.problem}" if self.problem and row.step is not None else self.problem
+        if listed.state and row.step is not None:
+            row = replace(row, level=min(row.level, _level(listed.state), key=LEVELS.index))
+            if listed.first_break:
+                row = replace(row, rule=listed.first_break.partition(" ")[0], first_break=listed.first_break)
+        activity, active = self._activity(row)
+        note = "; ".join(filter(None, (problem, row.note)))
+        return replace(row, run=listed.name, activity=activity, active=active, note=note)
+
+    def _activity(self, row: FleetRow) -> tuple[str, bool]:
+        """What it does, and whether more rows are expected."""
+        updated = self.listed.updated
+        if self.gone:
+            return "gone", False
+        if self.listed.over or not row.active:
+            return self.listed.over or "finished", False
+        if self.kept is None:
+            return ("no row yet" if self.tried or not self.listed.mark else "not read yet"), True
+        if updated is not None and time.time() - updated > max(SILENT, 5 * self.kept.gap):
+            then, now = datetime.fromtimestamp(updated).astimezone(), datetime.now().astimezone()
+            return f"silent since {then:%H:%M}" if then.date() == now.date() else f"silent since {then:%F %H:%M}", False
+        return "running", True
+
+
+def has_ended(run: FinishedRun) -> bool:
+    """Whether the run says so, or its last row is the one that the trainers of Hugging Face log at the end."""
+    last = next(reversed(run.rows.values()), {})
+    return run.ended is not None or any(key in last for key in RUNTIME)
+
+
+def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str) -> FleetRow:
+    summary, first = diagnosis.summary, diagnosis.summary.first_break
+    firing = [_level(incident.severity) for incident in summary.incidents if incident.state == "firing"]
+    firing += [_level(finding.severity) for finding in live if finding.resolved is None]
+    level = min(firing, key=LEVELS.index, default="ok")
+    active = not has_ended(diagnosis.run)
+    row = FleetRow(name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note)
+    if first is not None:
+        place = f" on {first.slice}" if first.slice != "all" else ""
+        end = ", over" if first.state == "resolved" else ""
+        text = f"{first.rule.id}{place}: {first.rule.title}{end}"
+        cost = cost_text(diagnosis.cost(first))
+        return replace(row, rule=first.rule.id, first_break=text, since=first.onset, cost=cost)
+    if live:
+        place = f" on {live[0].slice}" if live[0].slice not in (None, "all") else ""
+        since = live[0].fired if live[0].onset is None else live[0].onset
+        return replace(row, rule=live[0].rule, first_break=f"{live[0].rule}{place}, found live", since=since)
+    return row
+
+
+def _level(severity: str) -> str:
+    """The level of a run by a severity, or by what its tags say."""
+    return severity if severity in ("warn", "error") else "ok"
+
+
+def _reward(diagnosis: Diagnosis) -> str:
+    """The best and the last level of the reward, or of an evaluation where there is none, with as many decimals."""
+    outcome = min(diagnosis.summary.best, key=lambda reading: reading.series != "reward", default=None)
+    if outcome is None or outcome.baseline is None or outcome.value is None:
+        return ""
+    size = max(abs(outcome.baseline), abs(outcome.value))
+    places = 2 - math.floor(math.log10(size)) if size else 0
+    best, last = (f"{round(value, places) + 0.0:.3g}" for value in (outcome.baseline, outcome.value))  # no -0
+    return f"{best}→{last}" if outcome.series == "reward" else f"{outcome.series} {best}→{last}"
