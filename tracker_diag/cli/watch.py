@@ -67,6 +67,7 @@ def watch(
     from tracker_diag.runs.watch_state import open_state, short_hash
     from tracker_diag.trackers.delivery.journal import folder
     from tracker_diag.trackers.notify import NOTIFY
+    from tracker_diag.trackers.open import is_of_tracker
 
     if fail_on and not once:
         refuse("--fail-on: expected with --once only, since any other watch has no end")
