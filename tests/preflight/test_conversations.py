@@ -21,7 +21,8 @@ MESSAGES = [
     {"role": "assistant", "content": "42"},
 ]
 LOOKUP = {"type": "function", "function": {"name": "lookup", "description": "a value", "parameters": {}}}
-WRITTEN = '\n<tool_call>\n{"name": "lookup", "arguments": {"key": "4"}}\n</tool_call><|im_end|>\n42<|im_end|>\n'
+WRITTEN = '\n<tool_call>\n{"name": "lookup", "arguments": {"key": "4"}}\n</tool_call><|im_end|>\n\n42<|im_end|>\n'
+"""TRL counts the line break after a header and after an end as the model's, as it trains on them."""
 
 MARKED = (
     "{% for m in messages %}<|im_start|>{{ m.role }} {% if m.role == 'assistant' %}"

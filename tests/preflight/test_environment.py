@@ -25,7 +25,7 @@ class Works:
         return self.steps, 1.0, self.steps >= 3, False, {}
 
 
-def of(report):
+def by_name(report):
     return {check.name: check for check in report.checks}
 
 
@@ -38,7 +38,7 @@ def hangs():
 
 
 def test_an_environment_that_keeps_its_contract_passes():
-    found = of(td.preflight(env=Works()))
+    found = by_name(td.preflight(env=Works()))
     assert [found[name].status for name in ("env_steps", "env_ends", "env_seeds")] == ["pass"] * 3
     assert found["env_steps"].values == {"steps": 15, "mean_return": 3.0}
     assert found["env_api"].status == "not checked"
@@ -48,7 +48,7 @@ def test_an_environment_that_keeps_its_contract_passes():
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_an_environment_that_hangs_is_left_behind(hangs, where):
     report = td.preflight(env=type("Hangs", (Works,), {where: hangs})(), policy=lambda seen: 1, seconds=0.1)
-    found = of(report)
+    found = by_name(report)
     assert found["env_steps"].status == "fail"
     assert found["env_steps"].reason.endswith("of episode 0 did not return in time")
     assert where in found["env_steps"].reason
@@ -65,28 +65,28 @@ def test_an_environment_that_hangs_later_on_is_left_behind_too(hangs):
             self.resets += 1
             return hangs() if self.resets > 6 else super().reset()
 
-    found = of(td.preflight(env=Later(), policy=lambda seen: 1, seconds=2))
+    found = by_name(td.preflight(env=Later(), policy=lambda seen: 1, seconds=2))
     assert found["env_steps"].status == "pass"
     assert found["env_seeds"].reason == "reset of episode 7 did not return in time"
     assert found["env_api"].status == found["expert_beats_random"].status == "not checked"
 
 
 def test_what_makes_an_environment_may_hang_or_raise(hangs):
-    reason = of(td.preflight(env=hangs, seconds=0.1))["env_steps"].reason
+    reason = by_name(td.preflight(env=hangs, seconds=0.1))["env_api"].reason
     assert reason == "what makes the environment did not return in time"
 
     def raises():
         raise OSError("no such server")
 
-    assert "raised OSError: no such server" in of(td.preflight(env=raises))["env_steps"].reason
+    assert "raised OSError: no such server" in by_name(td.preflight(env=raises))["env_api"].reason
 
 
 def test_a_policy_that_hangs_or_raises_is_named(hangs):
-    found = of(td.preflight(env=Works(), random_policy=lambda seen: 0, policy=hangs, seconds=2))
+    found = by_name(td.preflight(env=Works(), random_policy=lambda seen: 0, policy=hangs, seconds=2))
     assert (
         found["expert_beats_random"].reason == "by the policy: the policy at step 0 of episode 0 did not return in time"
     )
-    found = of(td.preflight(env=Works(), policy=lambda seen: seen["x"]))
+    found = by_name(td.preflight(env=Works(), policy=lambda seen: seen["x"]))
     assert "the policy at step 0 of episode 0 raised TypeError" in found["expert_beats_random"].reason
 
 
@@ -95,7 +95,7 @@ def test_an_environment_that_raises_fails_with_what_it_raised(error):
     def step(self, action):
         raise error
 
-    check = of(td.preflight(env=type("Raises", (Works,), {"step": step})()))["env_steps"]
+    check = by_name(td.preflight(env=type("Raises", (Works,), {"step": step})()))["env_steps"]
     assert check.status == "fail"
     assert check.reason.startswith(f"step 0 of episode 0 raised {type(error).__name__}")
 
@@ -116,7 +116,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_the_contract_does_not_allow_is_reported(name):
     where, does, reason = WRONG[name]
-    check = of(td.preflight(env=type("Wrong", (Works,), {where: does})()))["env_steps"]
+    check = by_name(td.preflight(env=type("Wrong", (Works,), {where: does})()))["env_steps"]
     assert check.status == "fail"
     assert reason in check.reason
     assert check.do
@@ -124,7 +124,7 @@ def test_what_the_contract_does_not_allow_is_reported(name):
 
 def test_an_observation_outside_its_space_is_reported():
     space = gymnasium.spaces.Box(-1, 1, (2,))
-    check = of(
+    check = by_name(
         td.preflight(
             env=type(
                 "Outside",
@@ -145,7 +145,7 @@ def test_an_action_space_may_raise_or_hang(hangs):
     tried = ((raises, 30, "raised RuntimeError: not before reset"), (hangs, 0.1, "did not return in time"))
     for space, seconds, reason in tried:
         env = type("Raises", (Works,), {"action_space": property(space)})()
-        assert of(td.preflight(env=env, seconds=seconds))["env_steps"].reason == f"its action_space {reason}"
+        assert by_name(td.preflight(env=env, seconds=seconds))["env_steps"].reason == f"its action_space {reason}"
 
 
 def test_an_environment_that_was_made_here_is_closed_and_no_other():
@@ -162,11 +162,11 @@ def test_an_environment_that_was_made_here_is_closed_and_no_other():
 
 
 def test_what_is_no_environment_is_reported():
-    assert of(td.preflight(env=object))["env_steps"].reason == "object has no reset and no step"
+    assert by_name(td.preflight(env=object))["env_api"].reason == "object has no reset and no step"
 
 
 def test_without_an_action_space_something_has_to_act():
-    found = of(td.preflight(env=type("NoSpace", (Works,), {"action_space": None})()))
+    found = by_name(td.preflight(env=type("NoSpace", (Works,), {"action_space": None})()))
     assert {found[name].do for name in ("env_steps", "env_ends", "env_seeds")} == {
         "give random_policy=..., from an observation to an action, as the environment has no action_space"
     }
@@ -176,7 +176,7 @@ def test_a_reset_without_a_seed_cannot_be_repeated():
     def without_seed(self):
         return Works.reset(self)
 
-    check = of(td.preflight(env=type("NoSeed", (Works,), {"reset": without_seed})()))["env_seeds"]
+    check = by_name(td.preflight(env=type("NoSeed", (Works,), {"reset": without_seed})()))["env_seeds"]
     assert (check.status, check.reason) == ("not checked", "reset takes no seed")
 
 
@@ -200,18 +200,18 @@ def test_seeds_are_compared_through_any_observation(observations):
     space = {"observation_space": None}
     nan = isinstance(observations(0), np.ndarray)
     if not nan:  # an observation of NaN fails before
-        assert "differ from step 1 on" in of(td.preflight(env=type("D", (Drawn,), space)()))["env_seeds"].reason
-        assert of(td.preflight(env=type("S", (Same,), space)()))["env_seeds"].status == "pass"
+        assert "differ from step 1 on" in by_name(td.preflight(env=type("D", (Drawn,), space)()))["env_seeds"].reason
+        assert by_name(td.preflight(env=type("S", (Same,), space)()))["env_seeds"].status == "pass"
 
 
 def test_too_little_time_is_no_verdict():
-    found = of(td.preflight(env=Works(), policy=lambda seen: 1, seconds=0.0))
+    found = by_name(td.preflight(env=Works(), policy=lambda seen: 1, seconds=0.0))
     assert found["env_ends"].do == found["expert_beats_random"].do == "give more time with seconds=..."
 
 
 def test_real_environments_of_gymnasium_pass_their_checker():
     for name in ("CartPole-v1", "FrozenLake-v1", "Pendulum-v1"):
-        found = of(td.preflight(env=lambda name=name: gymnasium.make(name)))
+        found = by_name(td.preflight(env=lambda name=name: gymnasium.make(name)))
         assert {found[check].status for check in ("env_steps", "env_ends", "env_seeds", "env_api")} == {"pass"}, name
         assert "\x1b" not in found["env_api"].reason
         assert found["env_api"].reason.startswith("check_env of Gymnasium and Stable-Baselines3: nothing wrong")
@@ -231,7 +231,7 @@ def test_what_a_checker_refuses_is_a_finding_and_the_rest_is_checked():
         def step(self, action):
             return 0, 1.0, self.over, False, {}
 
-    found = of(td.preflight(env=OneStep, policy=lambda seen: 1))
+    found = by_name(td.preflight(env=OneStep, policy=lambda seen: 1))
     assert found["env_api"].status == "fail"
     refused = "Stable-Baselines3's check_env raised AssertionError: The `terminated` signal must be a boolean"
     assert found["env_api"].reason == refused
@@ -248,7 +248,7 @@ def test_what_a_checker_refuses_is_a_finding_and_the_rest_is_checked():
         def step(self, action):
             return "end", *super().step(action)[1:]
 
-    assert of(td.preflight(env=Words))["env_api"].reason == "check_env of Gymnasium: nothing wrong"
+    assert by_name(td.preflight(env=Words))["env_api"].reason == "check_env of Gymnasium: nothing wrong"
 
 
 def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
@@ -267,7 +267,9 @@ def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
             return self.steps, 1.0, self.steps >= 3, False, {}
 
     shown = sys.modules["warnings"].showwarning
-    assert of(td.preflight(env=Hangs, seconds=2))["env_api"].reason == "Gymnasium's check_env did not return in time"
+    assert (
+        by_name(td.preflight(env=Hangs, seconds=2))["env_api"].reason == "Gymnasium's check_env did not return in time"
+    )
     assert sys.modules["warnings"].showwarning is shown
 
 

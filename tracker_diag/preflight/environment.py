@@ -29,7 +29,7 @@ REPEATED = 50
 """Steps over which a seed is to give the same."""
 
 STEPS, ENDS, SEEDS = "env_steps", "env_ends", "env_seeds"
-NAMES = (STEPS, ENDS, SEEDS, checkers.NAME, expert.NAME)
+NAMES = (checkers.NAME, STEPS, ENDS, SEEDS, expert.NAME)
 
 ARGUMENTS = ("env", "seconds", "episodes", "policy", "random_policy")
 GIVE = "give env=..., a Gymnasium environment, one with reset and step, or what makes one"
@@ -82,10 +82,11 @@ class Course:
         if missing := [name for name in ("reset", "step") if not callable(getattr(env, name, None))]:
             reason = f"{type(env).__name__} has no {' and no '.join(missing)}"
             raise Broken(reason, "give an environment with reset() and step(action)")
+        yield self._checkers(env)
         act = self.random_policy or within(self.seconds, lambda: random_of(env), lambda: "its action_space")
         if act is None:
             give = "give random_policy=..., from an observation to an action, as the environment has no action_space"
-            yield from (unchecked(name, "nothing can act", give) for name in NAMES)
+            yield from (unchecked(name, "nothing can act", give) for name in NAMES[1:])
             return
         played = self._play(env, act, EPISODES)
         mean = sum(played.returns) / len(played.returns) if played.returns else math.nan
@@ -93,7 +94,6 @@ class Course:
         ends = _ends(played)
         yield ends
         yield _seeds(env, act, self.seconds)
-        yield self._checkers(env)
         if self.policy is None:
             yield unchecked(expert.NAME, "policy not given", expert.GIVE)
         elif ends.status == "fail":
