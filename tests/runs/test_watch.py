@@ -379,6 +379,35 @@ def test_a_run_that_cannot_be_judged_is_named_and_stops_no_other(runs, watch, mo
     assert len(receiver.got) == 2
 
 
+def test_when_the_tracker_goes_away_only_one_run_waits_for_it(runs, watch, monkeypatch):
+    for name in "abc":
+        runs(f"{name}.jsonl", range(12))
+    fleet, _ = watch(runs.folder)
+    fleet.check()
+    for name in "abc":
+        runs(f"{name}.jsonl", range(12, 20))
+    real, listed, read = watching.list_runs, [], []
+
+    def list_once(*arguments, **options):
+        listed.append(arguments)
+        if len(listed) > 1:
+            raise SourceError("no answer")
+        return real(*arguments, **options)
+
+    def timeout(source):
+        read.append(source)
+        raise SourceError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watching, "list_runs", list_once)
+        patch.setattr(watched_run, "read_run", timeout)
+        for _ in range(3):
+            shown = fleet.check()
+    assert len(read) == 1
+    assert "no answer" in shown.note
+    assert {row.step for row in fleet.check().rows} == {19}
+
+
 def test_rows_that_came_while_a_tracker_was_read_metric_by_metric_wait_for_the_next_check(runs, watch, monkeypatch):
     """Otherwise a step would be judged by some of its metrics."""
     file = runs("a.jsonl", range(10))

@@ -132,6 +132,7 @@ def write(file, rows):
         out.writelines(json.dumps({"step": step, **row}) + "\n" for step, row in rows)
 
 
+@pytest.mark.by_day("0")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(seed, tmp_path, receiver, watch):
     dice = random.Random(seed)

@@ -109,14 +109,12 @@ class Watch:
         self._failing.clear()
         self._list()
         for run in sorted(self._runs.values(), key=lambda run: bool(run.listed.over)):
-            if run.due:
+            if run.due and not self._unreachable:
                 failed_before = bool(run.problem)
                 self._judge(run)
                 after_each()
                 if run.problem and not failed_before:
-                    self._list()  # if the tracker is away, the other runs need not wait for it in turn
-                    if self._unreachable:
-                        break
+                    self._list()  # if the tracker is away, no other run has to wait for its timeout
             self._send(run)
         self._save()
         return self.fleet
