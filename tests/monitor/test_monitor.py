@@ -254,7 +254,10 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
 def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
     batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
     _, monitor = watch(batches)
-    assert str(monitor.summary().blind["POL004"][0]) == "policy: 0 tokens in the window, 200 needed; a larger window= holds more"
+    assert (
+        str(monitor.summary().blind["POL004"][0])
+        == "policy: 0 tokens in the window, 200 needed; a larger window= holds more"
+    )
     assert "POL004" not in monitor.summary().healthy
 
 

@@ -112,8 +112,9 @@ class PairWindow:
         self._count(step)
         if step.signal:
             self.with_signal += 1
-            for longer in self._longer if oldest else ():
-                longer.push(self.with_signal - len(self._recent), oldest, self._recent)
+            if oldest is not None:
+                for longer in self._longer:
+                    longer.push(self.with_signal - len(self._recent), oldest, self._recent)
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
             self._in_reference = self.with_signal > self._burn_in and not done
             self._reference_steps += self._in_reference
