@@ -8,8 +8,8 @@ from operator import add
 import numpy as np
 import pytest
 
-from tracker_diag import TokenBatch
 from tracker_diag.monitor.monitor import Monitor
+from tracker_diag.tensors.batch import TokenBatch
 from tracker_diag.tensors.longer import STEPS, TOKENS
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
