@@ -25,8 +25,8 @@ class StandIn(BaseHTTPRequestHandler):
     """Keeps calls, and gives them back as JSON Lines; says yes to all else."""
 
     protocol_version = "HTTP/1.1"
-    calls: dict[str, dict[str, Any]] = {}
-    posted: list[dict[str, Any]] = []
+    calls: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - one for all requests
+    posted: list[dict[str, Any]] = []  # noqa: RUF012
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
