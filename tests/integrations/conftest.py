@@ -218,14 +218,14 @@ class Without:
     @staticmethod
     def told(messages):
         """What is said of things that are gone; AssertionError if there is nothing, or something twice."""
-        about = [one for one in messages if "than was tested" in one or "integration_errors: " in one]
+        about = [one for one in messages if "is not a tested version" in one or "integration_errors: " in one]
         assert len(about) == len({*about}) > 0, messages
         return about
 
     @staticmethod
     def told_once(messages):
         """The one message that something is gone; AssertionError if there are none, or several."""
-        about = [one for one in messages if "than was tested" in one]
+        about = [one for one in messages if "is not a tested version" in one]
         assert len(about) == 1, messages
         return about[0]
 

@@ -25,7 +25,7 @@ class StandIn(BaseHTTPRequestHandler):
     """Keeps calls, and gives them back as JSON Lines; says yes to all else."""
 
     protocol_version = "HTTP/1.1"
-    calls: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+    calls: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - one for all requests
     posted: list[dict[str, Any]] = []  # noqa: RUF012
 
     def do_POST(self) -> None:
