@@ -144,9 +144,9 @@ def pareto_k_of(counts: IntArray, n: int | None = None) -> float:
         positive = int(used[last]) < BINS - 1
         edge, at = (starts if positive else ends)[last], last + positive
         held[last] -= tied
-        starts, ends, held = (np.insert(*cell) for cell in ((starts, at, edge), (ends, at, edge), (held, at, tied)))
+        held = np.insert(held, at, tied)
         there = held > 0
-        starts, ends, held = starts[there], ends[there], held[there]
+        starts, ends, held = np.insert(starts, at, edge)[there], np.insert(ends, at, edge)[there], held[there]
     values, each = _largest(starts, ends, held, size + 1)
     return _fitted(values[::-1].copy(), each[::-1].copy())  # they come from large to small
 
