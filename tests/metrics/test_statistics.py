@@ -118,6 +118,7 @@ def test_every_statistic_can_be_taken():
         applied=applied,
         gradient=gradient,
         whole_gradient=2 * gradient,
+        lengths=np.array([60.0, 60.0]),
     )
     assert found.keys() == set(OF_WINDOW)
     step = SliceWindow(counts(np.linspace(0.1, 0.2, 400))[None], reference=reference)
