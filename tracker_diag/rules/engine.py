@@ -1,6 +1,6 @@
 """The engine: holds each rule against each of its pairs and slices, once a step, and keeps its state."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +16,7 @@ from tracker_diag.rules.nodes import Signal, SliceName
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.readers.base import Known, Place, Reader
 from tracker_diag.rules.readers.outcome import CollapseReader
-from tracker_diag.rules.readers.sleep import Sleep
-from tracker_diag.rules.signals import reader
+from tracker_diag.rules.signals import reader as make_reader
 from tracker_diag.rules.watch import RuleState, Watch
 
 MOST_CELLS = 4 * NAMED_ROWS
@@ -42,11 +41,7 @@ class Engine:
         self._series = Known()
         self._readers: dict[str, Reader] = {}
         """What several rules ask of the same series is read once, and each series once for all readers."""
-        self._sleep = Sleep(self._series)
         self._watches: list[Watch] = []
-        self._resting: dict[Watch, int] = {}
-        """By watch that there is nothing to see for how many steps had come when it was stepped last."""
-        self._absent: set[Pair] = set()
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
@@ -68,8 +63,7 @@ class Engine:
             for name, signal in rule.signals.items():
                 key = _key(signal, pair, slice)
                 if key not in self._readers:
-                    self._readers[key] = reader(signal, at)
-                    self._sleep.add(self._readers[key])
+                    self._readers[key] = make_reader(signal, at)
                 readers[name] = self._readers[key]
             self._watches.append(Watch(rule, pair, slice, readers, self._settings))
 
@@ -88,36 +82,17 @@ class Engine:
         Called again with the same step, and all that has come of it by then, it takes in what is new: no series
         counts twice, and no rule.
         """
-        last, again, self._step = self._step, observed.step == self._step, observed.step
+        again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
-        before = len(self._sleep.asleep)
-        woken = self._sleep.read(observed, again=again)
-        absent = set(observed.absent)
-        moved = absent != self._absent
-        if woken or moved:
-            self._absent = absent
-            self._wake(None if moved else woken, self._sleep.steps - (not again), last)
-        changed = {watch for watch in self._watches if watch not in self._resting and watch.step(observed)}
-        if moved or woken or len(self._sleep.asleep) > before:
-            for watch in self._watches:
-                if watch.sees_nothing_of(self._sleep.asleep):
-                    self._resting.setdefault(watch, self._sleep.steps)
+        self._series.read(observed, again=again)
+        for reader in self._readers.values():
+            if not again or not reader.looks_at or any(series.new for series in reader.looks_at):
+                reader.read(observed)
+        changed = {watch for watch in self._watches if watch.step(observed)}
         if changed:
             changed.update(w for w, new in zip(self._watches, self._inhibit(), strict=True) if new)
         return [w.finding for w in self._watches if w in changed and w.finding]
-
-    def _wake(self, readers: Collection[Reader] | None, steps: int, last: int | None) -> None:
-        """Have the watches step that look at any of `readers`, or all of them, after `steps` steps up to `last`."""
-        for watch in [one for one in self._resting if readers is None or one.looks_at_any(readers)]:
-            watch.pass_over(steps - self._resting.pop(watch), last)
-
-    def _catch_up(self) -> None:
-        """Have all readers and watches know of all steps."""
-        self._sleep.catch_up()
-        for watch, last in self._resting.items():
-            watch.pass_over(self._sleep.steps - last, self._step)
-            self._resting[watch] = self._sleep.steps
 
     def with_algorithm(self, algorithm: Algorithm | None) -> "Engine":
         """The engine of a run whose keys tell its `algorithm` only now: this one, or one that goes on where it is.
@@ -189,7 +164,6 @@ class Engine:
 
         A pair that was never observed blinds a rule only if the rule has no other.
         """
-        self._catch_up()
         watched = {watch.rule.id for watch in self._watches}
         reasons: dict[str, list[Reason]] = {
             rule.id: [reason(Why.NO_CELLS)] for rule in self.rules if rule.id not in watched
@@ -204,8 +178,6 @@ class Engine:
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
-        self._catch_up()
-        self._resting.clear()
         for one in self._readers.values():
             one.rebaseline()
         ended = [watch.rebaseline(step) for watch in self._watches]
@@ -214,7 +186,6 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
-        self._catch_up()
         return {
             "step": self._step,
             "readers": {key: one.state_dict() for key, one in self._readers.items()},
@@ -231,10 +202,8 @@ class Engine:
         """
         self._noted, self._step = set(state["noted"]), state["step"]
         self._meet(state["cells"])
-        self._sleep.wake()
-        self._resting.clear()
         if underway:
-            self._sleep.read_series(underway, again=False)
+            self._series.read(underway, again=False)
         for key, one in self._readers.items():
             if key in state["readers"]:
                 one.load_state_dict(state["readers"][key])

@@ -7,7 +7,7 @@ What cannot be seen is unknown, never healthy; it neither starts nor ends a find
 
 import re
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -117,19 +117,6 @@ class Watch:
             return False
         self._has_seen, self._missed = True, 0
         return self._true(observed) if self._verdict else self._false(observed.step)
-
-    def sees_nothing_of(self, asleep: Collection[Reader]) -> bool:
-        """Whether a step changes no more than a count, as long as the readers `asleep` are so, and no pair comes."""
-        return self.state == "unknown" and all(one in asleep for one in self._deciding)
-
-    def looks_at_any(self, readers: Collection[Reader]) -> bool:
-        """Whether what it needs is read by any of `readers`."""
-        return any(one in readers for one in self._deciding)
-
-    def pass_over(self, steps: int, last: int | None) -> None:
-        """As so many calls of `step`, the last with step `last`, at which there was nothing to see."""
-        if steps and last is not None:
-            self._missed, self._judged, self._blindness = self._missed + steps, (last, None), None
 
     def _judge(self) -> bool | None:
         silent = [name for name in self._silent if self._readers[name].holds is None]

@@ -35,14 +35,6 @@ class Reader(ABC):
     def read(self, observed: Observed) -> None:
         """Take in one step, of which the series have been read."""
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing has come of its series yet, so that a step without a value changes no more than a count."""
-        return False
-
-    def pass_over(self, steps: int) -> None:  # noqa: B027  # most count nothing
-        """As so many calls of `read` at which nothing has come of its series; only while `idle`."""
-
     @abstractmethod
     def reading(self) -> Reading:
         """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
@@ -64,6 +56,12 @@ class Known(dict[str, "Series"]):
     observed: Observed | None = None
     """The last step that came, for those that have no value of it too."""
 
+    def read(self, observed: Observed, *, again: bool) -> None:
+        """Read every series at one step; `again` if more has come of the last one."""
+        self.observed = observed
+        for series in self.values():
+            series.read(observed, again=again)
+
 
 class Series:
     """One series, or the ratio of two, read for all the signals that look at it once a step, or if it has a value."""
@@ -81,7 +79,7 @@ class Series:
         self.name = " / ".join(self.keys)
         self._known = known
 
-    def read(self, observed: Observed, *, again: bool = False) -> None:
+    def read(self, observed: Observed, *, again: bool) -> None:
         """Take in one step, or what came of it later."""
         had = self.now is not None and again
         self.now = observed.series.get(self.keys[0])

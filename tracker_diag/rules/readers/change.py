@@ -58,13 +58,6 @@ class GrowthReader(Reader):
         if self._missed > LOST_AFTER:
             self.holds = None
 
-    @property
-    def idle(self) -> bool:
-        return self._last is None and self.holds is None
-
-    def pass_over(self, steps: int) -> None:
-        self._missed += steps
-
     def reading(self) -> Reading:
         if self._last is None:
             return self._series.unknown()
@@ -135,13 +128,6 @@ class TrendReader(Reader):
         else:
             self._missed += 1
         self.holds = self._changes if self._missed <= LOST_AFTER else None
-
-    @property
-    def idle(self) -> bool:
-        return self._changes is None and not self._means and not self._block and not self._early
-
-    def pass_over(self, steps: int) -> None:
-        self._missed += steps
 
     def reading(self) -> Reading:
         if not self._means and not self._block and not self._early:
@@ -253,10 +239,6 @@ class SpikeReader(Reader):
         self._recent.append(now.value)
         if self._signal.ever:
             self._remember(now.value)
-
-    @property
-    def idle(self) -> bool:
-        return not self._recent and self._last is None
 
     def reading(self) -> Reading:
         now = self._series.now

@@ -22,10 +22,6 @@ class ThresholdReader(Reader):
         self.looks_at = (self._series,)
         self._above, self._below = limits(signal, at.algorithm)
 
-    @property
-    def idle(self) -> bool:
-        return True
-
     def read(self, observed: Observed) -> None:
         now = self._series.now
         unseen = now is None or (
@@ -63,10 +59,6 @@ class BaselineRatioReader(Reader):
             self._total += now.value if self._seen > self._burn_in else 0.0
         elif self._total:
             self.holds = outside(now.value / (self._total / self._steps), *self._bounds)
-
-    @property
-    def idle(self) -> bool:
-        return self._seen == 0
 
     def reading(self) -> Reading:
         now, needed = self._series.now, self._burn_in + self._steps
@@ -110,10 +102,6 @@ class CorrelationReader(Reader):
             self._since, self._last = 0, _spearman(np.array(self._recent))
         self.holds = None if self._last is None else outside(self._last, *self._bounds)
 
-    @property
-    def idle(self) -> bool:
-        return not self._recent and self._last is None
-
     def reading(self) -> Reading:
         needed = self._recent.maxlen or 0
         said = Reading(
@@ -155,10 +143,6 @@ class StuckReader(Reader):
             self._quantum = now.quantum
             self._recent.append(now.value)
             self._judge()
-
-    @property
-    def idle(self) -> bool:
-        return not self._recent
 
     @property
     def _full(self) -> bool:

@@ -39,13 +39,6 @@ class OftenReader(Reader):
             self._last = self._inner.reading()
         self._judge()
 
-    @property
-    def idle(self) -> bool:
-        return not self._recent and self._inner.idle
-
-    def pass_over(self, steps: int) -> None:
-        self._inner.pass_over(steps)
-
     def _judge(self) -> None:
         count = self._signal.count
         self.holds = sum(self._recent) >= count if len(self._recent) >= count else None

@@ -55,14 +55,6 @@ class CourseReader(Reader):
             self._count()
             self.holds = self._says()
 
-    @property
-    def idle(self) -> bool:
-        return self._course.rows == 0 and self.holds is None
-
-    def pass_over(self, steps: int) -> None:
-        self._rows += steps
-        self._missed += steps
-
     def _count(self) -> None:
         """Keep what the signal needs to know of each row."""
 
