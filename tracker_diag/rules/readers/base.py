@@ -79,7 +79,7 @@ class Series:
         self.name = " / ".join(self.keys)
         self._known = known
 
-    def read(self, observed: Observed, *, again: bool) -> None:
+    def read(self, observed: Observed, *, again: bool = False) -> None:
         """Take in one step, or what came of it later."""
         had = self.now is not None and again
         self.now = observed.series.get(self.keys[0])
