@@ -19,10 +19,11 @@ from pydantic import BaseModel
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, frameworks, load
 from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric, training
 from tracker_diag.metrics.statistics import STATISTICS
+from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.new import SCHEMA, schema
-from tracker_diag.rules.nodes import Often, words
+from tracker_diag.rules.signals.often import Often
 
 DOCS = Path(__file__).parent
 INTEGRATION = runpy.run_path(str(DOCS / "make_matrix.py"))["integration"]
@@ -245,7 +246,7 @@ def rule_page(rule: Rule) -> str:
             "",
             *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
             "",
-            f"It holds when {words(rule.condition)}.",
+            f"It holds when {words(rule.when)}.",
             *([f"It is information only while {words(rule.harmless)}."] if rule.harmless else []),
             "",
             *_inputs(rule),
@@ -286,7 +287,7 @@ def _part(heading: str, lines: Iterable[str]) -> list[str]:
 def _signal(signal: BaseModel) -> str:
     if isinstance(signal, Often):
         anew = ", each time anew" if signal.anew else ""
-        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.of)}"
+        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
     parts = signal.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
     said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
     return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")

@@ -2,7 +2,7 @@
 
 from tracker_diag.report.tables import best_level
 from tracker_diag.rules.findings import Finding, Reading
-from tracker_diag.rules.nodes import Gain
+from tracker_diag.rules.signals.gain import Gain
 from tracker_diag.rules.triage import Summary
 
 

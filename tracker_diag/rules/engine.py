@@ -4,19 +4,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.rules.earlier import Earlier
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Signal, SliceName
+from tracker_diag.rules.nodes import SliceName
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Known, Place, Reader
-from tracker_diag.rules.readers.outcome import CollapseReader
-from tracker_diag.rules.signals import reader as make_reader
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place, SeriesTable
+from tracker_diag.rules.signals import AnySignal
+from tracker_diag.rules.signals.base import Signal
+from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.watch import RuleState, Watch
 
 MOST_CELLS = 4 * NAMED_ROWS
@@ -38,14 +42,14 @@ class Engine:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
         )
-        self._series = Known()
-        self._readers: dict[str, Reader] = {}
+        self._settings = settings or GrowthSettings()
+        self._series = SeriesTable(self._settings)
+        self._signals: dict[str, Signal] = {}
         """What several rules ask of the same series is read once, and each series once for all readers."""
         self._watches: list[Watch] = []
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
-        self._settings = settings or GrowthSettings()
         self._algorithm: Algorithm | None = algorithm
         self.earlier = earlier or Earlier()
         self._cells: set[str] = set()
@@ -58,14 +62,14 @@ class Engine:
     def _watch(self, rule: Rule, slice: str) -> None:
         """Hold `rule` against `slice` of each of its pairs from now on."""
         for pair in _pairs(rule):
-            at = Place(pair, slice, self._settings, self._algorithm, self.earlier, self._series)
-            readers: dict[str, Reader] = {}
+            at = Place(pair, slice, self._settings, self._series, self._algorithm, self.earlier)
+            signals: dict[str, Signal] = {}
             for name, signal in rule.signals.items():
                 key = _key(signal, pair, slice)
-                if key not in self._readers:
-                    self._readers[key] = make_reader(signal, at)
-                readers[name] = self._readers[key]
-            self._watches.append(Watch(rule, pair, slice, readers, self._settings))
+                if key not in self._signals:
+                    self._signals[key] = signal.start(at)
+                signals[name] = self._signals[key]
+            self._watches.append(Watch(rule, at, signals))
 
     def _meet(self, slices: Iterable[str]) -> None:
         """Have the rules that ask for such look at each of `slices` that is new."""
@@ -86,9 +90,9 @@ class Engine:
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
         self._series.read(observed, again=again)
-        for reader in self._readers.values():
-            if not again or not reader.looks_at or any(series.new for series in reader.looks_at):
-                reader.read(observed)
+        for signal in self._signals.values():
+            if not again or not signal.looks_at or any(series.new for series in signal.looks_at):
+                signal.update(observed)
         changed = {watch for watch in self._watches if watch.step(observed)}
         if changed:
             changed.update(w for w, new in zip(self._watches, self._inhibit(), strict=True) if new)
@@ -153,8 +157,8 @@ class Engine:
 
         One that does not hold and has an onset lies lower since then, for too few rows to be a fall.
         """
-        readers = [one for one in self._readers.values() if isinstance(one, CollapseReader) and one.of_outcome]
-        found = [one.reading() for one in readers if one.holds is not None]
+        collapses = [one for one in self._signals.values() if isinstance(one, Collapse) and one.of_outcome]
+        found = [one.reading() for one in collapses if one.holds is not None]
         outcomes = tuple({one.series: one for one in reversed(found)}.values())[::-1]
         # How good a loss is says little where there is a reward or an evaluation.
         return tuple(one for one in outcomes if one.series != "loss") or outcomes
@@ -178,8 +182,8 @@ class Engine:
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
-        for one in self._readers.values():
-            one.rebaseline()
+        for signal in self._signals.values():
+            signal.rebaseline()
         ended = [watch.rebaseline(step) for watch in self._watches]
         explained = self._inhibit()
         return [w.finding for w, *new in zip(self._watches, ended, explained, strict=True) if any(new) and w.finding]
@@ -188,7 +192,8 @@ class Engine:
         """All that `load_state_dict` needs, in JSON values."""
         return {
             "step": self._step,
-            "readers": {key: one.state_dict() for key, one in self._readers.items()},
+            "series": self._series.state_dict(),
+            "signals": {key: signal.state_dict() for key, signal in self._signals.items()},
             "noted": sorted(self._noted),
             "cells": sorted(self._cells),
             "watches": {watch.key: watch.state_dict() for watch in self._watches},
@@ -204,9 +209,10 @@ class Engine:
         self._meet(state["cells"])
         if underway:
             self._series.read(underway, again=False)
-        for key, one in self._readers.items():
-            if key in state["readers"]:
-                one.load_state_dict(state["readers"][key])
+        self._series.load_state_dict(state["series"])
+        for key, signal in self._signals.items():
+            if key in state["signals"]:
+                signal.load_state_dict(state["signals"][key])
         for watch in self._watches:
             if watch.key in state["watches"]:
                 watch.load_state_dict(state["watches"][watch.key])
@@ -220,11 +226,14 @@ class Engine:
         return found
 
 
+_DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
+
+
 def _key(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
-    """What tells readers apart: the signal, and where it depends on them pair and slice."""
+    """What identifies a started signal: the signal as data, and where it depends on them pair and slice."""
     refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
     place = f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
-    return place + signal.model_dump_json(exclude_none=True)
+    return place + _DATA.dump_json(signal, exclude_none=True).decode()
 
 
 def _cell(key: SeriesKey) -> str | None:

@@ -1,11 +1,12 @@
 """Growth and spikes of a series, value by value."""
 
+from tracker_diag.rules.readers.base import Place
+
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Growth, SeriesRef, Spike
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place
 from tracker_diag.rules.signals import reader
 
 TAIL = SeriesRef(stat="p95_step")

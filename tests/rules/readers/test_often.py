@@ -3,12 +3,12 @@
 import json
 
 import pytest
+from tracker_diag.rules.readers.base import Place
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.records import Scalar
 from tracker_diag.rules.nodes import Often, SeriesRef, Spike
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place
 from tracker_diag.rules.signals import reader
 
 NORM = SeriesRef(metric="grad_norm")
