@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from tracker_diag.rules.cases import RuleCase, check_rule
-from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.conditions import signals_of
+from tracker_diag.rules.loader import catalog
 
 HERE = Path(__file__).parent
 CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(file.read_text())]

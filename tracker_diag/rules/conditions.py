@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from tracker_diag.metrics.reasons import Reason
-from tracker_diag.rules.nodes import Node, SeriesRef
+from tracker_diag.rules.nodes import Node, OrText, SeriesRef
 from tracker_diag.rules.series import Place, Series, logged
 from tracker_diag.rules.signals.base import Signal
 
@@ -79,7 +79,9 @@ def _way(given: Any) -> Any:
     return {"all": [given]} if isinstance(given, str) else given
 
 
-Ways: TypeAlias = tuple[Annotated[Way, BeforeValidator(_way)], ...]
+_BY_NAME = OrText("The way that holds if this signal or predicate does.")
+
+Ways: TypeAlias = tuple[Annotated[Way, BeforeValidator(_way), _BY_NAME], ...]
 """Any of them is enough. A name alone is the way that holds if it does."""
 
 

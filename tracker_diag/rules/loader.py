@@ -56,18 +56,18 @@ def _fields(place: Place) -> Collection[str]:
 @cache
 def catalog() -> tuple[Rule, ...]:
     """The rules that come with tracker_diag, by id."""
-    return tuple(load_rule(file) for file in sorted(CATALOG.glob("[A-Z]*.yaml")))
+    return tuple(load_rule(file) for file in sorted(CATALOG.glob("[!_]*.yaml")))
 
 
 def load_rules(folder: Path) -> tuple[Rule, ...]:
-    """The rules in the YAML files of `folder`, or in the one file that it is, by id.
+    """The rules in the YAML files of `folder`, or in the one file that it is, by id; a file named `_…` is none.
 
     Raises:
         RuleError: a file that cannot be used, two rules of one id, or no rule at all.
     """
     if not folder.exists():
         raise RuleError(f"{folder}:1: no such folder or file, expected one with rules, one YAML file each")
-    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder.is_dir() else [folder]
+    files = sorted([*folder.glob("[!_]*.yaml"), *folder.glob("[!_]*.yml")]) if folder.is_dir() else [folder]
     if not files:
         raise RuleError(f"{folder}:1: no YAML file, expected one rule a file; `tracker-diag rules new` writes one")
     return _unique([load_rule(file) for file in files])

@@ -69,15 +69,15 @@ class Rule(Node):
     signals: dict[str, AnySignal] = Field(min_length=1)
     """What the rule looks at; each is a row of its evidence, under the name it is given here. Shared ones need not be
     given: their name is enough."""
-    predicates: dict[str, Ways] = {}
+    predicates: dict[str, Ways] = Field(default_factory=dict[str, Ways])
     """Names for what the rule's ways have in common: lists of ways over signals and other predicates."""
     when: Ways = Field(min_length=1)
     """The ways in which the rule holds; any of them is enough."""
     support: tuple[str, ...] = ()
     """Signals that are shown as evidence and decide nothing."""
     harmless: Ways = ()
-    """While any of these ways holds where the rule fires, the finding is of severity info: something moved, and no harm is seen. From
-    the first step on that it does not, the finding is of the rule's severity, and stays so."""
+    """While any of these ways holds where the rule fires, the finding is of severity info: something moved, and no harm
+    is seen. From the first step on that none does, the finding is of the rule's severity, and stays so."""
     for_steps: int = Field(default=1, ge=1)
     """Steps that it must hold before the rule fires; until then it is pending. A step on which it does not
     hold takes three of them back."""

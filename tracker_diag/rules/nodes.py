@@ -1,15 +1,16 @@
 """The smallest parts of a rule: its base class and the name of a series. Data only: nothing is evaluated as code."""
 
-from typing import Annotated, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import ALL, ANY, KNOWN, PAIRS, Pair, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import STATISTICS, statistic
-
 
 _METRICS = frozenset(metric.name for metric in registry.TRAINING)
 
@@ -32,6 +33,16 @@ CLOSED = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 The text below a field is its description in the JSON Schema, which an editor shows.
 """
+
+
+@dataclass(frozen=True)
+class OrText:
+    """Says in the JSON Schema that a text may be given instead."""
+
+    description: str
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "description": self.description}, handler(core_schema)]}
 
 
 class Node(BaseModel):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from pydantic import BeforeValidator, Field
 
-from tracker_diag.rules.signals.base import KINDS, Signal, from_short
+from tracker_diag.rules.signals.base import KINDS, SHORT, Signal, from_short
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -17,4 +17,5 @@ else:
     AnySignal = Annotated[
         Annotated[Union[tuple(KINDS.values())], Field(discriminator="kind")],  # noqa: UP007  # made of a list
         BeforeValidator(from_short),
+        SHORT,
     ]

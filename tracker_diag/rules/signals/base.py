@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.rules.nodes import Limit, SeriesRef
+from tracker_diag.rules.nodes import Limit, OrText, SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place, Series
@@ -43,7 +43,7 @@ class Verb(NamedTuple):
 class Signal:
     """A question about the run, asked once a step: it holds, does not hold, or is unknown.
 
-    As a rule gives it, it is data. `start` gives a copy that is evaluated at one place: call `update` once a step, in
+    As a rule gives it, it is data. `start` makes a copy that is evaluated at one place: call `update` once a step, in
     order. Where more of a step comes later it is called again, if any of its series has come only now.
     """
 
@@ -59,10 +59,10 @@ class Signal:
     def start(self, at: Place) -> Self:
         """A copy that is evaluated at one place."""
         started = copy.copy(self)
-        started._start(at)
+        started.begin(at)
         return started
 
-    def _start(self, at: Place) -> None:  # kinds need it
+    def begin(self, at: Place) -> None:
         """Set up what `update` needs."""
         self.holds: bool | None = None
         """Whether it holds at this step; None where it cannot see."""
@@ -77,7 +77,7 @@ class Signal:
     def reading(self) -> Reading:
         """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
 
-    def rebaseline(self) -> None:  # most signals have no baseline, and no state
+    def rebaseline(self) -> None:
         """Forget what was normal."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -96,8 +96,7 @@ class Limited(Signal):
     below: Limit | None = Field(default=None, description="It holds below this limit.")
 
     @model_validator(mode="after")
-    def _one_limit(self) -> Self:
-        assert isinstance(self, Limited)
+    def _one_limit(self) -> "Limited":
         if (self.above is None) == (self.below is None):
             raise ValueError("expected exactly one of above and below")
         limit = self.above if self.above is not None else self.below
@@ -105,8 +104,8 @@ class Limited(Signal):
             raise ValueError("expected a limit for `other` next to those of algorithms")
         return self
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._above, self._below = _limit_of(self.above, at.algorithm), _limit_of(self.below, at.algorithm)
 
     def _is_beyond(self, value: float) -> bool:
@@ -128,8 +127,7 @@ class Material(Signal):
     change: float | None = Field(default=None, gt=0, description="In the series' own unit.")
 
     @model_validator(mode="after")
-    def _one_size(self) -> Self:
-        assert isinstance(self, Material)
+    def _one_size(self) -> "Material":
         if (self.factor is None) == (self.change is None):
             raise ValueError("expected exactly one of factor and change")
         return self
@@ -138,6 +136,9 @@ class Material(Signal):
 _SHORT = re.compile(
     r"(?P<series>\S+)(?: / (?P<over>\S+))? (?P<verb>\w+)(?: (?P<number>\S+?)(?P<x>x?))?(?: in (?P<steps>\d+))?"
 )
+
+
+SHORT = OrText("In short: series, verb and number, as in `reward rises 0.1 in 80` or `eval_score / reward below 0.5`.")
 
 
 def from_short(given: Any) -> Any:

@@ -25,8 +25,8 @@ class BaselineRatio(Limited):
     kind: Literal["baseline_ratio"] = "baseline_ratio"
     series: SeriesRef
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline

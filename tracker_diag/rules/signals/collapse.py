@@ -31,8 +31,8 @@ class Collapse(OverTheRun):
     surer: float = Field(default=1.0, gt=0)
     """Factor to that: below 1 where a fall that is none for sure is enough, as of what speaks against a rule."""
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._enough = (at.settings.expected_steps or 0) // EARLY
         self.of_outcome = self._series.definition.outcome
 

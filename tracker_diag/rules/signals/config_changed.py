@@ -22,8 +22,8 @@ class ConfigChanged(Signal):
     kind: Literal["config_changed"] = "config_changed"
     keys: tuple[str, ...] = Field(min_length=1)
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._first: dict[str, str] = {}
         self._changed: list[Any] | None = None
         self._last: Mapping[str, object] | None = None

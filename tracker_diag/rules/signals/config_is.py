@@ -21,8 +21,8 @@ class ConfigIs(Signal):
     keys: tuple[str, ...] = Field(min_length=1)
     values: tuple[str | float | bool, ...] = Field(min_length=1)
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._values = {str(value).lower() for value in self.values}
         self._last: Mapping[str, object] | None = None
         self._found: tuple[str, object] | None = None

@@ -31,8 +31,8 @@ class Correlation(Limited):
     other: SeriesRef
     steps: int = Field(ge=10)
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series, self._other = at.series(self.series), at.series(self.other)
         self.looks_at = (self._series, self._other)
         self._recent: deque[tuple[float, float]] = deque(maxlen=horizon(self.steps, at.settings, part=4, fewest=16))

@@ -20,8 +20,8 @@ class Fired(Signal):
     count: int = Field(ge=1)
     steps: int = Field(ge=1)
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._recent: dict[str, int] = {}
         """When they fired."""
 

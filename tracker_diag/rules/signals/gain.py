@@ -41,8 +41,8 @@ class Gain(OverTheRun):
     else_no: bool = False
     """Say no and not unknown while there is too little to tell: for one of several ways in which a rule may hold."""
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._too_early = False if self.else_no else None
         if self.never:
             self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))

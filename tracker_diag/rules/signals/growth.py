@@ -38,8 +38,8 @@ class Growth(Signal):
     each: float | None = Field(default=None, gt=1)
     """The same of the value of each step: it does not hold at steps on which a series that comes in bursts is back."""
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series, self.relative_to)
         self.looks_at = (self._series,)
         # A ratio of two positive series is positive, and halving it is as much as doubling it.

@@ -21,8 +21,8 @@ class MissingRank(Signal):
     kind: Literal["missing_rank"] = "missing_rank"
     steps: int = Field(ge=1)
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._since: dict[int, int] = {}
         """The step from which on each rank, by its number, has been silent."""
         self._missing: Mapping[Rank, int] | None = None

@@ -38,8 +38,8 @@ class NonFinite(Signal):
     after: int = Field(default=0, ge=0)
     """Steps that must have been seen before."""
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._bad: tuple[str, ...] = ()
         self._step, self._seen = -1, 0
 

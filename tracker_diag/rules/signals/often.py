@@ -13,7 +13,7 @@ from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place
-from tracker_diag.rules.signals.base import CLOSED, Signal, from_short
+from tracker_diag.rules.signals.base import CLOSED, SHORT, Signal, from_short
 from tracker_diag.rules.signals.baseline_ratio import BaselineRatio
 from tracker_diag.rules.signals.spike import Spike
 from tracker_diag.rules.signals.threshold import Threshold
@@ -30,7 +30,7 @@ class Often(Signal):
 
     kind: Literal["often"] = "often"
     signal: Annotated[
-        Annotated[Threshold | BaselineRatio | Spike, Field(discriminator="kind")], BeforeValidator(from_short)
+        Annotated[Threshold | BaselineRatio | Spike, Field(discriminator="kind")], BeforeValidator(from_short), SHORT
     ]
     count: int = Field(ge=1)
     steps: int = Field(ge=2)
@@ -51,8 +51,8 @@ class Often(Signal):
             raise ValueError(f"count: {self.count} given, expected at most {self.steps}, the steps")
         return self
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series, self._inner = at.series(self.series, self.relative_to), self.signal.start(at)
         self.looks_at = (self._series,)
         self._recent: deque[bool] = deque(maxlen=self.steps)

@@ -27,8 +27,8 @@ class OverTheRun(Signal):
 
     series: SeriesRef
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._needed = FEWEST

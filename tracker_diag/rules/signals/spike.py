@@ -45,8 +45,8 @@ class Spike(Material):
     ever: bool = False
     """Whether it must be beyond all values before it too, except those of the same excursion."""
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=self.steps)

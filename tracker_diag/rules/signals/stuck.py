@@ -29,8 +29,8 @@ class Stuck(Signal):
     steps: int = Field(ge=5)
     within: float = Field(default=0.0, ge=0)
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._recent: deque[float] = deque(maxlen=horizon(self.steps, at.settings, part=4, fewest=8))

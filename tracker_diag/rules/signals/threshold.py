@@ -23,8 +23,8 @@ class Threshold(Limited):
     series: SeriesRef
     relative_to: SeriesRef | None = None
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series, self.relative_to)
         self.looks_at = (self._series,)
 

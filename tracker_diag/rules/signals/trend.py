@@ -43,8 +43,8 @@ class Trend(Material):
     steps: int = Field(ge=8)
     direction: Direction = "rising"
 
-    def _start(self, at: Place) -> None:
-        super()._start(at)
+    def begin(self, at: Place) -> None:
+        super().begin(at)
         self._series = at.series(self.series, self.relative_to)
         self.looks_at = (self._series,)
         self._settings = at.settings
