@@ -14,16 +14,20 @@ from types import ModuleType
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, frameworks, load
 from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric, training
 from tracker_diag.metrics.statistics import STATISTICS
+from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.new import SCHEMA, schema
-from tracker_diag.rules.nodes import Often, words
+from tracker_diag.rules.signals import AnySignal
+from tracker_diag.rules.signals.base import Signal
+from tracker_diag.rules.signals.often import Often
 
+DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
 DOCS = Path(__file__).parent
 INTEGRATION = runpy.run_path(str(DOCS / "make_matrix.py"))["integration"]
 """The integration that a package is watched by."""
@@ -245,7 +249,12 @@ def rule_page(rule: Rule) -> str:
             "",
             *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
             "",
-            f"It holds when {words(rule.condition)}.",
+            *(
+                [*(f"- `{name}`: {words(ways)}" for name, ways in rule.predicates.items()), ""]
+                if rule.predicates
+                else []
+            ),
+            f"It holds when {words(rule.when)}.",
             *([f"It is information only while {words(rule.harmless)}."] if rule.harmless else []),
             "",
             *_inputs(rule),
@@ -283,11 +292,11 @@ def _part(heading: str, lines: Iterable[str]) -> list[str]:
     return [*([f"## {heading}", ""] if heading else []), *said, ""] if said else []
 
 
-def _signal(signal: BaseModel) -> str:
+def _signal(signal: Signal) -> str:
     if isinstance(signal, Often):
         anew = ", each time anew" if signal.anew else ""
-        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.of)}"
-    parts = signal.model_dump(exclude_none=True, exclude_defaults=True, mode="json")
+        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
+    parts = DATA.dump_python(signal, exclude_none=True, exclude_defaults=True, mode="json")
     said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
     return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")
 

@@ -14,7 +14,8 @@ from tracker_diag.report.curves import Panel
 from tracker_diag.report.picture import Bars, Picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.tracker import RECORDS, End, Entry, Event, File, Metrics, Standing, Tracker, give
 

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import CATALOG
+from tracker_diag.rules.shared import CATALOG
 
 ROOT = Path(__file__).parents[2]
-LEAST = "id: ACM001\ntitle: x\nsignals: {bad: {kind: non_finite}}\ncondition: bad\nsummary: x\n"
+LEAST = "id: ACM001\ntitle: x\nsignals: {bad: {kind: non_finite}}\nwhen: [bad]\nsummary: x\n"
 
 
 def run(*arguments):
@@ -141,5 +141,5 @@ def test_missing_cases_and_an_empty_folder_are_told(own, tmp_path):
 def test_the_schema_is_that_of_a_rule():
     schema = json.loads(run("schema").stdout)
     assert schema["title"] == "Rule"
-    assert schema["required"] == ["id", "title", "signals", "condition", "summary"]
-    assert schema["properties"]["for_steps"]["description"].startswith("Steps that the condition must hold")
+    assert schema["required"] == ["id", "title", "signals", "when", "summary"]
+    assert schema["properties"]["for_steps"]["description"].startswith("Steps that it must hold")

@@ -18,7 +18,7 @@ CONTEXTS, ACTIONS, BATCH, STEPS, ILL = 16, 8, 256, 40, 24
 def rule(id="ACM001", title="Weights carry few samples", **changes):
     """ESS of the token weights is low; `changes` make another rule of it."""
     low = {"kind": "threshold", "series": {"stat": "ess"}, "below": 0.8}
-    given = {"pairs": ("policy",), "slices": ("text_only",), "signals": {"low": low}, "condition": "low",
+    given = {"pairs": ("policy",), "slices": ("text_only",), "signals": {"low": low}, "when": ["low"],
              "keep_firing_steps": 3, "cooldown_steps": 0}  # fmt: skip
     return Rule.model_validate({"id": id, "title": title, "summary": "ESS is {low.value:.2g}"} | given | changes)
 
@@ -27,7 +27,7 @@ def of_metric(id, metric, *, severity=None, link="policy_update", **limit):
     """A metric beyond a limit."""
     signal = {"off": {"kind": "threshold", "series": {"metric": metric}, **limit}}
     about = {"status": "stable", "severity": severity} if severity else {}
-    return rule(id, f"{metric} is off", pairs=(), slices=("all",), signals=signal, condition="off", link=link,
+    return rule(id, f"{metric} is off", pairs=(), slices=("all",), signals=signal, when=["off"], link=link,
                 summary=f"{metric} is {{off.value:.3g}}", **about)  # fmt: skip
 
 

@@ -144,7 +144,7 @@ def test_the_learning_rate_goes_with_the_root_of_the_effective_sample_size(train
 
 
 TOOL_FAILS = rule(
-    "ACM002", "A tool fails", link="environment", pairs=(), slices=("tool:*",), condition="fails",
+    "ACM002", "A tool fails", link="environment", pairs=(), slices=("tool:*",), when=["fails"],
     signals={"fails": {"kind": "threshold", "series": {"metric": "tool_failure_rate"}, "above": 0.5}},
     summary="{slice} fails",
 )  # fmt: skip

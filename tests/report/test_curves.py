@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.report.curves import MOST, POINTS, Curves, Panel, Thinned, chosen, panels
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}

@@ -1,8 +1,9 @@
 from dataclasses import replace
 
 from tracker_diag.report.evidence import damage, in_words, outcomes, speaks_against, speaks_for
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}

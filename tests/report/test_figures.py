@@ -13,8 +13,9 @@ from tracker_diag.report.figures import (
     timeline_figure,
 )
 from tracker_diag.report.picture import MOST_LANES, MOST_PANELS
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}

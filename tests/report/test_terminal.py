@@ -11,9 +11,9 @@ from tracker_diag.records import Scalar
 from tracker_diag.report.tables import describe, findings_table
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 

@@ -43,7 +43,7 @@ def bare(file=None):
         "id": "ACM001",
         "title": "Reward is low",
         "signals": {"bad": {"kind": "non_finite"}},
-        "condition": "bad",
+        "when": ["bad"],
         "summary": "x",
     }
     return Rule.model_validate(given, context=Origin(file))

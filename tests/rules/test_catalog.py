@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from tracker_diag.rules.cases import RuleCase, check_rule
+from tracker_diag.rules.conditions import signals_of
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.nodes import names
 
 HERE = Path(__file__).parent
 CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(file.read_text())]
@@ -31,7 +31,7 @@ def test_every_rule_has_a_firing_a_silent_and_a_blind_case(rule):
 def test_a_rule_file_is_named_after_its_rule_and_inhibits_rules_that_exist(rule):
     assert (HERE.parents[1] / f"tracker_diag/rules/catalog/{rule.id}.yaml").exists()
     assert set(rule.inhibits) <= RULES.keys()
-    assert not set(rule.support) & set(names(rule.condition))
+    assert not set(rule.support) & set(signals_of(rule.when, rule.predicates))
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)

@@ -2,20 +2,15 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Reading
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import All, AnyOf, Not
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.signals import can_be, holds
 from tracker_diag.rules.triage import Summary, first_break
 
 LOW = {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.5}
@@ -31,7 +26,7 @@ def rule(**fields):
     base = {
         "id": "ZZZ001", "name": "low-reward", "title": "Low", "link": "reward", "status": "stable",
         "severity": "warn", "description": "Detects it.", "rationale": "Bad.", "signals": {"low": LOW},
-        "condition": "low", "summary": "reward {low.value:.1f} on {slice}", "remedy": ["Look."],
+        "when": ["low"], "summary": "reward {low.value:.1f} on {slice}", "remedy": ["Look."],
         "false_positives": ["None."], "calibration": "None.", "keep_firing_steps": 0,
     }  # fmt: skip
     return Rule.model_validate(base | fields)
@@ -57,7 +52,7 @@ def test_pending_then_firing_then_resolved():
     assert finding.summary == "reward 0.0 on all"
 
 
-OFTEN = {"kind": "often", "of": LOW, "count": 3, "steps": 5}
+OFTEN = {"kind": "often", "signal": LOW, "count": 3, "steps": 5}
 
 
 def test_what_comes_back_without_lasting_is_counted_over_values():
@@ -154,7 +149,7 @@ def test_a_rule_that_lost_its_series_is_blind_again():
 def test_inhibition_on_the_same_slice():
     first = rule()
     second = rule(
-        id="ZZZ002", name="high-kl", signals={"high": HIGH}, condition="high", summary="x", inhibits=["ZZZ001"],
+        id="ZZZ002", name="high-kl", signals={"high": HIGH}, when=["high"], summary="x", inhibits=["ZZZ001"],
         link="policy_update",
     )  # fmt: skip
     engine = Engine([first, second])
@@ -166,7 +161,7 @@ def test_inhibition_on_the_same_slice():
 
 def test_an_explanation_that_goes_away_is_told():
     second = rule(
-        id="ZZZ002", name="high-kl", signals={"high": HIGH}, condition="high", summary="x", inhibits=["ZZZ001"],
+        id="ZZZ002", name="high-kl", signals={"high": HIGH}, when=["high"], summary="x", inhibits=["ZZZ001"],
         link="policy_update",
     )  # fmt: skip
     engine, told = Engine([rule(), second]), []
@@ -183,7 +178,7 @@ def test_an_explanation_that_goes_away_is_told():
 
 def test_what_one_pair_does_explains_nothing_of_another():
     high = {"high": {"kind": "threshold", "series": {"stat": "p95", "slice": "post_tool"}, "above": 1}}
-    about = {"pairs": ["policy", "mismatch"], "signals": high, "condition": "high", "summary": "x"}
+    about = {"pairs": ["policy", "mismatch"], "signals": high, "when": ["high"], "summary": "x"}
     cause = rule(id="ZZZ002", name="b", inhibits=["ZZZ001"], **(about | {"pairs": ["mismatch"]}))
     engine = Engine([rule(slices=["post_tool"], **about), cause])
     both = {f"{pair}/post_tool/p95": Scalar("x", 2) for pair in ("policy", "mismatch")}
@@ -217,28 +212,8 @@ def test_first_break_is_the_earliest_onset_then_the_diagnostic_order():
     assert first_break(quiet.findings) is None
 
 
-THREE = (True, None, False)
-
-
-def reading(value):
-    return Reading("x", "x", value)
-
-
-@given(st.sampled_from(THREE), st.sampled_from(THREE))
-def test_kleene_logic(a, b):
-    readings = {"a": reading(a), "b": reading(b)}
-    order = {False: 0, None: 1, True: 2}
-    lowest, highest = min(a, b, key=order.get), max(a, b, key=order.get)
-    assert holds(All(all=("a", "b")), readings) is lowest
-    assert holds(AnyOf(any=("a", "b")), readings) is highest
-    opposite = {True: False, None: None, False: True}
-    assert holds(Not(not_="a"), readings) is opposite[a]
-    de_morgan = Not(not_=All(all=(Not(not_="a"), Not(not_="b"))))
-    assert holds(de_morgan, readings) is holds(AnyOf(any=("a", "b")), readings)
-
-
 def test_not_with_a_missing_series_is_unknown():
-    engine = Engine([rule(condition={"not": "low"})])
+    engine = Engine([rule(when=[{"unless": ["low"]}])])
     assert run(engine, [None, 1, 0]) == ["unknown", "firing", "healthy"]
 
 
@@ -261,16 +236,6 @@ def test_a_rule_that_could_not_have_fired_is_blind_and_not_healthy():
     assert said(engine.blind()) == {"EVA002": "no series eval_score"}
 
 
-def test_what_a_condition_can_become():
-    both, either, neither = All(all=("a", "b")), AnyOf(any=("a", "b")), Not(**{"not": "b"})
-    assert can_be(both, False, {"a"})
-    assert not can_be(both, True, {"a"})
-    assert can_be(either, True, {"a"})
-    assert not can_be(either, False, {"a"})
-    assert not can_be(neither, True, {"a"})
-    assert can_be(neither, True, {"b"})
-
-
 @pytest.mark.parametrize(
     ("summary", "said"),
     [
@@ -291,7 +256,7 @@ THRIVES = {"kind": "gain", "series": {"metric": "reward"}}
 
 def harmless(**fields):
     high = {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}
-    return rule(signals={"high": high, "thrives": THRIVES}, condition="high", harmless="thrives",
+    return rule(signals={"high": high, "thrives": THRIVES}, when=["high"], harmless=["thrives"],
                 summary="kl {high.value}", **fields)  # fmt: skip
 
 

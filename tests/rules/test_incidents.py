@@ -10,7 +10,8 @@ import pytest
 
 from tracker_diag.rules.incidents import HARMLESS, incidents
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.nodes import Gain, SeriesRef
+from tracker_diag.rules.nodes import SeriesRef
+from tracker_diag.rules.signals.gain import Gain
 
 made = runpy.run_path(str(Path(__file__).parent / "test_triage.py"))
 rule, finding = made["rule"], made["finding"]

@@ -2,7 +2,7 @@ import pytest
 
 from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.rules.loader import catalog, chosen, in_force, load_rule, load_rules
-from tracker_diag.rules.model import CATALOG
+from tracker_diag.rules.shared import CATALOG
 
 GOOD = """\
 id: ZZZ001
@@ -15,7 +15,7 @@ description: Detects something.
 rationale: It is bad.
 signals:
   low: {kind: threshold, series: {metric: reward}, below: 0.1}
-condition: low
+when: [low]
 summary: "reward is {low.value:.2f}"
 remedy: [Look.]
 false_positives: [None is known.]
@@ -48,9 +48,18 @@ def test_a_rule_is_read(tmp_path):
         ),
         ("metric: reward}", "metric: rewrd}", "; did you mean reward?"),
         ("metric: reward}", "metrik: reward}", "rule.yaml:10: signals.low.series.metrik: no such field; did you mean "),
-        ("threshold", "thresold", "rule.yaml:10: signals.low: kind: 'thresold' given, expected one of growth, thresh"),
-        ("threshold", "thresold", "fired; did you mean threshold?"),
-        ("id: ZZZ001", "id: ZZZ001\nformat: 2", "rule.yaml:2: format: 2 given, expected 1; the rule was written for"),
+        (
+            "threshold",
+            "thresold",
+            "rule.yaml:10: signals.low: kind: 'thresold' given, expected one of baseline_ratio, co",
+        ),
+        ("threshold", "thresold", "trend; did you mean threshold?"),
+        ("id: ZZZ001", "id: ZZZ001\nformat: 1", "rule.yaml:2: format: 1 given, expected 2; the rule was written for"),
+        (
+            "{kind: threshold, series: {metric: reward}, below: 0.1}",
+            "reward belo 0.1",
+            "rule.yaml:10: signals.low: verb: 'b",
+        ),
         ("kind: threshold, ", "", "rule.yaml:10: signals.low: kind: nothing given"),
         ("title: A title", "titel: A title", "rule.yaml:3: titel: no such field; did you mean title?"),
         (
@@ -58,13 +67,18 @@ def test_a_rule_is_read(tmp_path):
             "title: A title\nxyz: 1",
             "rule.yaml:4: xyz: no such field, expected one of id, name, title",
         ),
-        ("condition: low", "condition: {al: [low]}", "rule.yaml:11: condition: expected the name of a signal, or one"),
-        ("condition: low", "condition: {all: [low], any: [low]}", "rule.yaml:11: condition.any: no such field"),
-        ("condition: low", "condition: {all: [low, {al: [low]}]}", "rule.yaml:11: condition.all.1: expected the name"),
+        ("when: [low]", "when: [{al: [low]}]", "rule.yaml:11: when.0.al: no such field; did you mean all?"),
+        ("when: [low]", "when: [{all: [low], any: [low]}]", "rule.yaml:11: when.0.any: no such field"),
         (
-            "condition: low",
-            "condition: lo",
-            "rule.yaml:11: condition and support name unknown signals ['lo']",
+            "when: [low]",
+            "when: [{all: [low, {al: [low]}]}]",
+            "rule.yaml:11: when.0.all.1: expected the name of a signal or",
+        ),
+        ("when: [low]", "condition: low", "rule.yaml:11: condition: a rule of form 1 given, expected `when` of form 2"),
+        (
+            "when: [low]",
+            "when: [lo]",
+            "rule.yaml:11: when: unknown signals or predicates ['lo']; defined and not used ['low']",
         ),
         ("low.value", "low.valu", "rule.yaml:12: summary: {low.valu}: expected a signal of this rule and one of"),
         ("status: stable\nseverity: warn", "severity: error", "rule.yaml:5: severity: error given, expected at most"),
@@ -77,7 +91,7 @@ def test_a_rule_is_read(tmp_path):
         (
             GOOD,
             "- a list\n",
-            "rule.yaml:1: a list given, expected a rule with id, title, signals, condition and summary",
+            "rule.yaml:1: a list given, expected a rule with id, title, signals, when and summary",
         ),
         (GOOD, "", "rule.yaml:1: nothing given, expected a rule"),
         ("rationale: It is bad.", "rationale: !!python/object/apply:os.getcwd []", "rule.yaml:8: "),

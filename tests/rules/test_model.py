@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from tracker_diag.rules.conditions import signals_of
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.model import Origin, Rule
-from tracker_diag.rules.nodes import names
 
 GOOD = next(rule for rule in catalog() if rule.id == "POL002").model_dump(by_alias=True, mode="json")
 
@@ -27,17 +27,20 @@ def test_a_rule_survives_the_way_out_and_back():
         ({"name": "Not Kebab"}, "String should match pattern"),
         ({"severity": "error"}, "severity: error given, expected at most warn of an experimental rule"),
         ({"link": "poetry"}, "Input should be 'environment'"),
-        ({"signals": {}}, "at least 1 item"),
         ({"title": ""}, "at least 1 character"),
-        ({"summary": "{post_tool_tail_grows.value:.2q}"}, "value:.2q}: Unknown format code 'q'"),
-        ({"summary": "{post_tool_tail_grows.series:.2f}"}, "series:.2f}: Unknown format code 'f'"),
-        ({"condition": {"al": ["x"]}}, "expected the name of a signal, or one of all, any and not over such"),
+        ({"summary": "{tail_grows.value:.2q}"}, "value:.2q}: Unknown format code 'q'"),
+        ({"summary": "{tail_grows.series:.2f}"}, "series:.2f}: Unknown format code 'f'"),
+        ({"when": [{"all": [{"al": ["x"]}]}]}, "expected the name of a signal or predicate, or {any: [...]} over such"),
         ({"description": "Finds things"}, "String should match pattern '^(Detects "),
-        ({"condition": "post_tool_tail_matters"}, "leave out"),
-        ({"condition": {"all": ["nobody"]}}, "condition and support name unknown signals"),
+        ({"when": ["post_tool_tail_matters"]}, "defined and not used"),
+        ({"when": [{"all": ["nobody"]}]}, "unknown signals or predicates ['nobody']"),
+        ({"when": []}, "at least 1 item"),
+        ({"when": [{"needs": ["reward"]}]}, "expected `all`, `unless` or both"),
+        ({"when": [{"all": ["x"], "needs": ["rewrd"]}]}, "metric: 'rewrd' given, expected one of"),
+        ({"condition": "x"}, "condition: a rule of form 1 given, expected `when` of form 2; see docs/own-rules.md"),
         ({"pairs": []}, "pairs: nothing given, expected the pairs"),
-        ({"summary": "{post_tool_tail_grows.__class__}"}, "expected a signal of this rule and one of"),
-        ({"summary": "{post_tool_tail_grows.value.real}"}, "expected {signal.field}"),
+        ({"summary": "{tail_grows.__class__}"}, "expected a signal of this rule and one of"),
+        ({"summary": "{tail_grows.value.real}"}, "expected {signal.field}"),
         ({"summary": "{nobody.value}"}, "expected a signal of this rule"),
         ({"summary": "{0}"}, "expected {signal.field}"),
         ({"slices": ["tool"]}, "slice: 'tool' given, expected one of text_only, post_tool, all, "),
@@ -63,7 +66,7 @@ def test_what_a_rule_may_not_say(fields, message):
         ({"kind": "trend", "series": {"stat": "p95"}, "steps": 40}, "expected exactly one of factor and change"),
         (
             {"kind": "threshold", "series": {"stat": "p95"}, "above": {"ppo": 1}},
-            "expected a limit for `other` beside those of algorithms",
+            "expected a limit for `other` next to those of algorithms",
         ),
         ({"kind": "trend", "series": {"stat": "p95"}, "steps": 3, "factor": 2}, "greater than or equal to 8"),
         (
@@ -74,7 +77,7 @@ def test_what_a_rule_may_not_say(fields, message):
 )
 def test_what_a_signal_may_not_say(signal, message):
     with pytest.raises(ValidationError) as error:
-        changed(signals={"one": signal}, condition="one", support=[], summary="x")
+        changed(signals={"one": signal}, when=["one"], predicates={}, harmless=[], support=[], summary="x")
     assert message in str(error.value)
 
 
@@ -82,7 +85,7 @@ LEAST = {
     "id": "ACM001",
     "title": "Reward is low: why?",
     "signals": {"low": {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.1}},
-    "condition": "low",
+    "when": ["low"],
     "summary": "reward is {low.value:.2f}",
 }
 
@@ -101,6 +104,14 @@ def test_a_rule_needs_four_things_and_its_signals():
             Rule.model_validate({name: value for name, value in LEAST.items() if name != field})
 
 
+def test_a_rule_needs_signals_and_predicates_that_end_in_them():
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        Rule.model_validate(LEAST | {"signals": {}, "when": [{"unless": []}]})
+    circle = {"a": ["b", "low"], "b": ["a"]}
+    with pytest.raises(ValidationError, match="predicates: a, b are made of each other, expected no circle"):
+        Rule.model_validate(LEAST | {"predicates": circle, "when": ["a"]})
+
+
 def test_a_title_without_latin_letters_gives_no_name_and_the_id_stands_in():
     assert Rule.model_validate(LEAST | {"title": "奖励过低"}).name == "acm001"
     assert Rule.model_validate(LEAST | {"name": "mine"}).name == "mine"
@@ -117,10 +128,11 @@ def test_where_a_rule_was_read_is_no_part_of_it():
     assert not next(iter(catalog())).own
 
 
-def test_the_names_of_a_nested_condition():
+def test_the_signals_that_decide_through_predicates():
     rule = next(rule for rule in catalog() if rule.id == "POL001")
-    assert next(names(rule.condition)) == "post_tool_tail_matters"
-    assert "text_only_tail_rises" in set(names(rule.condition))
+    deciding = signals_of(rule.when, rule.predicates)
+    assert deciding[0] == "post_tool_tail_matters"
+    assert "text_only_tail_rises" in deciding
 
 
 @pytest.mark.parametrize("by_alias", [True, False])

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import incidents
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.nodes import Collapse
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import recommend
+from tracker_diag.rules.signals.collapse import Collapse
 
 RULES = {rule.id: rule for rule in catalog()}
 

@@ -17,7 +17,7 @@ CALLED = {"kind": "threshold", "series": {"metric": "tool_calls", "slice": "all"
 
 def rule(**fields):
     base = {"id": "ZZZ001", "title": "A tool fails", "slices": ["all", "tool:*"], "signals": {"fails": FAILS},
-            "condition": "fails", "summary": "{fails.value:.1f} of {slice}", "remedy": ["Look."]}  # fmt: skip
+            "when": ["fails"], "summary": "{fails.value:.1f} of {slice}", "remedy": ["Look."]}  # fmt: skip
     return Rule.model_validate(base | fields)
 
 
@@ -46,7 +46,7 @@ def test_a_tool_does_not_explain_another_nor_itself():
 
 
 def test_a_metric_of_all_tools_is_read_beside_those_of_one():
-    both = rule(signals={"fails": FAILS, "called": CALLED}, condition={"all": ["fails", "called"]})
+    both = rule(signals={"fails": FAILS, "called": CALLED}, when=[{"all": ["fails", "called"]}])
     few = RATES | {"tool_calls": 0.5, "tool_calls:search": 3.0}
     assert not watched(Engine([both]), few)
     assert "tool:search" in watched(Engine([both]), few | {"tool_calls": 2.0})

@@ -30,7 +30,7 @@ def rule(id, link="reward", severity="warn", inhibits=(), **more):
         description="Detects x",
         rationale="x",
         signals={"high": {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}},
-        condition="high",
+        when=["high"],
         summary="x",
         remedy=["x"],
         false_positives=["x"],
@@ -137,8 +137,8 @@ def test_the_level_of_a_run_is_that_of_its_worst_incident():
 
 
 def test_what_another_rule_covers_is_explained_and_not_healthy():
-    high = {"signals": {"high": {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}}, "condition": "high"}
-    low = {"signals": {"low": {"kind": "threshold", "series": {"metric": "kl"}, "below": 1}}, "condition": "low"}
+    high = {"signals": {"high": {"kind": "threshold", "series": {"metric": "kl"}, "above": 1}}, "when": ["high"]}
+    low = {"signals": {"low": {"kind": "threshold", "series": {"metric": "kl"}, "below": 1}}, "when": ["low"]}
     told = {"title": "x", "summary": "x"}
     engine = Engine([
         Rule(id="AAA001", **told, **high, inhibits=["BBB001"]), Rule(id="BBB001", **told, **low),

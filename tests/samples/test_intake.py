@@ -59,7 +59,7 @@ def test_samples_that_say_their_step_are_of_it(seen):
 
 def test_the_trainers_own_value_counts_from_its_first_on(seen):
     high = {"kind": "threshold", "series": {"metric": "reward"}, "above": 2}
-    rule = td.Rule(id="OWN001", title="High", signals={"high": high}, condition="high", keep_firing_steps=0,
+    rule = td.Rule(id="OWN001", title="High", signals={"high": high}, when=["high"], keep_firing_steps=0,
                    summary="reward {high.value}")  # fmt: skip
     monitor = Monitor([seen], rules=[rule], catalog=False)
     for step, own in enumerate([{}, {"train/reward": 3.0}, {"loss": 0.1}, {"train/reward": 0.5}]):

@@ -154,7 +154,7 @@ def deciding(monitor, rank):
 
 def guarded(ranks):
     signal = {"kind": "threshold", "series": {"metric": "loss"}, "above": 1.0}
-    high = Rule(id="ACM001", title="Loss", signals={"high": signal}, condition="high", summary="high")
+    high = Rule(id="ACM001", title="Loss", signals={"high": signal}, when=["high"], summary="high")
     guards = [Guard(do=do, act=True) for do in ("rollback", "stop_update", "scale_lr")]
     return Monitor([CapturingTracker()], ranks=ranks, rules=[high], catalog=False, guards=guards)
 

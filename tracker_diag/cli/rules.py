@@ -14,9 +14,10 @@ from tracker_diag.errors import RuleError, nearest
 from tracker_diag.report.console import Terminal
 from tracker_diag.rules import new
 from tracker_diag.rules.cases import check_rule, load_cases
+from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Fired, words
+from tracker_diag.rules.signals.fired import Fired
 
 rules_app = typer.Typer(help="List and show the rules; write and test your own.", no_args_is_help=True)
 
@@ -70,7 +71,7 @@ def page(rule: Rule) -> dict[str, str]:
         "severity": f"{rule.severity}, {rule.status}, link {rule.link}",
         "detects": rule.description.strip().removeprefix("Detects "),
         "harms": rule.rationale.strip(),
-        "holds if": words(rule.condition),
+        "holds if": words(rule.when),
         "only info": f"while {words(rule.harmless)}" if rule.harmless else "",
         "reads": ", ".join(read) or "every metric",
         "do": "\n".join(f"{i}. {text}" for i, text in enumerate(rule.remedy, 1)),

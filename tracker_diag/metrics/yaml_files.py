@@ -19,6 +19,10 @@ Place: TypeAlias = tuple[int | str, ...]
 """Keys and positions from the top of the file down, as pydantic gives them."""
 
 
+_NO_SUCH_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
+"""How pydantic calls it in a model and in a dataclass."""
+
+
 class _UniqueKeys(SafeConstructor):
     """On a safe loader: a key that stands twice is an error; PyYAML keeps the last in silence. A date is text."""
 
@@ -98,11 +102,11 @@ class YamlFile:
             fields: gives the names that may stand at a place, for a hint at the nearest.
         """
         errors = wrong.errors()
-        first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+        first = next((one for one in errors if one["type"] in _NO_SUCH_FIELD), errors[0])
         place, text = first["loc"], first["msg"].removeprefix("Value error, ")
         about = first.get("ctx", {})
         match first["type"]:
-            case "extra_forbidden":
+            case "extra_forbidden" | "unexpected_keyword_argument":
                 known = fields(place)
                 text = "no such field" + nearest(str(place[-1]), known, otherwise=bool(known))
             case "union_tag_invalid":

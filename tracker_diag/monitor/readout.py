@@ -33,7 +33,9 @@ from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import STATE_VALUES, Engine
 from tracker_diag.rules.judge import StepInputs
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Growth, Often, Spike
+from tracker_diag.rules.signals.growth import Growth
+from tracker_diag.rules.signals.often import Often
+from tracker_diag.rules.signals.spike import Spike
 from tracker_diag.stats.attribution import Carrier
 from tracker_diag.stats.histogram import HIGHEST, rebin
 from tracker_diag.stats.tails import Estimate, SliceWindow
@@ -61,7 +63,7 @@ def wanted(rules: Iterable[Rule]) -> Wanted:
                     slices.setdefault(name, {})[one.name] = False
     for rule in rules:
         for signal, ref in rule.reads():
-            reader = signal.of if isinstance(signal, Often) else signal
+            reader = signal.signal if isinstance(signal, Often) else signal
             if ref.stat:
                 for pair in (ref.pair,) if ref.pair else rule.pairs:
                     for name in (ref.slice,) if ref.slice else rule.slices:

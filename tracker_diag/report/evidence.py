@@ -1,8 +1,9 @@
 """What a finding rests on, in words: what speaks for it, and what does not."""
 
 from tracker_diag.report.tables import best_level
-from tracker_diag.rules.findings import Finding, Reading
-from tracker_diag.rules.nodes import Gain
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.signals.gain import Gain
 from tracker_diag.rules.triage import Summary
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Cell, Table
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.reading import Reading
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import DAMAGE, SEVERITIES, Incident, explains
 from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
 
 TITLE = 63

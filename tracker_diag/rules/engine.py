@@ -1,8 +1,10 @@
 """The engine: holds each rule against each of its pairs and slices, once a step, and keeps its state."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
@@ -10,14 +12,15 @@ from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.rules.earlier import Earlier
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import Signal, SliceName
+from tracker_diag.rules.nodes import SliceName
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Known, Place, Reader
-from tracker_diag.rules.readers.outcome import CollapseReader
-from tracker_diag.rules.readers.sleep import Sleep
-from tracker_diag.rules.signals import reader
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place, SeriesTable
+from tracker_diag.rules.signals import AnySignal
+from tracker_diag.rules.signals.base import Signal
+from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.watch import RuleState, Watch
 
 MOST_CELLS = 4 * NAMED_ROWS
@@ -39,18 +42,14 @@ class Engine:
         self.rules = tuple(
             rule for rule in rules if not rule.algorithms or algorithm is None or algorithm in rule.algorithms
         )
-        self._series = Known()
-        self._readers: dict[str, Reader] = {}
+        self._settings = settings or GrowthSettings()
+        self._series = SeriesTable(self._settings)
+        self._signals: dict[str, Signal] = {}
         """What several rules ask of the same series is read once, and each series once for all readers."""
-        self._sleep = Sleep(self._series)
         self._watches: list[Watch] = []
-        self._resting: dict[Watch, int] = {}
-        """By watch that there is nothing to see for how many steps had come when it was stepped last."""
-        self._absent: set[Pair] = set()
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
-        self._settings = settings or GrowthSettings()
         self._algorithm: Algorithm | None = algorithm
         self.earlier = earlier or Earlier()
         self._cells: set[str] = set()
@@ -63,15 +62,14 @@ class Engine:
     def _watch(self, rule: Rule, slice: str) -> None:
         """Hold `rule` against `slice` of each of its pairs from now on."""
         for pair in _pairs(rule):
-            at = Place(pair, slice, self._settings, self._algorithm, self.earlier, self._series)
-            readers: dict[str, Reader] = {}
+            at = Place(pair, slice, self._settings, self._series, self._algorithm, self.earlier)
+            signals: dict[str, Signal] = {}
             for name, signal in rule.signals.items():
                 key = _key(signal, pair, slice)
-                if key not in self._readers:
-                    self._readers[key] = reader(signal, at)
-                    self._sleep.add(self._readers[key])
-                readers[name] = self._readers[key]
-            self._watches.append(Watch(rule, pair, slice, readers, self._settings))
+                if key not in self._signals:
+                    self._signals[key] = signal.start(at)
+                signals[name] = self._signals[key]
+            self._watches.append(Watch(rule, at, signals))
 
     def _meet(self, slices: Iterable[str]) -> None:
         """Have the rules that ask for such look at each of `slices` that is new."""
@@ -88,36 +86,17 @@ class Engine:
         Called again with the same step, and all that has come of it by then, it takes in what is new: no series
         counts twice, and no rule.
         """
-        last, again, self._step = self._step, observed.step == self._step, observed.step
+        again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
         self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
-        before = len(self._sleep.asleep)
-        woken = self._sleep.read(observed, again=again)
-        absent = set(observed.absent)
-        moved = absent != self._absent
-        if woken or moved:
-            self._absent = absent
-            self._wake(None if moved else woken, self._sleep.steps - (not again), last)
-        changed = {watch for watch in self._watches if watch not in self._resting and watch.step(observed)}
-        if moved or woken or len(self._sleep.asleep) > before:
-            for watch in self._watches:
-                if watch.sees_nothing_of(self._sleep.asleep):
-                    self._resting.setdefault(watch, self._sleep.steps)
+        self._series.read(observed, again=again)
+        for signal in self._signals.values():
+            if not again or not signal.looks_at or any(series.new for series in signal.looks_at):
+                signal.update(observed)
+        changed = {watch for watch in self._watches if watch.step(observed)}
         if changed:
             changed.update(w for w, new in zip(self._watches, self._inhibit(), strict=True) if new)
         return [w.finding for w in self._watches if w in changed and w.finding]
-
-    def _wake(self, readers: Collection[Reader] | None, steps: int, last: int | None) -> None:
-        """Have the watches step that look at any of `readers`, or all of them, after `steps` steps up to `last`."""
-        for watch in [one for one in self._resting if readers is None or one.looks_at_any(readers)]:
-            watch.pass_over(steps - self._resting.pop(watch), last)
-
-    def _catch_up(self) -> None:
-        """Have all readers and watches know of all steps."""
-        self._sleep.catch_up()
-        for watch, last in self._resting.items():
-            watch.pass_over(self._sleep.steps - last, self._step)
-            self._resting[watch] = self._sleep.steps
 
     def with_algorithm(self, algorithm: Algorithm | None) -> "Engine":
         """The engine of a run whose keys tell its `algorithm` only now: this one, or one that goes on where it is.
@@ -178,8 +157,8 @@ class Engine:
 
         One that does not hold and has an onset lies lower since then, for too few rows to be a fall.
         """
-        readers = [one for one in self._readers.values() if isinstance(one, CollapseReader) and one.of_outcome]
-        found = [one.reading() for one in readers if one.holds is not None]
+        collapses = [one for one in self._signals.values() if isinstance(one, Collapse) and one.of_outcome]
+        found = [one.reading() for one in collapses if one.holds is not None]
         outcomes = tuple({one.series: one for one in reversed(found)}.values())[::-1]
         # How good a loss is says little where there is a reward or an evaluation.
         return tuple(one for one in outcomes if one.series != "loss") or outcomes
@@ -189,7 +168,6 @@ class Engine:
 
         A pair that was never observed blinds a rule only if the rule has no other.
         """
-        self._catch_up()
         watched = {watch.rule.id for watch in self._watches}
         reasons: dict[str, list[Reason]] = {
             rule.id: [reason(Why.NO_CELLS)] for rule in self.rules if rule.id not in watched
@@ -204,20 +182,18 @@ class Engine:
 
     def rebaseline(self, step: int) -> list[Finding]:
         """What is now is normal: every baseline begins anew, and findings that rest on one end at `step`."""
-        self._catch_up()
-        self._resting.clear()
-        for one in self._readers.values():
-            one.rebaseline()
+        for signal in self._signals.values():
+            signal.rebaseline()
         ended = [watch.rebaseline(step) for watch in self._watches]
         explained = self._inhibit()
         return [w.finding for w, *new in zip(self._watches, ended, explained, strict=True) if any(new) and w.finding]
 
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
-        self._catch_up()
         return {
             "step": self._step,
-            "readers": {key: one.state_dict() for key, one in self._readers.items()},
+            "series": self._series.state_dict(),
+            "signals": {key: signal.state_dict() for key, signal in self._signals.items()},
             "noted": sorted(self._noted),
             "cells": sorted(self._cells),
             "watches": {watch.key: watch.state_dict() for watch in self._watches},
@@ -231,13 +207,12 @@ class Engine:
         """
         self._noted, self._step = set(state["noted"]), state["step"]
         self._meet(state["cells"])
-        self._sleep.wake()
-        self._resting.clear()
         if underway:
-            self._sleep.read_series(underway, again=False)
-        for key, one in self._readers.items():
-            if key in state["readers"]:
-                one.load_state_dict(state["readers"][key])
+            self._series.read(underway, again=False)
+        self._series.load_state_dict(state["series"])
+        for key, signal in self._signals.items():
+            if key in state["signals"]:
+                signal.load_state_dict(state["signals"][key])
         for watch in self._watches:
             if watch.key in state["watches"]:
                 watch.load_state_dict(state["watches"][watch.key])
@@ -251,11 +226,14 @@ class Engine:
         return found
 
 
+_DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
+
+
 def _key(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
-    """What tells readers apart: the signal, and where it depends on them pair and slice."""
+    """What identifies a started signal: the signal as data, and where it depends on them pair and slice."""
     refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
     place = f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
-    return place + signal.model_dump_json(exclude_none=True)
+    return place + _DATA.dump_json(signal, exclude_none=True).decode()
 
 
 def _cell(key: SeriesKey) -> str | None:

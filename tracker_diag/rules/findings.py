@@ -5,46 +5,12 @@ from dataclasses import dataclass, fields, replace
 from html import escape
 from typing import Any, Literal, TypeAlias
 
-from tracker_diag.metrics.reasons import Reason
 from tracker_diag.metrics.series import ALL, Pair, any_of
 from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.reading import Reading
 from tracker_diag.stats.attribution import Carrier
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a signal said at one step. `holds` is None where it could not see; `unknown` says why."""
-
-    signal: str
-    series: str
-    holds: bool | None
-    value: float | None = None
-    baseline: float | None = None
-    n: int | None = None
-    onset: int | None = None
-    unknown: Reason | None = None
-    at: int | None = None
-    """The step of the baseline, or its first one, where that is no reference period."""
-    keys: tuple[str, ...] = ()
-    """The series that `series` is made of, one or two, where it is of series at all."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Value over baseline."""
-        return self.value / self.baseline if self.value is not None and self.baseline else None
-
-    def state_dict(self) -> dict[str, Any]:
-        kept = {field.name: getattr(self, field.name) for field in fields(self)}
-        return kept | {"unknown": self.unknown and self.unknown.state_dict(), "keys": [str(key) for key in self.keys]}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> "Reading":
-        """The reading that `state_dict` was taken of."""
-        unknown = Reason.of_state(state["unknown"]) if state["unknown"] else None
-        kept: dict[str, Any] = {**state, "unknown": unknown, "keys": tuple(state["keys"])}
-        return cls(**kept)
 
 
 @dataclass(frozen=True, repr=False)

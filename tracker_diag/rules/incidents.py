@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from tracker_diag.metrics.series import any_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Link, Severity
-from tracker_diag.rules.nodes import Gain
+from tracker_diag.rules.signals.gain import Gain
 
 DIAGNOSTIC_ORDER: tuple[str, ...] = get_args(Link)
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

@@ -20,10 +20,11 @@ from tracker_diag.rules.alerts import Alerts, Notice, recent
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import Incident, incidents
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed, no_carriers
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.attribution import Carrier
 

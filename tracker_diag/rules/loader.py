@@ -5,14 +5,17 @@ import re
 from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
 from tracker_diag.errors import RuleError, UnknownName
 from tracker_diag.metrics.yaml_files import Place, YamlFile
-from tracker_diag.rules.model import CATALOG, Origin, Rule
-from tracker_diag.rules.nodes import All, AnyOf, Node, Not, SeriesRef, Signal
+from tracker_diag.rules.conditions import AnyOf, Way
+from tracker_diag.rules.model import Origin, Rule
+from tracker_diag.rules.nodes import SeriesRef
+from tracker_diag.rules.shared import CATALOG
+from tracker_diag.rules.signals.base import KINDS
 
 ENVIRONMENT = "TRACKER_DIAG_RULES"
 """Folder whose rules every run is held against, beside the catalogue."""
@@ -20,10 +23,9 @@ ENVIRONMENT = "TRACKER_DIAG_RULES"
 Own: TypeAlias = Sequence[Rule] | str | Path
 """Rules of your own: as they are, or the folder or file that they stand in."""
 
-_BY_KEY: dict[str, type[Node]] = {
-    "series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef, "all of": All, "any of": AnyOf, "not of": Not,
+_BY_KEY: dict[str, Any] = {
+    "series": SeriesRef, "relative_to": SeriesRef, "other": SeriesRef, "any of": AnyOf, "when": Way, "harmless": Way,
 }  # fmt: skip
-_BY_KIND: dict[str, type[Node]] = {node.model_fields["kind"].default: node for node in get_args(get_args(Signal)[0])}
 
 
 def load_rule(file: Path) -> Rule:
@@ -35,7 +37,7 @@ def load_rule(file: Path) -> Rule:
     found = YamlFile.read(file, RuleError)
     if not isinstance(found.data, dict):
         given = "nothing" if found.data is None else f"a {type(found.data).__name__}"
-        raise RuleError(f"{file}:1: {given} given, expected a rule with id, title, signals, condition and summary")
+        raise RuleError(f"{file}:1: {given} given, expected a rule with id, title, signals, when and summary")
     try:
         return Rule.model_validate(found.data, context=Origin(file, found.line(("id",))))
     except ValidationError as error:
@@ -44,26 +46,28 @@ def load_rule(file: Path) -> Rule:
 
 def _fields(place: Place) -> Collection[str]:
     """The names that may stand where `place` is; a signal's kind comes before its fields, as pydantic tells it."""
-    parent = str(place[-2]) if len(place) > 1 else ""
-    node = Rule if len(place) == 1 else _BY_KIND.get(parent) or _BY_KEY.get(parent)
-    return [field.alias or name for name, field in node.model_fields.items()] if node else []
+    names = [part for part in place[:-1] if isinstance(part, str)]
+    node: Any = Rule if not names else KINDS.get(names[-1]) or _BY_KEY.get(names[-1])
+    if node is None and names[0] == "predicates":
+        node = Way
+    return list(getattr(node, "__pydantic_fields__", ()))
 
 
 @cache
 def catalog() -> tuple[Rule, ...]:
     """The rules that come with tracker_diag, by id."""
-    return tuple(load_rule(file) for file in sorted(CATALOG.glob("*.yaml")))
+    return tuple(load_rule(file) for file in sorted(CATALOG.glob("[!_]*.yaml")))
 
 
 def load_rules(folder: Path) -> tuple[Rule, ...]:
-    """The rules in the YAML files of `folder`, or in the one file that it is, by id.
+    """The rules in the YAML files of `folder`, or in the one file that it is, by id; a file named `_…` is none.
 
     Raises:
         RuleError: a file that cannot be used, two rules of one id, or no rule at all.
     """
     if not folder.exists():
         raise RuleError(f"{folder}:1: no such folder or file, expected one with rules, one YAML file each")
-    files = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]) if folder.is_dir() else [folder]
+    files = sorted([*folder.glob("[!_]*.yaml"), *folder.glob("[!_]*.yml")]) if folder.is_dir() else [folder]
     if not files:
         raise RuleError(f"{folder}:1: no YAML file, expected one rule a file; `tracker-diag rules new` writes one")
     return _unique([load_rule(file) for file in files])

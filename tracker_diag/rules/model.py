@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -11,7 +11,11 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
-from tracker_diag.rules.nodes import Condition, Node, SeriesRef, Signal, SliceName, names
+from tracker_diag.rules.conditions import Ways, named
+from tracker_diag.rules.nodes import Node, SeriesRef, SliceName
+from tracker_diag.rules.shared import CATALOG, with_shared
+from tracker_diag.rules.signals import AnySignal
+from tracker_diag.rules.signals.base import Signal
 
 Severity: TypeAlias = Literal["info", "warn", "error"]
 """By consequence. info: something moved. warn: the update is being harmed, or will be. error: the outcome is harmed."""
@@ -25,9 +29,6 @@ Link: TypeAlias = Literal[
 READING_FIELDS: dict[str, float | str] = {"value": 1.0, "baseline": 1.0, "ratio": 1.0, "n": 1, "at": 1, "series": ""}
 """What a summary may show of a signal, each with one of its kind."""
 
-CATALOG = Path(__file__).resolve().parent / "catalog"
-"""Folder of the rules that come with tracker_diag."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
@@ -40,7 +41,7 @@ class Origin:
 class Rule(Node):
     """A pathology: the signals that tell it, and what a person should know and do about it.
 
-    A rule of your own needs `id`, `title`, `signals` with a `condition` over them, and `summary`.
+    A rule of your own needs `id`, `title`, `signals`, the ways in which it holds under `when`, and `summary`.
     """
 
     id: str = Field(pattern=r"^[A-Z]{2,4}\d{3}$")
@@ -65,17 +66,20 @@ class Rule(Node):
     description: str = Field(default="", pattern=r"^(Detects |$)")
     rationale: str = ""
     """Why it is bad."""
-    signals: dict[str, Signal] = Field(min_length=1)
-    """What the rule looks at; each is a row of its evidence, under the name it is given here."""
-    condition: Condition
-    """Over the names of signals: one of them, or `all`, `any` and `not`."""
+    signals: dict[str, AnySignal] = Field(min_length=1)
+    """What the rule looks at; each is a row of its evidence, under the name it is given here. Shared ones need not be
+    given: their name is enough."""
+    predicates: dict[str, Ways] = Field(default_factory=dict[str, Ways])
+    """Names for what the rule's ways have in common: lists of ways over signals and other predicates."""
+    when: Ways = Field(min_length=1)
+    """The ways in which the rule holds; any of them is enough."""
     support: tuple[str, ...] = ()
     """Signals that are shown as evidence and decide nothing."""
-    harmless: Condition | None = None
-    """While it holds where the rule fires, the finding is of severity info: something moved, and no harm is seen. From
-    the first step on that it does not, the finding is of the rule's severity, and stays so."""
+    harmless: Ways = ()
+    """While any of these ways holds where the rule fires, the finding is of severity info: something moved, and no harm
+    is seen. From the first step on that none does, the finding is of the rule's severity, and stays so."""
     for_steps: int = Field(default=1, ge=1)
-    """Steps that the condition must hold before the rule fires; until then it is pending. A step on which it does not
+    """Steps that it must hold before the rule fires; until then it is pending. A step on which it does not
     hold takes three of them back."""
     keep_firing_steps: int = Field(default=10, ge=0)
     """Steps that it must fail before a firing rule is resolved."""
@@ -94,7 +98,7 @@ class Rule(Node):
     """Its parts: rules that are not alerted while this one fires on the same slice; `all` covers every slice."""
     leads_to: tuple[str, ...] = ()
     """What it brings about: rules that are symptoms of one incident with it, and no alert of their own."""
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     """Version of this form; a file of another one is refused."""
 
     _origin: Origin = PrivateAttr(default_factory=Origin)
@@ -120,6 +124,16 @@ class Rule(Node):
 
     @model_validator(mode="before")
     @classmethod
+    def _complete(cls, given: Any) -> Any:
+        """Refuse a rule of the old form, and give a rule the shared signals and predicates that it names."""
+        if not isinstance(given, dict):
+            return given
+        if "condition" in given:
+            raise ValueError("condition: a rule of form 1 given, expected `when` of form 2; see docs/own-rules.md")
+        return with_shared(given)
+
+    @model_validator(mode="before")
+    @classmethod
     def _named(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "name" in given or not isinstance(given.get("title"), str):
             return given
@@ -129,8 +143,8 @@ class Rule(Node):
     @field_validator("format", mode="before")
     @classmethod
     def _of_this_version(cls, version: object) -> object:
-        if version != 1:
-            raise ValueError(f"{version!r} given, expected 1; the rule was written for another version of tracker_diag")
+        if version != 2:
+            raise ValueError(f"{version!r} given, expected 2; the rule was written for another version of tracker_diag")
         return version
 
     @field_validator("summary")
@@ -143,10 +157,13 @@ class Rule(Node):
 
     @model_validator(mode="after")
     def _names_agree(self) -> "Rule":
-        used = {*names(self.condition), *self.support, *(names(self.harmless) if self.harmless else ())}
-        if used != self.signals.keys():
-            unknown, unused = sorted(used - self.signals.keys()), sorted(self.signals.keys() - used)
-            raise ValueError(f"condition and support name unknown signals {unknown}, leave out {unused}")
+        known = {*self.signals, *self.predicates}
+        used = {*self.support, *named(self.when), *named(self.harmless)}
+        used |= {name for ways in self.predicates.values() for name in named(ways)}
+        if used != known:
+            unknown, unused = sorted(used - known), sorted(known - used)
+            raise ValueError(f"when: unknown signals or predicates {unknown}; defined and not used {unused}")
+        _refuse_circles(self.predicates)
         for _, name, spec, _ in string.Formatter().parse(self.summary):
             signal, _, field = (name or "slice").partition(".")
             if field and (signal not in self.signals or field not in READING_FIELDS):
@@ -172,6 +189,17 @@ class Rule(Node):
                 ref = getattr(signal, field, None)
                 if ref is not None:
                     yield signal, ref
+
+
+def _refuse_circles(predicates: Mapping[str, Ways]) -> None:
+    """Raise ValueError if a predicate is made of itself."""
+    left = dict(predicates)
+    while left:
+        settled = [name for name, ways in left.items() if left.keys().isdisjoint(named(ways))]
+        if not settled:
+            raise ValueError(f"predicates: {', '.join(left)} are made of each other, expected no circle")
+        for name in settled:
+            del left[name]
 
 
 def _try_format(field: str, value: float | str, spec: str) -> None:

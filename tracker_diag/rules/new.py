@@ -18,18 +18,19 @@ RULE = """\
 id: ACM001
 title: Reward is low  # heads the alert; up to 44 characters
 # What to look at. A series is a metric that the trainer logs, by its canonical name (docs/metrics.md), or a statistic
-# of a slice: {stat: p95, slice: post_tool}, with `pairs: [policy]` below. Other kinds: growth, trend, spike, often, …
+# of a slice: post_tool/p95, with `pairs: [policy]` below. Other verbs: above, grows, rises, falls, thrives, …
 signals:
-  reward_low: {kind: threshold, series: {metric: reward}, below: 0.1}
-# The name of a signal, or all, any and not over such: {all: [reward_low, {not: kl_high}]}.
-condition: reward_low
+  reward_low: reward below 0.1
+# The ways in which it holds; any of them is enough: {all: [reward_low], needs: [kl], unless: [kl_high]}.
+when:
+  - reward_low
 # One sentence, without its full stop: of a signal there are value, baseline, ratio, n and series.
 summary: "reward is {reward_low.value:.3g}"
 
 # All else may be left out. What stands here holds then.
 # link: policy_update      # or environment, evaluation, reward, advantage, critic, exploration, freshness, …
 # severity: warn           # info: in the table only; error: the run is likely wasted, for `status: stable`
-# for_steps: 1             # steps that the condition must hold before the rule fires; one without it takes 3 back
+# for_steps: 1             # steps that it must hold before the rule fires; one without it takes 3 back
 # keep_firing_steps: 10    # steps that it must fail before that is over
 # description: Detects …   # what it sees, for `tracker-diag rules show ACM001`
 # rationale: …             # why that is bad

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import DAMAGE, Incident
-from tracker_diag.rules.nodes import Collapse, Gain
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.signals.collapse import Collapse
+from tracker_diag.rules.signals.gain import Gain
 
 
 @dataclass(frozen=True)

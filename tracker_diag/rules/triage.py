@@ -8,9 +8,10 @@ from typing import ClassVar
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.records import Histogram, WorstSequence
 from tracker_diag.rules.engine import Engine
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
 from tracker_diag.rules.model import Severity
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.recommendation import Recommendation, recommend
 
 

@@ -7,37 +7,21 @@ What cannot be seen is unknown, never healthy; it neither starts nor ends a find
 
 import re
 import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
-from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair, any_of
-from tracker_diag.rules.findings import Finding, Reading
+from tracker_diag.rules.conditions import Judgement, signals_of
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import (
-    BaselineRatio,
-    Collapse,
-    ConfigChanged,
-    Correlation,
-    Gain,
-    Growth,
-    Often,
-    SliceName,
-    Spike,
-    Stuck,
-    Trend,
-    names,
-)
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import LOST_AFTER, Reader, horizon
-from tracker_diag.rules.signals import can_be, holds
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import LOST_AFTER, Place, horizon
+from tracker_diag.rules.signals.base import Signal
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
-
-HISTORICAL = (Growth, BaselineRatio, Trend, Spike, Often, Correlation, Stuck, Collapse, Gain, ConfigChanged)
-"""Signals that look at what was normal before."""
 
 PAST = 100
 """Findings that are kept of one rule, pair and slice."""
@@ -49,25 +33,26 @@ DIP = 3
 class Watch:
     """One rule on one pair and slice."""
 
-    def __init__(
-        self, rule: Rule, pair: Pair | None, slice: SliceName, readers: Mapping[str, Reader], settings: GrowthSettings
-    ) -> None:
+    def __init__(self, rule: Rule, at: Place, signals: Mapping[str, Signal]) -> None:
         self.rule = rule
+        settings = at.settings
         self._for_steps = settings.lasting(horizon(rule.for_steps, settings, part=10, fewest=3))
         self._keep_firing_steps = horizon(rule.keep_firing_steps, settings, part=20, fewest=2)
-        self.pair: Pair | None = pair
-        self.slice = slice
-        self._readers = readers
-        self._required = tuple(dict.fromkeys(names(rule.condition)))
-        excuses = names(rule.harmless) if rule.harmless else ()
+        self.pair: Pair | None = at.pair
+        self.slice = at.slice
+        self._signals = signals
+        self._required = signals_of(rule.when, rule.predicates)
+        excuses = signals_of(rule.harmless, rule.predicates)
         self._shown = tuple(dict.fromkeys((*self._required, *excuses, *rule.support)))
-        self._deciding = [readers[name] for name in self._required]
-        self._said: list[bool | None] = []
-        """What they said last, of which the verdict was."""
+        self._deciding = [signals[name] for name in self._required]
+        self._judgement = Judgement((*rule.when, *rule.harmless), rule.predicates, signals, at)
+        self._asked = self._judgement.series(rule.when)
+        """Series of which it matters whether they are logged."""
+        self._basis: list[bool | None] = []
+        """What the verdict was made of."""
         self._verdict: bool | None = None
         self._silent = list(self._required)
         """Signals that have never said anything."""
-        self._can_fire = False
         self._held, self._failed, self._since = 0, 0, 0
         self._judged: tuple[int, bool | None] | None = None
         """The last step, and the verdict there."""
@@ -76,9 +61,9 @@ class Watch:
         self.past: list[Finding] = []
         self.given = False
         """Whether the pair was ever observed, and gave a signal; of metrics, whether they are not those of one tool."""
-        self._of_all = pair is None and any_of(slice) is None
+        self._of_all = at.pair is None and any_of(at.slice) is None
         self._blindness: Reason | None = reason(Why.NO_STEP)
-        """Why it cannot see, where its readers do not tell."""
+        """Why it cannot see, where its signals do not tell."""
         self._has_seen, self._missed = False, 0
 
     @property
@@ -95,19 +80,21 @@ class Watch:
         """Why the rule cannot see."""
         if self._blindness:
             return self._blindness
-        unknown = (one.reading().unknown for one in self._deciding if one.holds is None)
-        return next((why for why in unknown if why), reason(Why.UNCHECKED)).about(self.pair)
+        unknown = (signal.reading().unknown for signal in self._deciding if signal.holds is None)
+        why = next((why for why in unknown if why), None) or self._judgement.not_logged(self.rule.when)
+        return (why or reason(Why.UNCHECKED)).about(self.pair)
 
     def step(self, observed: Observed) -> bool:
-        """Take in one step, once the readers have; whether a finding began, fired or was resolved."""
-        said = [one.holds for one in self._deciding]
-        if said != self._said:  # at most steps nothing new is said
-            self._said, self._verdict = said, self._judge()
+        """Take in one step, once the signals have; whether a finding began, fired or was resolved."""
+        basis = [signal.holds for signal in self._deciding]
+        basis += [series.logged for series in self._asked]
+        if basis != self._basis:  # at most steps nothing changes
+            self._basis, self._verdict = basis, self._judge()
         if not self.given:  # a metric need not be logged of each tool
             self.given = self._of_all or (self.pair is not None and self.pair not in observed.absent)
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
-            if self._verdict is None and any(series.new for one in self._deciding for series in one.looks_at):
+            if self._verdict is None and any(series.new for signal in self._deciding for series in signal.looks_at):
                 self._blindness = None  # the reason of before, as a state of the midst of a step has it, is over
             return False  # what came later of this step is none of ours
         if self._verdict is None:
@@ -118,26 +105,12 @@ class Watch:
         self._has_seen, self._missed = True, 0
         return self._true(observed) if self._verdict else self._false(observed.step)
 
-    def sees_nothing_of(self, asleep: Collection[Reader]) -> bool:
-        """Whether a step changes no more than a count, as long as the readers `asleep` are so, and no pair comes."""
-        return self.state == "unknown" and all(one in asleep for one in self._deciding)
-
-    def looks_at_any(self, readers: Collection[Reader]) -> bool:
-        """Whether what it needs is read by any of `readers`."""
-        return any(one in readers for one in self._deciding)
-
-    def pass_over(self, steps: int, last: int | None) -> None:
-        """As so many calls of `step`, the last with step `last`, at which there was nothing to see."""
-        if steps and last is not None:
-            self._missed, self._judged, self._blindness = self._missed + steps, (last, None), None
-
     def _judge(self) -> bool | None:
-        silent = [name for name in self._silent if self._readers[name].holds is None]
-        if silent != self._silent:
-            self._silent = silent
-            self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(silent))
+        self._silent = [name for name in self._silent if self._signals[name].holds is None]
         # What fails for want of a metric that never came is no health: the rule could not have fired.
-        return holds(self.rule.condition, self._readers) if self._can_fire else None
+        heard = set(self._required) - set(self._silent)
+        can_fire = self._judgement.can_be(self.rule.when, True, heard)
+        return self._judgement.holds(self.rule.when) if can_fire else None
 
     def inhibit(self, firing: Sequence[Finding]) -> bool:
         """Mark the finding by what explains it now, and tell whether that has changed.
@@ -153,7 +126,7 @@ class Watch:
 
     def rebaseline(self, step: int) -> bool:
         """Begin anew, if the rule looks at what was normal; whether a firing finding ended by it."""
-        if not any(isinstance(self.rule.signals[name], HISTORICAL) for name in self._required):
+        if not any(signal.historical for signal in self._deciding):
             return False
         fired = self.finding is not None and self.state == "firing"
         if self.finding and fired:
@@ -180,9 +153,8 @@ class Watch:
         self._held, self._failed, self._since, self._missed = state["counts"]
         self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
         self.state, self.given = state["state"], state["given"]
-        self._has_seen, self._blindness, self._said = state["has_seen"], Reason.of_state(state["blindness"]), []
+        self._has_seen, self._blindness, self._basis = state["has_seen"], Reason.of_state(state["blindness"]), []
         self._silent = [name for name in self._required if name in state["silent"]]
-        self._can_fire = can_be(self.rule.condition, True, set(self._required) - set(self._silent))
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]
 
@@ -197,7 +169,7 @@ class Watch:
         if self.state == "pending" and not fires:
             return False
         self.state = "firing" if fires else "pending"
-        readings = {name: replace(one.reading(), signal=name) for name, one in self._readers.items()}
+        readings = {name: replace(signal.reading(), signal=name) for name, signal in self._signals.items()}
         required = [readings[name] for name in self._required]
         dated = [r.onset for r in required if r.holds and r.onset is not None]
         if self.finding and self.finding.state == "resolved":
@@ -224,7 +196,7 @@ class Watch:
         return True
 
     def _is_harmless(self) -> bool:
-        return self.rule.harmless is not None and holds(self.rule.harmless, self._readers) is True
+        return bool(self.rule.harmless) and self._judgement.holds(self.rule.harmless) is True
 
     def _harms(self) -> bool:
         """Note that what fires without harm does harm now, and tell whether that is new."""

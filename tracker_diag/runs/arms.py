@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from tracker_diag.errors import SECRET_SETTING, SourceError
 from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.nodes import ConfigChanged
+from tracker_diag.rules.signals.config_changed import ConfigChanged
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.trackers.keys import plain
 

@@ -11,7 +11,7 @@ import tracker_diag as td
 pytestmark = pytest.mark.slow
 
 FAST = {
-    "id": "ACM001", "title": "KL is high", "summary": "KL is {high.value:.3g}", "condition": "high",
+    "id": "ACM001", "title": "KL is high", "summary": "KL is {high.value:.3g}", "when": ["high"],
     "signals": {"high": {"kind": "threshold", "series": {"metric": "approx_kl"}, "above": 0.05}},
 }  # fmt: skip
 

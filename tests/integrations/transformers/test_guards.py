@@ -17,7 +17,7 @@ id: ACM001
 title: Loss is high
 signals:
   high: {kind: threshold, series: {metric: loss}, above: 6.0}
-condition: high
+when: [high]
 summary: "loss is {high.value:.3g}"
 """
 

@@ -373,7 +373,7 @@ def test_there_are_older_releases_to_test_against():
 
 
 OVERPAID = """\
-{id: ACM001, title: Overpaid, summary: "{high.value:.3g}", condition: high,
+{id: ACM001, title: Overpaid, summary: "{high.value:.3g}", when: [high],
  signals: {high: {kind: threshold, series: {metric: reward}, above: 10.0}}}
 """
 

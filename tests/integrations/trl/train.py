@@ -362,7 +362,7 @@ def again(folder):
 def guarded(folder):
     """GRPO with a KL coefficient; from its second step on the entropy is "too high", as a rule of the test has it."""
     entropy = {"kind": "threshold", "series": {"metric": "entropy"}, "above": 0.0}
-    high = Rule(id="ACM001", title="Entropy", signals={"high": entropy}, condition="high", for_steps=2, summary="high")
+    high = Rule(id="ACM001", title="Entropy", signals={"high": entropy}, when=["high"], for_steps=2, summary="high")
     on = {"rules": ("ACM001",)}
     guards = [
         Guard(do="kl_cap", on=on, act=True, bounds=(0.05, 0.4), target=1e-9),
@@ -508,7 +508,7 @@ def guarded_ranks(folder):
     """One of two processes that train together; the first alone finds its entropy too high, from step 2 on."""
     limit = 0.0 if os.environ["RANK"] == "0" else 1e9
     entropy = {"kind": "threshold", "series": {"metric": "entropy"}, "above": limit}
-    high = Rule(id="ACM001", title="Entropy", signals={"high": entropy}, condition="high", for_steps=2, summary="high")
+    high = Rule(id="ACM001", title="Entropy", signals={"high": entropy}, when=["high"], for_steps=2, summary="high")
     actions = ({"do": "scale_lr", "bounds": (0.25, 0.25), "hold": 1}, {"do": "stop_update", "hold": 2})
     guards = [Guard(act=True, **one) for one in actions]
     trainer = grpo(folder, **SMALL | {"max_steps": 6}, ddp_backend="gloo")

@@ -170,7 +170,7 @@ def test_integrations_leave_one_as_well(tmp_path, journals):
 
 def test_a_guard_that_stops_training_begins_the_postmortem(journals):
     low = {
-        "id": "ACM001", "title": "Reward is low", "summary": "reward is {low.value:.3g}", "condition": "low",
+        "id": "ACM001", "title": "Reward is low", "summary": "reward is {low.value:.3g}", "when": ["low"],
         "signals": {"low": {"kind": "threshold", "series": {"metric": "reward"}, "below": 0.6}},
     }  # fmt: skip
     guards = [Guard(do="stop_training", act=True)]

@@ -95,7 +95,7 @@ FILES = {
     "evaluations.npz": npz,
     "tokens.parquet": parquet,
     "events.out.tfevents.1": lambda: framed(events()),
-    "own.yaml": lambda: b"id: OWN001\ntitle: x\nsummary: y\ncondition:\n  all:\n  - {metric: loss, above: 1}\n",
+    "own.yaml": lambda: b"id: OWN001\ntitle: x\nsummary: y\nwhen:\n  - all: [{metric: loss, above: 1}]\n",
 }  # fmt: skip
 
 

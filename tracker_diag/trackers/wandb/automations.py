@@ -11,9 +11,9 @@ from typing import Any
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.rules.alerts import advice
+from tracker_diag.rules.conditions import words
 from tracker_diag.rules.engine import STATE_VALUES
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.nodes import words
 
 
 def export(entity: str, project: str, rules: Iterable[Rule]) -> list[str]:

@@ -3,26 +3,26 @@
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
-from tracker_diag.rules.nodes import Growth, SeriesRef, Spike
+from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
-from tracker_diag.rules.readers.base import Place
-from tracker_diag.rules.signals import reader
+from tracker_diag.rules.series import Place, SeriesTable
+from tracker_diag.rules.signals.growth import Growth
+from tracker_diag.rules.signals.spike import Spike
 
 TAIL = SeriesRef(stat="p95_step")
 KEY = StatKey("policy", "post_tool", "p95_step")
 
 
 def said(signal, values, error=None):
-    """What a reader of `signal` says at each of `values`."""
-    at = Place("policy", "post_tool", GrowthSettings())
-    reads, found = reader(signal, at), []
-    (series,) = at.known.values()
+    """Whether `signal` holds at each of `values`."""
+    at = Place("policy", "post_tool", GrowthSettings(), SeriesTable(GrowthSettings()))
+    started, holds = signal.start(at), []
     for step, value in enumerate(values):
         observed = Observed(step, {KEY: Scalar(KEY, value, 60, error)})
-        series.read(observed)
-        reads.read(observed)
-        found.append(reads.holds)
-    return found
+        at.table.read(observed, again=False)
+        started.update(observed)
+        holds.append(started.holds)
+    return holds
 
 
 def test_what_a_few_odd_sequences_may_make_is_no_spike():

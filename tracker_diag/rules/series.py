@@ -1,8 +1,7 @@
-"""What every reader shares: what is observed at a step, one series in it, and a state that can be saved."""
+"""The series that signals read: each is read once a step, and knows whether the run logs it at all."""
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,61 +11,19 @@ from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
 from tracker_diag.records import Scalar
 from tracker_diag.rules.earlier import Earlier
-from tracker_diag.rules.findings import Reading
-from tracker_diag.rules.nodes import Limit, Limited, SeriesRef, SliceName
+from tracker_diag.rules.nodes import SeriesRef, SliceName
 from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
 
 LOST_AFTER = 100
 """Evaluations without a value after which a series is not seen any more."""
 
-
-class Reader(ABC):
-    """One signal on one pair and slice: call `read` once a step, in order.
-
-    Where more of a step comes later it is called again, if any of its series has come only now.
-    """
-
-    holds: bool | None = None
-    """Whether the signal holds at this step; None where it cannot see."""
-    looks_at: "Sequence[Series]" = ()
-    """Its series. A reader that has none may be called with one step as often as one likes."""
-
-    @abstractmethod
-    def read(self, observed: Observed) -> None:
-        """Take in one step, of which the series have been read."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing has come of its series yet, so that a step without a value changes no more than a count."""
-        return False
-
-    def pass_over(self, steps: int) -> None:  # noqa: B027  # most count nothing
-        """As so many calls of `read` at which nothing has come of its series; only while `idle`."""
-
-    @abstractmethod
-    def reading(self) -> Reading:
-        """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
-
-    def rebaseline(self) -> None:  # noqa: B027  # most signals have no baseline, and no state
-        """Forget what was normal."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that `load_state_dict` needs, in JSON values."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027
-        """Go on where `state` was taken."""
-
-
-class Known(dict[str, "Series"]):
-    """The series that readers look at, by name."""
-
-    observed: Observed | None = None
-    """The last step that came, for those that have no value of it too."""
+WAIT = 20
+"""Steps without a value after which a series counts as not logged; fewer in a short run."""
 
 
 class Series:
-    """One series, or the ratio of two, read for all the signals that look at it once a step, or if it has a value."""
+    """One series, or the ratio of two, read once a step for all the signals that look at it."""
 
     now: Scalar | None = None
     """The value at this step; None where there is none."""
@@ -74,20 +31,32 @@ class Series:
     """Whether it has come with the last call."""
 
     def __init__(
-        self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName, known: Known
+        self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName, table: "SeriesTable"
     ) -> None:
         self.definition = ref.definition
         self.keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
         self.name = " / ".join(self.keys)
-        self._known = known
+        self._table = table
+        self._steps = 0
+        """Steps at which the run gave anything, since the first rule has asked for this series."""
+        self._missing = list(self.keys)
+        """Keys that have never come."""
 
     def read(self, observed: Observed, *, again: bool = False) -> None:
         """Take in one step, or what came of it later."""
         had = self.now is not None and again
+        self._steps += observed.checked and not again
         self.now = observed.series.get(self.keys[0])
+        if self._missing:
+            self._missing = [key for key in self._missing if key not in observed.series]
         if self.now is not None and len(self.keys) == 2:
             self.now = self._ratio(self.now, observed.series.get(self.keys[1]))
         self.new = self.now is not None and not had
+
+    @property
+    def logged(self) -> bool | None:
+        """Whether the run logs it; None while it has not come and still may."""
+        return True if not self._missing else False if self._steps >= self._table.wait else None
 
     def reading(
         self, holds: bool | None, value: float | None = None, baseline: float | None = None, onset: int | None = None
@@ -100,39 +69,78 @@ class Series:
         """A reading that says why there is none."""
         return Reading("", self.name, None, unknown=why or self._why(), keys=tuple(self.keys))
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self._steps, "missing": list(map(str, self._missing))}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._steps, self._missing = state["steps"], [key for key in self.keys if key in state["missing"]]
+
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
             return None
-        # Errors of the logarithm: those of a ratio add up, as the two are sampled apart.
+        # Errors of the logarithm: those of a ratio add up, as the two are sampled separately.
         known = over.error is not None and under.error is not None
         error = math.hypot(over.error or 0.0, under.error or 0.0) if known else None
         return Scalar(self.name, over.value / under.value, min(over.n or 0, under.n or 0) or None, error)
 
     def _why(self) -> Reason:
-        observed = self._known.observed
+        observed = self._table.observed
         if observed is None:
             return reason(Why.NO_STEP)
         missing = next((key for key in self.keys if key not in observed.series), None)
         return reason(Why.ZERO, series=self.keys[-1]) if missing is None else observed.why(missing)
 
 
+class SeriesTable:
+    """All series that the rules of one engine look at, by name."""
+
+    def __init__(self, settings: GrowthSettings) -> None:
+        self.observed: Observed | None = None
+        """The last step that came, for series that have no value of it too."""
+        self.wait = horizon(WAIT, settings, part=4, fewest=5)
+        self._series: dict[str, Series] = {}
+
+    def get(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> Series:
+        """The series `ref`, or its ratio to `over`; the same object for everyone who asks."""
+        series = Series(ref, over, pair, slice, self)
+        return self._series.setdefault(series.name, series)
+
+    def read(self, observed: Observed, *, again: bool) -> None:
+        """Read every series at one step; `again` if more has come of the last one."""
+        self.observed = observed
+        for series in self._series.values():
+            series.read(observed, again=again)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: series.state_dict() for name, series in self._series.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, kept in state.items():
+            if name in self._series:
+                self._series[name].load_state_dict(kept)
+
+
 @dataclass(frozen=True)
 class Place:
-    """What a reader reads for: the rule's pair and slice, the detectors' settings, the run's algorithm."""
+    """Where a signal looks: the rule's pair and slice, the detectors' settings, the run's algorithm."""
 
     pair: Pair | None
     slice: SliceName
     settings: GrowthSettings
+    table: SeriesTable
     algorithm: Algorithm | None = None
     earlier: Earlier = field(default_factory=Earlier)
     """Runs that went well."""
-    known: Known = field(default_factory=Known)
-    """Series that other readers look at."""
 
     def series(self, ref: SeriesRef, over: SeriesRef | None = None) -> Series:
         """The series `ref` here, or its ratio to `over`."""
-        series = Series(ref, over, self.pair, self.slice, self.known)
-        return self.known.setdefault(series.name, series)
+        return self.table.get(ref, over, self.pair, self.slice)
+
+
+def logged(series: Iterable[Series]) -> bool | None:
+    """Whether the run logs all of `series`; False as soon as it is known not to log one of them."""
+    answers = [each.logged for each in series]
+    return False if False in answers else None if None in answers else True
 
 
 def horizon(values: int, settings: GrowthSettings, *, part: int, fewest: int, density: float = 1.0) -> int:
@@ -144,19 +152,3 @@ def horizon(values: int, settings: GrowthSettings, *, part: int, fewest: int, de
     if settings.expected_steps is None or not settings.short_run:
         return values
     return min(values, max(fewest, int(settings.expected_steps * density) // part))
-
-
-def limits(node: Limited, algorithm: Algorithm | None) -> tuple[float | None, float | None]:
-    """Above and below of `node` for a run of `algorithm`."""
-    return _of(node.above, algorithm), _of(node.below, algorithm)
-
-
-def _of(limit: Limit | None, algorithm: Algorithm | None) -> float | None:
-    if isinstance(limit, dict):
-        return limit.get(algorithm or "other", limit["other"])
-    return limit
-
-
-def outside(value: float, above: float | None, below: float | None) -> bool:
-    """Whether `value` lies beyond the limit that is given."""
-    return (above is not None and value > above) or (below is not None and value < below)

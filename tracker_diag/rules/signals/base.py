@@ -1,0 +1,176 @@
+"""What every kind of signal shares. A kind is one class in one file: its fields, and how it is evaluated."""
+
+import copy
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+from typing_extensions import Self
+
+from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.rules.nodes import Limit, OrText, SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place, Series
+
+CLOSED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+"""Closed to unknown fields, so that a typo is an error and not a blind rule."""
+
+KINDS: dict[str, type["Signal"]] = {}
+"""Every kind by its name; a class joins when it is defined with a default of `kind`."""
+
+S = TypeVar("S", bound="Signal")
+
+
+class Verb(NamedTuple):
+    """A word of the short form, and the fields that it stands for."""
+
+    fields: Mapping[str, Any] = {}
+    """Fields that the word alone sets."""
+    number: str = ""
+    """Field that a plain number after the word sets; empty if it takes none."""
+    times: str = ""
+    """Field that a number with an x, as in 1.5x, sets; empty if it takes none."""
+    required: bool = True
+    """Whether a number must come."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Signal:
+    """A question about the run, asked once a step: it holds, does not hold, or is unknown.
+
+    As a rule gives it, it is data. `start` makes a copy that is evaluated at one place: call `update` once a step, in
+    order. Where more of a step comes later it is called again, if any of its series has come only now.
+    """
+
+    historical: ClassVar[bool] = False
+    """Whether it looks at what was normal before."""
+    verbs: ClassVar[Mapping[str, Verb]] = {}
+    """Its words in the short form."""
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            KINDS[cls.__dict__["kind"]] = cls
+
+    def start(self, at: Place) -> Self:
+        """A copy that is evaluated at one place."""
+        started = copy.copy(self)
+        started.begin(at)
+        return started
+
+    def begin(self, at: Place) -> None:
+        """Set up what `update` needs."""
+        self.holds: bool | None = None
+        """Whether it holds at this step; None where it cannot see."""
+        self.looks_at: Sequence[Series] = ()
+        """Its series. A signal that has none may be updated with one step as often as one likes."""
+
+    @abstractmethod
+    def update(self, observed: Observed) -> None:
+        """Take in one step, of which the series have been read."""
+
+    @abstractmethod
+    def reading(self) -> Reading:
+        """What `holds` rests on; made when a finding asks for it, as at most steps none does."""
+
+    def rebaseline(self) -> None:
+        """Forget what was normal."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that `load_state_dict` needs, in JSON values."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Limited(Signal):
+    """What is above or below one limit."""
+
+    above: Limit | None = Field(default=None, description="It holds above this limit.")
+    below: Limit | None = Field(default=None, description="It holds below this limit.")
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "Limited":
+        if (self.above is None) == (self.below is None):
+            raise ValueError("expected exactly one of above and below")
+        limit = self.above if self.above is not None else self.below
+        if isinstance(limit, dict) and "other" not in limit:
+            raise ValueError("expected a limit for `other` next to those of algorithms")
+        return self
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._above, self._below = _limit_of(self.above, at.algorithm), _limit_of(self.below, at.algorithm)
+
+    def _is_beyond(self, value: float) -> bool:
+        """Whether `value` is beyond the limit that is given."""
+        return (self._above is not None and value > self._above) or (self._below is not None and value < self._below)
+
+
+def _limit_of(limit: Limit | None, algorithm: Algorithm | None) -> float | None:
+    if isinstance(limit, dict):
+        return limit.get(algorithm or "other", limit["other"])
+    return limit
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Material(Signal):
+    """A change that is large enough to matter, whatever the noise."""
+
+    factor: float | None = Field(default=None, gt=1, description="For series that are positive.")
+    change: float | None = Field(default=None, gt=0, description="In the series' own unit.")
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "Material":
+        if (self.factor is None) == (self.change is None):
+            raise ValueError("expected exactly one of factor and change")
+        return self
+
+
+_SHORT = re.compile(
+    r"(?P<series>\S+)(?: / (?P<over>\S+))? (?P<verb>\w+)(?: (?P<number>\S+?)(?P<x>x?))?(?: in (?P<steps>\d+))?"
+)
+
+
+SHORT = OrText("In short: series, verb and number, as in `reward rises 0.1 in 80` or `eval_score / reward below 0.5`.")
+
+
+def from_short(given: Any) -> Any:
+    """The fields of a signal that is written as one line: `reward rises 0.1 in 80`; what is no text stays as it is.
+
+    Raises:
+        ValueError: what is wrong with the line.
+    """
+    if not isinstance(given, str):
+        return given
+    match, verbs = _SHORT.fullmatch(given.strip()), {word: kind for kind in KINDS.values() for word in kind.verbs}
+    if match is None:
+        raise ValueError(f"{given!r} given, expected a series, a verb and a number, as in `reward rises 0.1 in 80`")
+    word = match["verb"]
+    if word not in verbs:
+        raise UnknownName("verb", word, tuple(verbs))
+    kind, verb = verbs[word], verbs[word].verbs[word]
+    field = verb.times if match["x"] else verb.number
+    if bool(match["number"]) != bool(field) and (match["number"] or verb.required):
+        forms = " or ".join(
+            [*(["a number"] if verb.number else []), *(["a factor such as 1.5x"] if verb.times else [])]
+        )
+        raise ValueError(f"{given!r}: expected {forms or 'no number'} after `{word}`")
+    fields: dict[str, Any] = {"kind": kind.__dict__["kind"], "series": _series(match["series"]), **verb.fields}
+    if match["over"]:
+        fields["relative_to"] = _series(match["over"])
+    if match["number"]:
+        fields[field] = match["number"]
+    if match["steps"]:
+        fields["steps"] = match["steps"]
+    return fields
+
+
+def _series(text: str) -> dict[str, Any]:
+    return SeriesRef.parse(text).model_dump(exclude_none=True)

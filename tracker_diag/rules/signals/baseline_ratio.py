@@ -1,0 +1,62 @@
+"""A value over the mean of the series' own baseline, against a limit."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.rules.nodes import SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class BaselineRatio(Limited):
+    """The series over the mean of its own frozen baseline is above or below a limit."""
+
+    historical: ClassVar[bool] = True
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "over_baseline": Verb(number="above", times="above"), "under_baseline": Verb(number="below", times="below"),
+    }  # fmt: skip
+
+    kind: Literal["baseline_ratio"] = "baseline_ratio"
+    series: SeriesRef
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series = at.series(self.series)
+        self.looks_at = (self._series,)
+        self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
+        self._seen, self._total = 0, 0.0
+
+    def update(self, observed: Observed) -> None:
+        now, self.holds = self._series.now, None
+        if now is None:
+            return
+        self._seen += 1
+        if self._seen <= self._burn_in + self._steps:
+            self._total += now.value if self._seen > self._burn_in else 0.0
+        elif self._total:
+            self.holds = self._is_beyond(now.value / (self._total / self._steps))
+
+    def reading(self) -> Reading:
+        now, needed = self._series.now, self._burn_in + self._steps
+        if now is None:
+            return self._series.unknown()
+        if self._seen <= needed:
+            return self._series.unknown(reason(Why.SHORT_BASELINE, have=self._seen, needed=needed))
+        if self._total == 0:
+            return self._series.unknown(reason(Why.ZERO_BASELINE))
+        return self._series.reading(self.holds, now.value, self._total / self._steps)
+
+    def rebaseline(self) -> None:
+        self._seen, self._total = min(self._seen, self._burn_in), 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self._seen, "total": self._total}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._seen, self._total = state["seen"], state["total"]

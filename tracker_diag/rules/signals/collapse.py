@@ -1,0 +1,54 @@
+"""The level of a series against its best so far."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.detect.course import Course
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Verb
+from tracker_diag.rules.signals.over_the_run import OverTheRun
+
+EARLY = 5
+"""No fall is reported in the first of so many parts of a run: its few rows show little of the noise."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Collapse(OverTheRun):
+    """The series has lost what it had gained by its best level, and stays down: detect/course.py."""
+
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "collapses": Verb(required=False),
+    }  # fmt: skip
+
+    kind: Literal["collapse"] = "collapse"
+    lost: float = Field(default=0.5, ge=0, le=1)
+    """Part of what it had gained that must be gone, besides being more than its noise explains."""
+    surer: float = Field(default=1.0, gt=0)
+    """Factor to that: below 1 where a fall that is none for sure is enough, as of what speaks against a rule."""
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._enough = (at.settings.expected_steps or 0) // EARLY
+        self.of_outcome = self._series.definition.outcome
+
+    def _decide(self) -> bool | None:
+        return self._course.has_fallen if self._rows >= self._enough else None
+
+    def _new_course(self) -> Course:
+        rising = self._series.definition.worse != "higher"
+        return Course(rising=rising, lost=self.lost, surer=self.surer * self._limit)
+
+    def _decided_reading(self) -> Reading:
+        fall = self._course.fall()
+        if fall is None:  # rows came in blocks, of which there are fewer
+            return self._series.unknown()
+        now, best = self._in_unit(fall.now), self._in_unit(fall.best)
+        onset = fall.onset if self.holds else None
+        if not self.holds and (sinks := self._course.sinks()):
+            onset, now = sinks[0], self._in_unit(sinks[1])
+        return replace(self._series.reading(self.holds, now, best, onset), at=fall.best_step)

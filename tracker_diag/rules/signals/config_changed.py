@@ -1,0 +1,54 @@
+"""A setting that has changed."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.settings import matching, no_setting
+from tracker_diag.rules.signals.base import CLOSED, Signal
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class ConfigChanged(Signal):
+    """A setting of the run is another than at its start; `keys` are shell patterns over dotted names."""
+
+    historical: ClassVar[bool] = True
+
+    kind: Literal["config_changed"] = "config_changed"
+    keys: tuple[str, ...] = Field(min_length=1)
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._first: dict[str, str] = {}
+        self._changed: list[Any] | None = None
+        self._last: Mapping[str, object] | None = None
+
+    def update(self, observed: Observed) -> None:
+        if observed.config is not self._last:  # a run has hundreds of settings, which hardly ever change
+            self._last = observed.config
+            found = {key: str(value) for key, value in matching(observed.config, self.keys)}
+            for key, value in found.items():
+                if self._first.setdefault(key, value) != value and self._changed is None:
+                    self._changed = [f"{key}: {self._first[key]} → {value}", observed.step]
+        self.holds = self._changed is not None if self._first else None
+
+    def reading(self) -> Reading:
+        if not self._first:
+            return Reading("", "config", None, unknown=no_setting(self.keys))
+        if self._changed is None:
+            return Reading("", "config", False)
+        return Reading("", self._changed[0], True, onset=self._changed[1])
+
+    def rebaseline(self) -> None:
+        self._first, self._changed, self._last = {}, None, None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first": dict(self._first), "changed": self._changed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._first, self._changed = dict(state["first"]), state["changed"]

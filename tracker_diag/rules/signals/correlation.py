@@ -1,0 +1,88 @@
+"""Spearman's correlation of two series."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.rules.nodes import SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place, horizon
+from tracker_diag.rules.signals.base import CLOSED, Limited
+
+EVERY = 5
+"""Pairs of values after which it is computed anew: it changes slowly and costs a sort."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Correlation(Limited):
+    """Spearman's correlation of two series over the last `steps` at which both had a value."""
+
+    historical: ClassVar[bool] = True
+
+    kind: Literal["correlation"] = "correlation"
+    series: SeriesRef
+    other: SeriesRef
+    steps: int = Field(ge=10)
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series, self._other = at.series(self.series), at.series(self.other)
+        self.looks_at = (self._series, self._other)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=horizon(self.steps, at.settings, part=4, fewest=16))
+        self._since = 0
+        self._last: float | None = None
+
+    def update(self, observed: Observed) -> None:
+        now, other = self._series.now, self._other.now
+        if now is not None and other is not None:
+            self._recent.append((now.value, other.value))
+            self._since += 1
+        if len(self._recent) == self._recent.maxlen and (self._last is None or self._since >= EVERY):
+            self._since, self._last = 0, _spearman(np.array(self._recent))
+        self.holds = None if self._last is None else self._is_beyond(self._last)
+
+    def reading(self) -> Reading:
+        needed = self._recent.maxlen or 0
+        shown = Reading(
+            "", f"{self._series.name} ~ {self._other.name}", None, keys=(*self._series.keys, *self._other.keys)
+        )
+        if not self._recent:
+            return (self._series if self._series.now is None else self._other).unknown()
+        if len(self._recent) < needed:
+            return replace(shown, unknown=reason(Why.FEW_OF_BOTH, have=len(self._recent), needed=needed))
+        if self._last is None:
+            return replace(shown, unknown=reason(Why.STILL))
+        return replace(shown, holds=self.holds, value=self._last, n=len(self._recent))
+
+    def rebaseline(self) -> None:
+        self._recent.clear()
+        self._last = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recent": [list(pair) for pair in self._recent], "since": self._since, "last": self._last}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend((value, other) for value, other in state["recent"])
+        self._since, self._last = state["since"], state["last"]
+
+
+def _spearman(values: Any) -> float | None:
+    """Spearman's ρ of the columns of (n, 2), ties ranked in the middle; None where one column is constant."""
+    ranks = np.stack([_ranks(column) for column in values.T])
+    centred = ranks - ranks.mean(axis=1, keepdims=True)
+    scale = float(np.sqrt((centred**2).sum(axis=1).prod()))
+    return float(centred[0] @ centred[1] / scale) if scale > 0 else None
+
+
+def _ranks(values: Any) -> Any:
+    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    return (last - (count - 1) / 2)[group]

@@ -1,0 +1,92 @@
+"""The level of a series against its first one."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.detect.course import SHORTEST
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Verb
+from tracker_diag.rules.signals.over_the_run import OverTheRun
+
+MOSTLY = 0.8
+"""Part of a run's rows after which a series that has never risen is said not to."""
+UNKNOWN_LENGTH = 1250
+"""Rows that a run is taken to have, where nobody knows."""
+LEVELS = 12
+"""Rows from which on a series can be said never to have risen: four levels of three rows each."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Gain(OverTheRun):
+    """The series has risen from where it began by more than its noise explains, and keeps most of that.
+
+    A reward that does thrives. With `never` it holds where the series has never risen. See detect/course.py.
+    """
+
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "thrives": Verb(required=False),
+        "never_rises": Verb({"never": True}, required=False),
+        "surely_thrives": Verb({"sure": True}, required=False),
+    }  # fmt: skip
+
+    kind: Literal["gain"] = "gain"
+    never: bool = False
+    """Hold where nothing has been gained at all; unknown before four fifths of the run's expected rows, or 1,000."""
+    sure: bool = False
+    """Hold where its levels leave no doubt now, and not where ranks alone tell it or once have: for what speaks for a
+    rule, and not against it."""
+    else_no: bool = False
+    """Say no and not unknown while there is too little to tell: for one of several ways in which a rule may hold."""
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._too_early = False if self.else_no else None
+        if self.never:
+            self._enough = int(MOSTLY * (at.settings.expected_steps or UNKNOWN_LENGTH))
+            self._needed = LEVELS
+        self._risen, self._judged = 0, 0
+        """Rows at which it had risen, and all at which that could be told."""
+        self._lapsed = SHORTEST
+        """Rows since it last throve: as many as make a level, and it does no more."""
+
+    def _count(self) -> None:
+        if self.never or self.sure or (gain := self._course.gain()) is None:
+            return
+        self._judged += 1
+        self._risen += gain.rose
+        # A rise that most rows have told is one, if the noise hides it now.
+        thrives = gain.keeps and (gain.rose or 2 * self._risen > self._judged)
+        self._lapsed = 0 if thrives else self._lapsed + 1
+
+    def _decide(self) -> bool | None:
+        if self._course.rows < self._needed or self._rows < self._enough:
+            return self._too_early
+        if not self.never and not self.sure:
+            return self._lapsed < SHORTEST if self._judged else self._too_early
+        gain = self._course.gain()
+        if gain is None:
+            return self._too_early
+        if self.sure:
+            return gain.surely and gain.firmly
+        # What has never risen is said to have once it has for sure.
+        return not gain.surely and (self.holds or self._course.never_rose() or self._course.ends_as_it_began())
+
+    def _decided_reading(self) -> Reading:
+        gain = self._course.gain()
+        if gain is None:
+            return self._series.unknown()
+        return self._series.reading(self.holds, self._in_unit(gain.now), self._in_unit(gain.first))
+
+    def rebaseline(self) -> None:
+        super().rebaseline()
+        self._risen, self._judged, self._lapsed = 0, 0, SHORTEST
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"throve": [self._risen, self._judged, self._lapsed]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._risen, self._judged, self._lapsed = state["throve"]
+        super().load_state_dict(state)

@@ -1,0 +1,109 @@
+"""Growth against a frozen baseline."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.detect.blocks import Scale
+from tracker_diag.detect.growth import GrowthDetector
+from tracker_diag.metrics.reasons import Reason, Why, reason
+from tracker_diag.metrics.statistics import OF_STEP
+from tracker_diag.rules.nodes import Direction, SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import LOST_AFTER, Place
+from tracker_diag.rules.signals.base import CLOSED, Signal, Verb
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Growth(Signal):
+    """Sustained change for the worse against the series' own frozen baseline."""
+
+    historical: ClassVar[bool] = True
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "grows": Verb(times="factor", required=False),
+        "shrinks": Verb({"direction": "falling"}, times="factor", required=False),
+    }  # fmt: skip
+
+    kind: Literal["growth"] = "growth"
+    series: SeriesRef
+    relative_to: SeriesRef | None = None
+    """Look at series over this one instead, so that what moves both does not count."""
+    direction: Direction = "rising"
+    factor: float | None = Field(default=None, gt=1)
+    """How many times its baseline the series has to be, if rising; or which part of it, if falling."""
+    each: float | None = Field(default=None, gt=1)
+    """The same of the value of each step: it does not hold at steps on which a series that comes in bursts is back."""
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series = at.series(self.series, self.relative_to)
+        self.looks_at = (self._series,)
+        # A ratio of two positive series is positive, and halving it is as much as doubling it.
+        metric = self._series.definition
+        self._scale: Scale = "log" if self.relative_to else metric.scale
+        disjoint = all(ref is None or ref.stat in OF_STEP for ref in (self.series, self.relative_to))
+        self._detector = GrowthDetector(
+            at.settings, self._scale, self.direction, metric.matters, disjoint,
+            earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
+        )  # fmt: skip
+        self._last: tuple[float, int | None] | None = None
+        self._last_step, self._missed = 0, 0
+
+    def update(self, observed: Observed) -> None:
+        now = self._series.now
+        if now is not None:
+            self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None)
+            self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
+            self.holds = self._judged()
+            return
+        self._missed += 1
+        if self._missed > LOST_AFTER:
+            self.holds = None
+
+    def reading(self) -> Reading:
+        if self._last is None:
+            return self._series.unknown()
+        if self._missed > LOST_AFTER:
+            return self._series.unknown(reason(Why.LOST, step=self._last_step))
+        (value, n), detector = self._last, self._detector
+        shown = Reading("", self._series.name, self.holds, value, detector.baseline, n, detector.onset)
+        return replace(shown, keys=tuple(self._series.keys), unknown=_needs(detector) if self.holds is None else None)
+
+    def _judged(self) -> bool | None:
+        """Whether the series has grown, and by as much as it takes."""
+        detector = self._detector
+        if not detector.holds or detector.value is None or self._last is None:
+            return detector.holds
+        return self._is_off(detector.value, self.factor) and self._is_off(self._last[0], self.each)
+
+    def _is_off(self, value: float, factor: float | None) -> bool:
+        """Whether `value` is `factor` times the baseline, or as small a part of it; without a factor any is."""
+        baseline = self._detector.baseline
+        if factor is None or baseline is None:
+            return True
+        return value >= factor * baseline if self.direction == "rising" else value * factor <= baseline
+
+    def rebaseline(self) -> None:
+        self._detector.rebaseline()
+        self.holds = None
+
+    def state_dict(self) -> dict[str, Any]:
+        last = list(self._last) if self._last else None
+        return {"detector": self._detector.state_dict(), "last": last, "step": self._last_step, "missed": self._missed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._detector.load_state_dict(state["detector"])
+        self._last = (state["last"][0], state["last"][1]) if state["last"] else None
+        self._last_step, self._missed = state["step"], state["missed"]
+        self.holds = self._judged() if self._missed <= LOST_AFTER else None
+
+
+def _needs(detector: GrowthDetector) -> Reason:
+    """Why `detector` cannot tell."""
+    if detector.undetectable is not None:
+        return reason(Why.NOISY_BASELINE, factor=detector.undetectable)
+    return reason(Why.SHORT_BASELINE, have=detector.seen, needed=detector.needed)

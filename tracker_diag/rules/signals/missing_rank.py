@@ -1,0 +1,49 @@
+"""A rank that has fallen silent."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.metrics.series import Rank
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Signal
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class MissingRank(Signal):
+    """A rank has not been heard of for `steps` steps; only known where ranks report through a store."""
+
+    kind: Literal["missing_rank"] = "missing_rank"
+    steps: int = Field(ge=1)
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._since: dict[int, int] = {}
+        """The step from which on each rank, by its number, has been silent."""
+        self._missing: Mapping[Rank, int] | None = None
+
+    def update(self, observed: Observed) -> None:
+        self._missing, self.holds = observed.missing, None
+        if self._missing is not None:
+            self._since = {rank.number: self._since.get(rank.number, observed.step) for rank in self._missing}
+            self.holds = max(self._missing.values(), default=0) >= self.steps
+
+    def reading(self) -> Reading:
+        if self._missing is None:
+            return Reading("", "ranks", None, unknown=reason(Why.NO_RANKS))
+        longest = max(self._missing, key=self._missing.__getitem__, default=None)
+        if longest is None:
+            return Reading("", "ranks", False, 0)
+        steps, missing = self._missing[longest], sum(n >= self.steps for n in self._missing.values())
+        return Reading("", str(longest), self.holds, steps, n=missing, onset=self._since[longest.number])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"since": [[number, step] for number, step in self._since.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._since = {number: step for number, step in state["since"]}  # noqa: C416  # of lists

@@ -1,0 +1,69 @@
+"""A metric or a log-ratio that is NaN or infinite."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Signal
+
+OF_UPDATE = frozenset(
+    {"loss", "losses", "grad", "gradient", "gradients", "gradnorm", "param", "params", "parameter", "weight", "weights",
+     "ratio", "logprob", "logprobs", "logp", "logps", "logits", "kl", "entropy", "advantage", "advantages", "reward",
+     "return", "returns", "lr", "nonfinite"}
+)  # fmt: skip
+"""Words of the names of what the parameters are made of. Of single reward functions trainers speak in the plural;
+`nonfinite` is our own count of log-ratios, in a log that is read again."""
+OF_GRADIENT = frozenset({"grad", "gradient", "gradients", "gradnorm"})
+"""Of these the words of the gradient."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class NonFinite(Signal):
+    """A metric is NaN or infinite, or the log-ratio of a model token is.
+
+    `update`: what the parameters are made of, as loss, gradient, log-ratios and reward, known by the words of the
+    metric's name. `gradient`: of these the gradient; `beside_gradient`: these without it. `rest`: all others, as the
+    mean of a reward function that was not asked at this step.
+    """
+
+    kind: Literal["non_finite"] = "non_finite"
+    which: Literal["any", "update", "gradient", "beside_gradient", "rest"] = "any"
+    after: int = Field(default=0, ge=0)
+    """Steps that must have been seen before."""
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._bad: tuple[str, ...] = ()
+        self._step, self._seen = -1, 0
+
+    def update(self, observed: Observed) -> None:
+        if observed.step != self._step:
+            self._step, self._seen = observed.step, self._seen + 1
+        self._bad = tuple(name for name in observed.non_finite if self._is_asked(name))
+        self.holds = bool(self._bad) and self._seen > self.after if self._bad or observed.checked else None
+
+    def reading(self) -> Reading:
+        if self._bad:
+            return Reading("", self._bad[0], self.holds, n=len(self._bad), onset=self._step if self.holds else None)
+        if self.holds is None:
+            return Reading("", "any", None, unknown=reason(Why.UNCHECKED))
+        return Reading("", "any", False, n=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": [self._step, self._seen]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._step, self._seen = state["seen"]
+
+    def _is_asked(self, name: str) -> bool:
+        words = set(re.split(r"[^a-z]+", name.lower()))
+        update, gradient = (not words.isdisjoint(known) for known in (OF_UPDATE, OF_GRADIENT))
+        asked = {"update": update, "gradient": gradient, "beside_gradient": update and not gradient, "rest": not update}
+        return asked.get(self.which, True)

@@ -1,0 +1,97 @@
+"""What has become of a series over the whole run: shared by collapse and gain."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.detect.course import FEWEST, SURE, Course
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.rules.nodes import SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import LOST_AFTER, Place
+from tracker_diag.rules.signals.base import CLOSED, Signal
+
+LEAST = 1e-6
+"""A loss counts as at least this."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class OverTheRun(Signal):
+    """A signal on the course of a series; between two values it stays as it was."""
+
+    historical: ClassVar[bool] = True
+
+    series: SeriesRef
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series = at.series(self.series)
+        self.looks_at = (self._series,)
+        self._needed = FEWEST
+        """Values from which on it can decide."""
+        self._enough = 0
+        """Rows of the run, with a value or without, from which on it can."""
+        self._limit = at.settings.limit(SURE) / SURE
+        self._is_loss = self._series.definition.unit == "loss"
+        """Of a loss half is lost when it has come half the way back on a log scale: it falls by factors."""
+        self._course = self._new_course()
+        self._last_step, self._missed, self._rows = 0, 0, 0
+
+    def update(self, observed: Observed) -> None:
+        now = self._series.now
+        self._rows += 1
+        if now is None:
+            self._missed += 1
+            if self._missed > LOST_AFTER:
+                self.holds = None
+        else:
+            self._missed, self._last_step = 0, observed.step
+            self._course.add(observed.step, math.log(max(now.value, LEAST)) if self._is_loss else now.value)
+            self._count()
+            self.holds = self._decide()
+
+    def _count(self) -> None:
+        """Keep what the signal needs to know of each row."""
+
+    @abstractmethod
+    def _decide(self) -> bool | None:
+        """Whether the signal holds of the course."""
+
+    @abstractmethod
+    def _decided_reading(self) -> Reading:
+        """The reading, where there are rows enough."""
+
+    def reading(self) -> Reading:
+        if self._course.rows == 0:
+            return self._series.unknown()
+        if self._missed > LOST_AFTER:
+            return self._series.unknown(reason(Why.LOST, step=self._last_step))
+        if self._course.rows < self._needed:
+            return self._series.unknown(reason(Why.FEW_VALUES, have=self._course.rows, needed=self._needed))
+        if self.holds is None and self._rows < self._enough:
+            return self._series.unknown(reason(Why.FEW_STEPS, have=self._rows, needed=self._enough))
+        return self._decided_reading()
+
+    def rebaseline(self) -> None:
+        self._course, self.holds, self._rows = self._new_course(), None, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        counts = {"missed": self._missed, "step": self._last_step, "rows": self._rows}
+        return {"course": self._course.state_dict(), "holds": self.holds, **counts}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._course.load_state_dict(state["course"])
+        self._missed, self._last_step, self._rows = state["missed"], state["step"], state["rows"]
+        self.holds = state["holds"]
+        self.holds = self._decide() if self._course.rows and self._missed <= LOST_AFTER else None
+
+    def _in_unit(self, level: float) -> float:
+        """A level of the course in the series' own unit."""
+        return math.exp(level) if self._is_loss else level
+
+    def _new_course(self) -> Course:
+        return Course(rising=self._series.definition.worse != "higher", surer=self._limit)

@@ -1,0 +1,146 @@
+"""A value far outside those before it."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.records import Scalar
+from tracker_diag.rules.nodes import Direction, SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place, horizon
+from tracker_diag.rules.signals.base import CLOSED, Material, Verb
+
+SURE = 3.0
+"""Standard deviations of a value through sampling by which a spike is none of a few odd sequences."""
+OVER = 10
+"""Values after its last spike by which an excursion is over."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Spike(Material):
+    """A value far outside the last `steps` values before it, by their median and MAD, and materially so."""
+
+    historical: ClassVar[bool] = True
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "jumps": Verb(number="change", times="factor"),
+        "drops": Verb({"direction": "falling"}, number="change", times="factor"),
+    }  # fmt: skip
+
+    kind: Literal["spike"] = "spike"
+    series: SeriesRef
+    steps: int = Field(default=50, ge=10)
+    direction: Direction = "rising"
+    z: float = Field(default=6.0, gt=0)
+    above: float | None = None
+    """Level that it must be above too, whatever was usual before."""
+    sure: bool = False
+    """Whether it must be beyond three standard deviations of its own sampling error too; unknown where that is."""
+    ever: bool = False
+    """Whether it must be beyond all values before it too, except those of the same excursion."""
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series = at.series(self.series)
+        self.looks_at = (self._series,)
+        self._recent: deque[float] = deque(maxlen=self.steps)
+        self._needed = horizon((self.steps + 1) // 2, at.settings, part=5, fewest=8)
+        self._z, self._sure = at.settings.limit(self.z), at.settings.limit(SURE)
+        self._last: tuple[float, float] | None = None
+        """The last value that was judged, and the median before it."""
+        self._furthest: float | None = None
+        """The furthest value before the spikes that continue, if that counts."""
+        self._peak: tuple[float, int] | None = None
+        """The furthest of these, and the values since the last of them."""
+        self._step = 0
+
+    def update(self, observed: Observed) -> None:
+        now = self._series.now
+        if now is None:
+            self.holds = None if self._last is None else False
+            return
+        if len(self._recent) >= self._needed:
+            values = list(self._recent)
+            middle = median(values)
+            self._last, self._step = (now.value, middle), observed.step
+            high = self.above is None or now.value > self.above
+            far = high and self._is_material(now.value, middle)
+            far = far and not self._within_spread(now.value, middle, values)
+            far = far and not self._has_been_there(now.value)
+            self.holds = far and not self._within_error(now, middle) if self._sees(now) else None
+        self._recent.append(now.value)
+        if self.ever:
+            self._remember(now.value)
+
+    def reading(self) -> Reading:
+        now = self._series.now
+        if now is not None and not self._sees(now):
+            return self._series.unknown(reason(Why.NO_ERROR))
+        if self._last is None:
+            few = reason(Why.FEW_VALUES, have=len(self._recent), needed=self._needed)
+            return self._series.unknown(None if now is None else few)
+        return self._series.reading(self.holds, *self._last, self._step if self.holds else None)
+
+    def _is_material(self, value: float, middle: float) -> bool:
+        """Whether `value` is far enough off `middle`, whatever the noise."""
+        high, low = (value, middle) if self.direction == "rising" else (middle, value)
+        if self.factor is not None:
+            return high > 0 and high >= self.factor * low
+        return high - low >= (self.change or 0.0)
+
+    def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:
+        spread = 1.4826 * median([abs(v - middle) for v in values])
+        return abs(value - middle) <= self._z * spread
+
+    def _has_been_there(self, value: float) -> bool:
+        """Whether an earlier value is as far off, if that counts."""
+        if self._furthest is None:
+            return False
+        return value <= self._furthest if self.direction == "rising" else value >= self._furthest
+
+    def _remember(self, value: float) -> None:
+        """Take `value` for what has been there; a spike only once `OVER` values have come since."""
+        if self.holds:
+            self._peak = (value if self._peak is None else self._further(value, self._peak[0]), 0)
+        elif not self._has_been_there(value):
+            self._furthest = value
+        if not self.holds and self._peak is not None:
+            peak, since = self._peak
+            self._peak = (peak, since + 1)
+            if since + 1 >= OVER:
+                self._furthest = peak if self._furthest is None else self._further(peak, self._furthest)
+                self._peak = None
+
+    def _further(self, value: float, other: float) -> float:
+        return max(value, other) if self.direction == "rising" else min(value, other)
+
+    def _sees(self, now: Scalar) -> bool:
+        """Whether the value comes with its sampling error, if that counts."""
+        return now.error is not None or not self.sure
+
+    def _within_error(self, now: Scalar, middle: float) -> bool:
+        """Whether the few sequences that the value rests on may have made it."""
+        if not self.sure or now.error is None or middle <= 0 or now.value <= 0:
+            return False
+        return abs(math.log(now.value / middle)) <= self._sure * now.error
+
+    def rebaseline(self) -> None:
+        self._recent.clear()
+        self._last = self.holds = self._furthest = self._peak = None
+
+    def state_dict(self) -> dict[str, Any]:
+        last, peak = (list(pair) if pair else None for pair in (self._last, self._peak))
+        return {"recent": list(self._recent), "last": last, "furthest": self._furthest, "peak": peak}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._recent.clear()
+        self._recent.extend(state["recent"])
+        self._last = (state["last"][0], state["last"][1]) if state["last"] else None
+        self._furthest = state["furthest"]
+        self._peak = (state["peak"][0], state["peak"][1]) if state["peak"] else None

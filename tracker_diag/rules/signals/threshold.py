@@ -1,0 +1,47 @@
+"""A value against a fixed limit."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.rules.nodes import SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import Place
+from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Threshold(Limited):
+    """The series, or its ratio to another one, is above or below a fixed limit. It is unknown between two values."""
+
+    verbs: ClassVar[Mapping[str, Verb]] = {"above": Verb(number="above"), "below": Verb(number="below")}
+
+    kind: Literal["threshold"] = "threshold"
+    series: SeriesRef
+    relative_to: SeriesRef | None = None
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series = at.series(self.series, self.relative_to)
+        self.looks_at = (self._series,)
+
+    def update(self, observed: Observed) -> None:
+        now = self._series.now
+        unseen = now is None or (
+            now.quantum > 0  # as few values have
+            and any(
+                limit is not None and abs(now.value - limit) < now.quantum / 2 for limit in (self._above, self._below)
+            )
+        )
+        self.holds = None if now is None or unseen else self._is_beyond(now.value)
+
+    def reading(self) -> Reading:
+        now = self._series.now
+        if now is None:
+            return self._series.unknown()
+        if self.holds is None:
+            return self._series.unknown(reason(Why.ROUNDED, series=self._series.name, quantum=now.quantum))
+        return self._series.reading(self.holds, now.value)

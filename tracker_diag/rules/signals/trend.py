@@ -1,0 +1,150 @@
+"""A steady change over the last values."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from tracker_diag.detect.robust import mann_kendall, theil_sen
+from tracker_diag.metrics.reasons import Why, reason
+from tracker_diag.rules.nodes import Direction, SeriesRef
+from tracker_diag.rules.observed import Observed
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.series import LOST_AFTER, Place, horizon
+from tracker_diag.rules.signals.base import CLOSED, Material, Verb
+
+BLOCKS = 8
+FEWEST = 16
+"""Values of a trend, at least: two for each of its blocks."""
+STEADY = 2.0
+"""Mann–Kendall's z of eight block means from which on a change counts as steady; one in forty by chance."""
+
+
+@dataclass(config=CLOSED, kw_only=True)
+class Trend(Material):
+    """A steady change over the last `steps` values: Mann–Kendall and Theil–Sen on the means of eight blocks.
+
+    Needs no baseline, so it also sees a series that has been rising since it began.
+    """
+
+    historical: ClassVar[bool] = True
+    verbs: ClassVar[Mapping[str, Verb]] = {
+        "rises": Verb(number="change", times="factor"),
+        "falls": Verb({"direction": "falling"}, number="change", times="factor"),
+    }  # fmt: skip
+
+    kind: Literal["trend"] = "trend"
+    series: SeriesRef
+    relative_to: SeriesRef | None = None
+    steps: int = Field(ge=8)
+    direction: Direction = "rising"
+
+    def begin(self, at: Place) -> None:
+        super().begin(at)
+        self._series = at.series(self.series, self.relative_to)
+        self.looks_at = (self._series,)
+        self._settings = at.settings
+        waits = at.settings.short_run and self.steps > FEWEST
+        self._size = 0 if waits else self.steps // BLOCKS
+        """Values of a block; 0 until it is known how often the series comes."""
+        self._early: list[tuple[int, float]] = []
+        """The values until then, with their steps."""
+        self._rows = 0
+        """Rows since the first value, while it is not known."""
+        self._means: deque[float] = deque(maxlen=BLOCKS)
+        self._starts: deque[int] = deque(maxlen=BLOCKS)
+        self._block: list[float] = []
+        self._block_start = 0
+        # Where earlier runs show what is normal, a rise before there are eight blocks is growth beyond theirs.
+        self._changes: bool | None = False if at.earlier.values(self._series.keys) else None
+        """Whether the last eight blocks show a change."""
+        self._missed, self._last_step = 0, 0
+
+    def update(self, observed: Observed) -> None:
+        now = self._series.now
+        self._rows += bool(self._early) or now is not None
+        if now is not None:
+            self._append(observed.step, now.value) if self._size else self._wait(observed.step, now.value)
+            self._missed, self._last_step = 0, observed.step
+        else:
+            self._missed += 1
+        self.holds = self._changes if self._missed <= LOST_AFTER else None
+
+    def reading(self) -> Reading:
+        if not self._means and not self._block and not self._early:
+            return self._series.unknown()
+        if self._missed > LOST_AFTER:
+            return self._series.unknown(reason(Why.LOST, step=self._last_step))
+        if self.holds is None:
+            have = len(self._means) * self._size + len(self._block) + len(self._early)
+            return self._series.unknown(reason(Why.FEW_VALUES, have=have, needed=BLOCKS * self._size or FEWEST))
+        onset = self._onset() if self.holds else None
+        shown = self._series.reading(self.holds, self._means[-1], self._means[0], onset)
+        return replace(shown, at=self._starts[0])
+
+    def _wait(self, step: int, value: float) -> None:
+        """Keep the first values of a run of known length, which tell how many of them it will have."""
+        self._early.append((step, value))
+        if len(self._early) == FEWEST:
+            self._set_size()
+            early, self._early = self._early, []
+            for early_step, early_value in early:
+                self._append(early_step, early_value)
+
+    def _set_size(self) -> None:
+        density = FEWEST / self._rows
+        values = horizon(self.steps, self._settings, part=2, fewest=FEWEST, density=density)
+        self._size = max(values // BLOCKS, 1)
+
+    def _append(self, step: int, value: float) -> None:
+        if not self._block:
+            self._block_start = step
+        self._block.append(value)
+        if len(self._block) == self._size:
+            self._means.append(sum(self._block) / self._size)
+            self._starts.append(self._block_start)
+            self._block = []
+            if len(self._means) == BLOCKS:
+                self._changes = self._judge(list(self._means))
+
+    def _judge(self, y: list[float]) -> bool:
+        if self.factor:
+            y = [math.log(max(mean, 1e-12)) for mean in y]
+        if self.direction == "falling":
+            y = [-mean for mean in y]
+        least = math.log(self.factor) if self.factor else self.change or 0.0
+        # First what is cheap: most series have not moved at all.
+        if max(y[-3:]) - min(y[:3]) < least:
+            return False
+        return mann_kendall(y) >= STEADY and theil_sen(y) * (BLOCKS - 1) >= least
+
+    def _onset(self) -> int:
+        """The first step of the block that has come a quarter of the way."""
+        means, change = list(self._means), self._means[-1] - self._means[0]
+        begun = (start for mean, start in zip(means, self._starts, strict=True) if (mean - means[0]) / change >= 0.25)
+        return next(begun, self._starts[-1]) if change else self._starts[0]
+
+    def rebaseline(self) -> None:
+        self._means.clear()
+        self._starts.clear()
+        self._block, self._early, self._changes = [], [], None
+        self._rows = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        blocks = {"means": list(self._means), "starts": list(self._starts), "block": list(self._block)}
+        missed = [self._missed, self._last_step]
+        early = {"early": [[step, value] for step, value in self._early], "rows": self._rows, "size": self._size}
+        return blocks | early | {"start": self._block_start, "holds": self._changes, "missed": missed}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rebaseline()
+        self._means.extend(state["means"])
+        self._starts.extend(state["starts"])
+        self._block, self._block_start = list(state["block"]), state["start"]
+        self._early = [(step, value) for step, value in state["early"]]
+        self._rows, self._size = state["rows"], state["size"]
+        self._changes, (self._missed, self._last_step) = state["holds"], state["missed"]
