@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.rules.alerts import TITLE, Alerts, identity
+from tracker_diag.rules.alerts import TITLE, Alerts, identity, recent
 from tracker_diag.rules.alerts import alerts as tells
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import incidents
@@ -24,7 +24,9 @@ def finding(rule="POL001", slice="post_tool", state="firing", onset=5, fired=10,
 
 def notices(alerts, step, *changed, others=(), best=()):
     """What is told where `changed` is new at `step`, and `others` are known."""
-    return alerts.notices(step, changed, SimpleNamespace(findings=[*changed, *others], best=best))
+    findings = [*changed, *others]
+    run = SimpleNamespace(findings=findings, incidents=incidents(recent(findings)), best=best)
+    return alerts.notices(step, changed, run)
 
 
 def test_what_fires_is_told_once_with_remedy_and_where_to_read_on():

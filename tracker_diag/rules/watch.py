@@ -80,8 +80,7 @@ class Watch:
         """Why the rule cannot see."""
         if self._blindness:
             return self._blindness
-        unknown = (signal.reading().unknown for signal in self._deciding if signal.holds is None)
-        why = next((why for why in unknown if why), None) or self._judgement.not_logged(self.rule.when)
+        why = self._judgement.unknown(self.rule.when) or self._judgement.not_logged(self.rule.when)
         return (why or reason(Why.UNCHECKED)).about(self.pair)
 
     def step(self, observed: Observed) -> bool:

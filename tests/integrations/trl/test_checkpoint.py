@@ -57,7 +57,7 @@ def test_of_a_damaged_state_nothing_stays(ran, damage):
     save(monitor, args, state)
     (file,) = Path(args.output_dir).rglob("tracker_diag_*.json")
     saved = json.loads(file.read_text())
-    file.write_text(json.dumps(saved | {"alerts": None}) if damage == "windows" else damage)
+    file.write_text(json.dumps(saved | {"judge": None}) if damage == "windows" else damage)
     resumed = td.Monitor()
     before = resumed.state_dict()
     load(resumed, args, state)
