@@ -65,8 +65,8 @@ def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_ba
     assert finding.onset <= finding.fired <= 125
     assert finding.state == "firing"
     evidence = {reading.signal: reading for reading in finding.evidence}
-    assert evidence["tail_grows"].holds
-    assert evidence["tail_grows"].n == 32 * 12
+    assert evidence["post_tool_tail_grows_each_step"].holds
+    assert evidence["post_tool_tail_grows_each_step"].n == 32 * 12
     assert evidence["post_tool_tail_matters"].n == 8 * 32 * 12
     assert evidence["reward_falls"].holds is False
     assert str(evidence["mean_kl_grows"].unknown) == "no series kl"
@@ -890,8 +890,10 @@ def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, m
 def test_one_token_is_counted_and_nothing_is_concluded(tokens):
     values = np.full((1, tokens), -0.5)
     seen, monitor = watch([{"logprobs": values, "old_logprobs": values - 0.1, "model_mask": np.ones((1, tokens))}] * 80)
-    assert seen.scalars(79)["diag/policy/text_only/count"] == 64 * tokens  # a slice with few tokens reaches back further
-    assert not any("p95" in name or "ess" in name for name in seen.scalars(79))
+    assert (
+        seen.scalars(79)["diag/policy/text_only/count"] == 64 * tokens
+    )  # a slice with few tokens reaches back further
+    assert not any("p95" in name for name in seen.scalars(79))
     assert fired(monitor) == []
     assert monitor.failures == []
 

@@ -150,15 +150,15 @@ class Judgement:
                     found |= dict.fromkeys(self._signals[name].looks_at)
         return tuple(found)
 
-    def unknown(self, ways: Ways) -> Reason | None:
-        """Why the first signal that decides is unknown. Ways for want of a metric do not count."""
+    def unknown(self, ways: Ways, *, excuses: bool = False) -> Reason | None:
+        """Why the first signal that decides is unknown. Ways that lack a metric do not count."""
         present = (way for way in ways if all(self._series[name].logged is True for name in way.needs))
-        reasons = (self._name_unknown(name, name in way.unless) for way in present for name in named((way,)))
+        reasons = (self._name_unknown(name, excuses or name in way.unless) for way in present for name in named((way,)))
         return next(filter(None, reasons), None)
 
     def _name_unknown(self, name: str, excuses: bool) -> Reason | None:
         if name in self._predicates:
-            return self.unknown(self._predicates[name])
+            return self.unknown(self._predicates[name], excuses=excuses)
         signal = self._signals[name]
         return None if self._name_holds(name, excuses) is not None else signal.reading().unknown
 
