@@ -69,7 +69,7 @@ def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_ba
     assert evidence["post_tool_tail_grows_each_step"].n == 32 * 12
     assert evidence["post_tool_tail_matters"].n == 8 * 32 * 12
     assert evidence["reward_falls"].holds is False
-    assert str(evidence["mean_kl_grows"].unknown) == "no series kl"
+    assert str(evidence["kl_grows"].unknown) == "no series kl"
     blind = monitor.summary().blind
     assert str(blind["POL002"][0]) == "reference: no ref_logprobs observed"
     assert str(blind["RES007"][0]) == "no ranks that report through a store"
