@@ -19,7 +19,7 @@ from tracker_diag import Guard, Monitor
 from tracker_diag.demo.grpo import ARMS, GROUP, UNGUARDED, Arm, Training
 from tracker_diag.demo.policy import Policy, play, score, warm_policy
 from tracker_diag.demo.world import draw_task
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 STEPS, LAST = 300, 40
 """Steps of a run, and how many of its last ones tails, ESS and reward are the mean of."""
@@ -75,7 +75,7 @@ class Play:
 
     def __init__(self, training: Training, folder: Path, guards: Sequence[Guard]) -> None:
         self.training, self.folder = training, folder
-        self.seen = CapturingBackend()
+        self.seen = CapturingTracker()
         self.monitor = Monitor([self.seen], guards=guards, source="study")
         self.rows: list[Mapping[str, float]] = []
         self.updates, self.stopped = 0, False

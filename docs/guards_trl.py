@@ -14,7 +14,7 @@ from tracker_diag_trl.callback import settings
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 
 from tracker_diag import Guard, Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 FAULTS = Path(__file__).parents[1] / "tests" / "faults"
 STEPS, LAST = 70, 10
@@ -71,7 +71,7 @@ def run(fault: Mapping[str, Any], guards: Sequence[Guard], seed: int) -> Run:
 
     torch.set_num_threads(1)
     set_seed(seed)
-    watcher, updates, capture = language.Watcher(fault, STEPS), _Updates(), CapturingBackend()
+    watcher, updates, capture = language.Watcher(fault, STEPS), _Updates(), CapturingTracker()
     model = Qwen2ForCausalLM.from_pretrained(language.task.CHECKPOINT, dtype=torch.float32)
     model.config.name_or_path = str(language.task.CHECKPOINT)
     with TemporaryDirectory() as folder:

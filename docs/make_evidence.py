@@ -17,7 +17,7 @@ from typing import Any
 from tracker_diag import Monitor
 from tracker_diag.demo.grpo import ARMS, train
 from tracker_diag.demo.leads import SIGNALS, leads
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 DOCS = Path(__file__).parent
 SEEDS, STEPS = range(4), 300
@@ -26,7 +26,7 @@ Run = dict[str, Any]
 
 def run(arm: str, seed: int) -> Run:
     """Train once, watched, and give what was found and when the same alarm goes off on other signals."""
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     with Monitor([seen]) as monitor:
         for step in train(ARMS[arm], seed, STEPS):
             monitor.observe(**step.tensors)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import tracker_diag as td
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 
 WORLD, STEPS = 2, 40
 TOKENS, BATCH, LENGTH = 16, 32, 24
@@ -34,8 +34,8 @@ def train(rank: int, address: str) -> None:
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
     torch.manual_seed(rank + 1)
     # Made on every rank; only rank 0 has somewhere to write.
-    backends = [JsonlBackend("distributed.jsonl")] if rank == 0 else []
-    monitor = td.Monitor(backends, ranks=td.AllReduce(), algorithm="ppo")
+    trackers = [JsonlTracker("distributed.jsonl")] if rank == 0 else []
+    monitor = td.Monitor(trackers, ranks=td.AllReduce(), algorithm="ppo")
     loss = reward = torch.zeros(())
 
     for step in range(STEPS):

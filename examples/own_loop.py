@@ -12,7 +12,7 @@ import argparse
 import torch
 
 import tracker_diag as td
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--packed", action="store_true", help="tensors (N,) without padding, as varlen attention has them")
@@ -25,7 +25,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)  # it is tiny
 policy = torch.nn.Embedding(TOKENS, TOKENS)  # the next token's logits, by the token before
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
-monitor = td.Monitor([JsonlBackend("own_loop.jsonl")], algorithm="ppo")  # 1
+monitor = td.Monitor([JsonlTracker("own_loop.jsonl")], algorithm="ppo")  # 1
 loss = reward = torch.zeros(())
 
 

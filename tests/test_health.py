@@ -14,9 +14,9 @@ import pytest
 from tracker_diag import Monitor, wrap
 from tracker_diag.errors import without_secrets
 from tracker_diag.health import Health
-from tracker_diag.testing import CapturingBackend, example_batch
+from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers import tracker as base
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.tracker import writing, writing_of_ours
 
 BATCHES = [example_batch(step) for step in range(8)]
@@ -79,7 +79,7 @@ def test_an_interrupt_at_any_point_costs_that_step_alone(raised, alarms, rng):
 
     alarms(handler)
     for delay in rng.uniform(2e-5, 6e-3, 40):
-        monitor = Monitor([CapturingBackend()])
+        monitor = Monitor([CapturingTracker()])
         came += interrupted(monitor, delay, raised)
         monitor.observe(**BATCHES[0])
         monitor.log({"loss": 1.0}, 100)
@@ -122,7 +122,7 @@ def test_an_interrupt_as_we_begin_to_write_does_not_make_us_deaf(monkeypatch):
 @pytest.mark.slow
 def test_a_handler_that_logs_itself(alarms, rng):
     for delay in rng.uniform(2e-5, 6e-3, 40):
-        monitor = Monitor([CapturingBackend()])
+        monitor = Monitor([CapturingTracker()])
         alarms(lambda *_, monitor=monitor: monitor.log({"from": 1.0}, monitor.step))
         interrupted(monitor, delay, ())
         monitor.close()
@@ -149,7 +149,7 @@ def test_handlers_that_a_c_library_has_set_stay(alarms):
     libc.signal.restype = ctypes.c_void_p
     libc.signal(signal.SIGUSR1, handler)
     try:
-        monitor = Monitor([CapturingBackend()])
+        monitor = Monitor([CapturingTracker()])
         for step, batch in enumerate(BATCHES):
             monitor.observe(**batch)
             monitor.log({"loss": 1.0}, step)
@@ -166,7 +166,7 @@ def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
             pass
 
     own = Own()
-    run = wrap(own, also=[JsonlBackend(tmp_path)])
+    run = wrap(own, also=[JsonlTracker(tmp_path)])
     stop, begun = threading.Event(), threading.Event()
 
     def train():

@@ -13,7 +13,7 @@ from tracker_diag import errors
 
 NAMES = [
     "AllReduce",
-    "Backend",
+    "Tracker",
     "Decision",
     "DiagError",
     "Finding",

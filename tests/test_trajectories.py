@@ -6,7 +6,7 @@ import torch
 
 from tracker_diag import Monitor
 from tracker_diag.metrics.series import UNKNOWN
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 TRAJECTORIES, TURNS, LENGTH, FROM = 24, 2, 16, 40
 
@@ -25,7 +25,7 @@ def batch_of(step):
 
 def watched(*told, steps=70):
     """What 70 steps come to, where of each row the trainer has `told` so much."""
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     with Monitor([captured]) as monitor:
         monitor.expect(steps)
         for step in range(steps):
@@ -81,7 +81,7 @@ def test_only_sequences_that_share_their_trajectory_are_unknown(on, names):
         given["sequence_ids"] = np.repeat(np.arange(4), 4)
     if "torch" in on:
         given = {name: torch.from_numpy(value) for name, value in given.items()}
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     with Monitor([captured]) as monitor:
         monitor.observe(**given, trajectory_ids=ids)
         monitor.log({}, 0)
@@ -91,7 +91,7 @@ def test_only_sequences_that_share_their_trajectory_are_unknown(on, names):
 def test_a_negative_turn_is_unknown_and_nan_there_is_told_of(caplog):
     model = np.ones((3, 4), bool)
     old = np.zeros(model.shape)
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     with Monitor([captured]) as monitor:
         for step, broken in enumerate((0.1, np.nan)):
             new = old + np.array([[0.1], [0.1], [broken]])
@@ -105,13 +105,13 @@ def test_a_negative_turn_is_unknown_and_nan_there_is_told_of(caplog):
 
 
 def test_what_is_unknown_survives_a_save():
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     with Monitor([captured]) as monitor:
         tensors, about = batch_of(0)
         monitor.observe(**tensors, trajectory_ids=about["trajectory_ids"])
         monitor.log({}, 0)
         state = monitor.state_dict()
-    again = Monitor([resumed := CapturingBackend()])
+    again = Monitor([resumed := CapturingTracker()])
     again.load_state_dict(state)
     again.close()
     assert counts(resumed) == counts(captured)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracker_diag.tensors.store import ThroughStore
     from tracker_diag.trackers.notify import Notifier
     from tracker_diag.trackers.open import read_run
-    from tracker_diag.trackers.tracker import Backend
+    from tracker_diag.trackers.tracker import Tracker
 else:
     from tracker_diag import preflight
 
@@ -38,7 +38,6 @@ else:
 
 __all__ = [
     "AllReduce",
-    "Backend",
     "Decision",
     "DiagError",
     "Finding",
@@ -50,6 +49,7 @@ __all__ = [
     "Rule",
     "Summary",
     "ThroughStore",
+    "Tracker",
     "audit",
     "catalog",
     "compare",
@@ -67,7 +67,7 @@ __all__ = [
 if not TYPE_CHECKING:  # a checker that saw `__getattr__` would accept every misspelt name
     _HOMES = {
         "AllReduce": "tensors.ranks",
-        "Backend": "trackers.tracker",
+        "Tracker": "trackers.tracker",
         "Decision": "guards.decision",
         "Finding": "rules.findings",
         "GrowthSettings": "detect.growth",

@@ -1,4 +1,4 @@
-"""Records: what leaves the core. Plain immutable values that a backend can draw without knowing more."""
+"""Records: what leaves the core. Plain immutable values that a tracker can draw without knowing more."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias

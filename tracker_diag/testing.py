@@ -1,4 +1,4 @@
-"""For tests, ours and yours: series in short notation, rules held against them, a backend that keeps all."""
+"""For tests, ours and yours: series in short notation, rules held against them, a tracker that keeps all."""
 
 import json
 import math
@@ -16,14 +16,14 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 __all__ = [
     "ODD_NAMES",
-    "CapturingBackend",
+    "CapturingTracker",
     "RuleCase",
-    "check_backend",
     "check_rule",
+    "check_tracker",
     "example_batch",
     "load_cases",
     "series",
@@ -45,7 +45,7 @@ def example_batch(step: int) -> dict[str, Any]:
     return {"logprobs": new, "old_logprobs": old, "response_mask": np.ones_like(sampled), "model_mask": sampled}
 
 
-class CapturingBackend(Backend):
+class CapturingTracker(Tracker):
     """Keeps everything it is given."""
 
     name = "capturing"
@@ -88,22 +88,22 @@ ODD_NAMES = ("diag/policy/tool:search/p95", "diag/policy/tool:a b.c-d_e/p95", "d
 """Names with everything in them that a slice's name may hold."""
 
 
-def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]] | None = None) -> list[str]:
-    """What `backend` does other than the contract of `Backend` asks, one sentence each; empty if it keeps it all.
+def check_tracker(tracker: Tracker, scalars: Callable[[str], Mapping[int, float]] | None = None) -> list[str]:
+    """What `tracker` does other than the contract of `Tracker` asks, one sentence each; empty if it keeps it all.
 
-    Writes ten steps of everything there is, some of it twice as after a lost answer, and closes the backend.
+    Writes ten steps of everything there is, some of it twice as after a lost answer, and closes the tracker.
 
     Args:
-        backend: made for this, on a run of its own.
-        scalars: gives, once the backend is closed, what has arrived under a name, by step; None for a backend that
+        tracker: made for this, on a run of its own.
+        scalars: gives, once the tracker is closed, what has arrived under a name, by step; None for a tracker that
             takes no numbers.
     """
     finding = _finding()
-    wrong = [*_declared(backend), *(found for step in range(0, 20, 2) for found in _written(backend, step, finding))]
-    backend.flush(last=True)
+    wrong = [*_declared(tracker), *(found for step in range(0, 20, 2) for found in _written(tracker, step, finding))]
+    tracker.flush(last=True)
     table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
     summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": (no_series("eval_score"),)}, ("NUM001",))
-    wrong += _raised("close", partial(backend.close, summary, (table,)))
+    wrong += _raised("close", partial(tracker.close, summary, (table,)))
     if scalars is not None:
         for name in ("diag/policy/all/p95", *ODD_NAMES):
             expected = {step: step / 10 if name.endswith("all/p95") else 1.0 for step in range(0, 20, 2)}
@@ -114,17 +114,17 @@ def check_backend(backend: Backend, scalars: Callable[[str], Mapping[int, float]
     return wrong
 
 
-def _declared(backend: Backend) -> list[str]:
+def _declared(tracker: Tracker) -> list[str]:
     wrong = []
-    if not backend.name or backend.name == Backend.name:
-        wrong.append(f"name: {backend.name!r}, expected one of its own")
-    wrong += _raised("address", lambda: json.dumps(dict(backend.address)))
-    if backend.temporary(ConnectionError("down")) not in (True, False):
+    if not tracker.name or tracker.name == Tracker.name:
+        wrong.append(f"name: {tracker.name!r}, expected one of its own")
+    wrong += _raised("address", lambda: json.dumps(dict(tracker.address)))
+    if tracker.temporary(ConnectionError("down")) not in (True, False):
         wrong.append("temporary: expected True or False")
     return wrong
 
 
-def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
+def _written(tracker: Tracker, step: int, finding: Finding) -> list[str]:
     """What goes wrong when all that there is at `step` is written."""
     counts = np.array([3, 2, 0, 1])
     tail = Histogram(
@@ -132,9 +132,9 @@ def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
     )
     records: list[Record] = [Scalar("diag/policy/all/p95", step / 10), *(Scalar(name, 1.0) for name in ODD_NAMES), tail]
     calls = [
-        partial(backend.metrics, step, {"loss": math.nan, "reward": math.inf, "kl": 0.1}),
-        partial(backend.log, step, records, 1.7e9 + step),
-        partial(backend.log, step + 1, [], 1.7e9 + step),
+        partial(tracker.metrics, step, {"loss": math.nan, "reward": math.inf, "kl": 0.1}),
+        partial(tracker.log, step, records, 1.7e9 + step),
+        partial(tracker.log, step + 1, [], 1.7e9 + step),
     ]
     if step == 10:
         records += [
@@ -143,13 +143,13 @@ def _written(backend: Backend, step: int, finding: Finding) -> list[str]:
         ]
         notice = Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell")
         calls += [
-            partial(backend.finding, 10, finding),
-            partial(backend.standing, 10, (finding,)),
-            partial(backend.alert, 10, notice),
-            partial(backend.event, 10, "new baseline: a reason"),
+            partial(tracker.finding, 10, finding),
+            partial(tracker.standing, 10, (finding,)),
+            partial(tracker.alert, 10, notice),
+            partial(tracker.event, 10, "new baseline: a reason"),
         ]
     wrong = [found for call in calls for found in _raised(f"step {step}: {call.func.__name__}", call)]
-    if backend.flush() not in (True, False):
+    if tracker.flush() not in (True, False):
         wrong.append("flush: expected True or False")
     return wrong
 

@@ -77,7 +77,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         trainer: a `PPOTrainer`, or anything with its `config` and `stats_logger`.
-        monitor: one with settings, rules, ranks or backends of your own, for this process. By default rank 0 has one
+        monitor: one with settings, rules, ranks or trackers of your own, for this process. By default rank 0 has one
             that knows the trainer's settings, its algorithm and its clip range, and that sees the tokens of all ranks.
 
     Returns:

@@ -118,7 +118,7 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
 
     Args:
         config: the run's `MasterConfig`, or the same as a dictionary.
-        monitor: one with settings, rules or backends of your own.
+        monitor: one with settings, rules or trackers of your own.
     """
     require("nemo_rl", "nemo-rl")
     settings: dict[str, object] = {}

@@ -19,7 +19,7 @@ from tracker_diag.hooks import after
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.tensors.ranks import AllReduce, Ranks
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach"]
 
@@ -83,7 +83,7 @@ def attach(*, monitor: Monitor | None = None) -> Monitor | None:
     return monitor
 
 
-class _Returned(Backend):
+class _Returned(Tracker):
     """Keeps the scalars of the last step, for the learner to return, and tells alerts in the log."""
 
     name = "open-instruct"

@@ -85,7 +85,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         trainer: a `BasePPOTrainer`, synchronous or not.
-        monitor: one with settings, rules or backends of your own. By default one that knows the trainer's
+        monitor: one with settings, rules or trackers of your own. By default one that knows the trainer's
             arguments, its algorithm and its clip range.
     """
     require("openrlhf", "openrlhf")

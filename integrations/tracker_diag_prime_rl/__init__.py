@@ -62,7 +62,7 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
     other than 0 only hands over its share of the batches.
 
     Args:
-        monitor: one with settings, rules, ranks or backends of your own, for rank 0.
+        monitor: one with settings, rules, ranks or trackers of your own, for rank 0.
 
     Raises:
         MissingExtra: prime-rl is not installed.

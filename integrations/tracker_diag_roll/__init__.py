@@ -75,7 +75,7 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         config: the pipeline's.
-        monitor: one with settings, rules or backends of your own. By default one that knows the run's settings and
+        monitor: one with settings, rules or trackers of your own. By default one that knows the run's settings and
             writes to the run of W&B, MLflow or Trackio that ROLL starts.
     """
     require("roll", "roll")

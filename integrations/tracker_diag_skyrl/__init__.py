@@ -90,7 +90,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         trainer: a `RayPPOTrainer` or `FullyAsyncRayPPOTrainer`.
-        monitor: one with settings, rules or backends of your own. By default one that knows the trainer's
+        monitor: one with settings, rules or trackers of your own. By default one that knows the trainer's
             settings, its algorithm and its clip range.
     """
     require("skyrl", "skyrl")

@@ -19,7 +19,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
     """Gives `monitor` the batch and the metrics of each step; nothing of it reaches the trainer.
 
     Args:
-        monitor: one with settings, rules or backends of your own; see `attach`. The default one is made when
+        monitor: one with settings, rules or trackers of your own; see `attach`. The default one is made when
             training starts.
     """
 

@@ -84,7 +84,7 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
 
     Args:
         args: slime's.
-        monitor: one with settings, rules or backends of your own.
+        monitor: one with settings, rules or trackers of your own.
     """
     require("slime", "slime")
     if _trainer and (there := watching(_trainer[0], monitor)) is not None:

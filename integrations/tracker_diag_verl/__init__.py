@@ -108,7 +108,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
     rows. They are closed when `tracking` is finished, before the trackers' runs are.
 
     Args:
-        monitor: one with settings, rules or backends of your own, in place of that which watches already, as the
+        monitor: one with settings, rules or trackers of your own, in place of that which watches already, as the
             plugin's does. By default one that knows the run's settings, its algorithm and its clip range.
         config: the run's settings, nested; for the default monitor.
     """

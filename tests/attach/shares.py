@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from tracker_diag import Monitor
 from tracker_diag.attach.shares import Share, together
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 STEPS, SEQUENCES, WIDTH, DIES, NOTHING = 12, 8, 40, 3, 5
 """After step DIES the last rank is gone in `dies`; at step NOTHING it has no batch in `whole`."""
@@ -48,7 +48,7 @@ def main(mode, rank, world, folder):
     ranks = together(rank, world)
     leads = rank == 0
     share = None if leads else Share(ranks)
-    monitor = Monitor([CapturingBackend()], ranks=ranks, window=STEPS) if leads else share.monitor
+    monitor = Monitor([CapturingTracker()], ranks=ranks, window=STEPS) if leads else share.monitor
     last = world - 1
     for step in range(STEPS):
         if not (mode == "whole" and (step, rank) == (NOTHING, last)):

@@ -7,8 +7,8 @@ import pytest
 
 from tracker_diag import DiagError, Monitor, read_run, watch, wrap
 from tracker_diag.errors import SourceError
-from tracker_diag.testing import CapturingBackend
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.testing import CapturingTracker
+from tracker_diag.trackers.files.write import JsonlTracker
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def good(tmp_path_factory, make_batch):
     """Folders of three runs that went well."""
     folders = [tmp_path_factory.mktemp(f"good-{seed}") for seed in range(3)]
     for seed, folder in enumerate(folders):
-        with Monitor([JsonlBackend(folder)]) as monitor:
+        with Monitor([JsonlTracker(folder)]) as monitor:
             train(monitor, make_batch, seed, 0.05)
     return [str(folder) for folder in folders]
 
@@ -86,7 +86,7 @@ def test_growth_within_the_run_is_found_as_without_a_baseline(good, make_batch):
 
 def test_the_reference_pair_is_not_held_against_an_earlier_run(tmp_path, make_batch):
     pairs = ("policy", "reference")
-    with Monitor([JsonlBackend(tmp_path)]) as monitor:
+    with Monitor([JsonlTracker(tmp_path)]) as monitor:
         train(monitor, make_batch, 0, 0.05, pairs=pairs)
     with Monitor(baseline=[read_run(str(tmp_path))]) as monitor:
         train(monitor, make_batch, 1, 0.125, pairs=pairs)
@@ -94,7 +94,7 @@ def test_the_reference_pair_is_not_held_against_an_earlier_run(tmp_path, make_ba
 
 
 def test_what_is_judged_by_which_runs_is_said(good, make_batch, capsys):
-    capturing = CapturingBackend()
+    capturing = CapturingTracker()
     run = wrap(lambda metrics, step=None: None, baseline=good[:2], also=[capturing])
     train(run.diag, make_batch, 7, 0.05, range(10))
     said = " ".join(" ".join(event for _, event in capturing.events).split())

@@ -39,9 +39,9 @@ def train(log, diag, make_batch):
 def expected(make_batch):
     """What is logged by hand, without a tracker: rows of numbers by step, and the alert."""
     from tracker_diag import Monitor
-    from tracker_diag.testing import CapturingBackend
+    from tracker_diag.testing import CapturingTracker
 
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     train(monitor.log, monitor, make_batch)
     return {step: seen.scalars(step) for step in seen.records}

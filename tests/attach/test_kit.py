@@ -77,19 +77,19 @@ def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, 
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "of_ours"))
     sees = {"policy, mismatch": "always", "post_tool": "", "not": "reference"}
     assert not kit.add_active(monitor, sees=sees, wait=True)
-    assert monitor.backends == ()
+    assert monitor.trackers == ()
     assert not kit.add_active(monitor, sees=sees)
     assert not kit.add_active(monitor, sees=sees)
-    (backend,) = monitor.backends
+    (tracker,) = monitor.trackers
     said = capsys.readouterr().err
     assert said.count("writes to") == 1
-    assert f"see it with tracker-diag diagnose {backend.source}; looks for policy, mismatch (" in " ".join(said.split())
+    assert f"see it with tracker-diag diagnose {tracker.source}; looks for policy, mismatch (" in " ".join(said.split())
     monitor.log({"reward": 0.5}, 3)
     monitor.close()
-    lines = [json.loads(line) for line in (backend.folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tracker.folder / "metrics.jsonl").read_text().splitlines()]
     assert (lines[0]["step"], lines[0]["reward"]) == (3, 0.5)
-    assert backend.folder.parent == tmp_path / "of_ours"
-    assert diagnose(str(backend.folder)).summary.last_step == 3
+    assert tracker.folder.parent == tmp_path / "of_ours"
+    assert diagnose(str(tracker.folder)).summary.last_step == 3
 
 
 def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_told_once(
@@ -202,7 +202,7 @@ def test_a_run_that_is_underway_is_written_to(mlflow_store, monitor):
         assert kit.add_active(monitor, sees={})
         monitor.log({"reward": 0.5}, 0)
         monitor.close()
-    assert [backend.name for backend in monitor.backends] == ["mlflow"]
+    assert [tracker.name for tracker in monitor.trackers] == ["mlflow"]
     assert mlflow.get_run(run.info.run_id).data.tags["diag.alert.state"] == "ok"
 
 
@@ -214,7 +214,7 @@ def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_howeve
     assert not kit.add_active(monitor, sees={}, wait=True)
     for _ in range(3):
         assert kit.add_active(monitor, None, object(), writer, sees={})
-    assert [backend.name for backend in monitor.backends] == ["notify", "tensorboard"]
+    assert [tracker.name for tracker in monitor.trackers] == ["notify", "tensorboard"]
     for step in range(6):
         monitor.log({"loss": 1.0 if step < 4 else math.nan}, step)
     monitor.close()
@@ -236,7 +236,7 @@ def test_a_tracker_that_cannot_be_reached_is_counted_and_training_goes_on(monito
     def down():
         raise ConnectionError("no server")
 
-    monkeypatch.setattr(kit, "active_backends", down)
+    monkeypatch.setattr(kit, "active_trackers", down)
     assert not kit.add_active(monitor, sees={})
     assert monitor.health["integration_errors"] == 1
     assert "no server" in monitor.failures[0]

@@ -8,7 +8,7 @@ import pytest
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import RELEASE
 from tracker_diag.attach.saved import Saved, file_of
-from tracker_diag.testing import CapturingBackend, example_batch
+from tracker_diag.testing import CapturingTracker, example_batch
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +45,8 @@ def test_a_run_that_is_killed_and_resumed_raises_the_alerts_of_an_unbroken_one(t
 
 
 def test_a_checkpoint_without_a_state_is_told_once_in_the_log_and_in_the_run(tmp_path, caplog):
-    backend = CapturingBackend()
-    monitor = Monitor([backend])
+    tracker = CapturingTracker()
+    monitor = Monitor([tracker])
     assert not Saved(monitor, "numpy").find(tmp_path)
     train(monitor, range(3))
     said = f"{tmp_path / 'tracker_diag_0.json'} is not there: the diagnostics of the resumed run begin anew"
@@ -58,13 +58,13 @@ def test_a_checkpoint_without_a_state_is_told_once_in_the_log_and_in_the_run(tmp
 def test_beginning_anew_changes_no_number(tmp_path):
     rows = []
     for resumed in (False, True):
-        backend = CapturingBackend()
-        monitor = Monitor([backend])
+        tracker = CapturingTracker()
+        monitor = Monitor([tracker])
         if resumed:
             Saved(monitor, "numpy").find(tmp_path)
         train(monitor, range(STEPS))
         summary = monitor.summary()
-        rows.append(([backend.scalars(step) for step in range(STEPS)], told(monitor), summary.blind, summary.healthy))
+        rows.append(([tracker.scalars(step) for step in range(STEPS)], told(monitor), summary.blind, summary.healthy))
     assert rows[0] == rows[1]
 
 

@@ -12,7 +12,7 @@ import torch
 from tracker_diag import Monitor
 from tracker_diag.attach.workers import Recorder, Workers
 from tracker_diag.tensors.observation import Observation
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROWS, WIDTH = 16, 24
 
@@ -30,7 +30,7 @@ def loss(rng, spread=0.05, post=None):
 
 
 def monitor():
-    made = Monitor([captured := CapturingBackend()])
+    made = Monitor([captured := CapturingTracker()])
     return made, captured
 
 

@@ -34,7 +34,7 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.stats.histogram import Sketch, quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROOT = Path(__file__).parents[2]
 LEVELS = [0.5, 0.9, 0.95, 0.99, 0.999]
@@ -189,7 +189,7 @@ def observe() -> dict[str, float]:
         "control": torch.rand(shape) < 0.05,
         "applied_weights": torch.ones(shape),
     }
-    monitors = {name: Monitor([CapturingBackend()]) for name in ("default", "every dimension")}
+    monitors = {name: Monitor([CapturingTracker()]) for name in ("default", "every dimension")}
     more: dict[str, dict[str, Any]] = {"default": {}, "every dimension": labels}
     steps = {name: iter(range(10_000)) for name in monitors}
     contenders: dict[str, Callable[[], Any]] = {}
@@ -211,7 +211,7 @@ def padded() -> dict[str, float]:
     answer = (position >= lengths // 2) & (position < lengths // 2 + 20)
     new = rng.uniform(-3, -0.5, shape).astype(np.float32)
     given = {name: new - rng.normal(0, 0.05, shape).astype(np.float32) for name in ("old_logprobs", "rollout_logprobs")}
-    monitor = Monitor([CapturingBackend()])
+    monitor = Monitor([CapturingTracker()])
 
     def step() -> None:
         monitor.observe(logprobs=new, response_mask=response, model_mask=response & ~answer, **given)
@@ -292,11 +292,11 @@ def tracker() -> dict[str, float]:
 
     from tracker_diag.trackers.delivery.journal import FOLDER
     from tracker_diag.trackers.delivery.outbox import Outbox
-    from tracker_diag.trackers.mlflow.write import MlflowBackend
-    from tracker_diag.trackers.wandb.write import WandbBackend
+    from tracker_diag.trackers.mlflow.write import MlflowTracker
+    from tracker_diag.trackers.wandb.write import WandbTracker
 
     rng = np.random.default_rng(0)
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     new = rng.uniform(-3, -0.1, (64, 64))
     model = np.ones((64, 64), bool)
@@ -314,7 +314,7 @@ def tracker() -> dict[str, float]:
         experiment = client.create_experiment("bench", f"file://{folder}/artifacts")
         settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True)
         run = wandb.init(project="bench", dir=folder, settings=settings)
-        backends = [MlflowBackend(client, client.create_run(experiment).info.run_id), WandbBackend(run)]
+        backends = [MlflowTracker(client, client.create_run(experiment).info.run_id), WandbTracker(run)]
         os.environ[FOLDER] = folder
         found: dict[str, float] = {}
         for backend in map(Outbox, backends):

@@ -70,7 +70,7 @@ class Scenario:
     """What the world is at a step."""
 
 
-class Loud(td.Backend):
+class Loud(td.Tracker):
     """The findings at warn or above that have fired, and are not part of another one."""
 
     name = "loud"

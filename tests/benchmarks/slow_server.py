@@ -63,18 +63,18 @@ def work(arm: str) -> None:
     import mlflow
     import torch  # noqa: F401  # in both arms: with it in the process the sketch is counted in another way
 
-    from tracker_diag.trackers.mlflow.write import MlflowBackend
+    from tracker_diag.trackers.mlflow.write import MlflowTracker
 
-    backends: list[Any] = []
+    trackers: list[Any] = []
     if arm == "MLflow":
         mlflow.set_tracking_uri(os.environ["SLOW_SERVER"])
-        backends = [MlflowBackend(mlflow.MlflowClient(), mlflow.start_run().info.run_id)]
+        trackers = [MlflowTracker(mlflow.MlflowClient(), mlflow.start_run().info.run_id)]
     rng, took = np.random.default_rng(0), []
     model = np.ones((SIZE, WIDTH), bool)
     model[: SIZE // 2, WIDTH // 2 : WIDTH // 2 + 32] = False
     response = np.ones_like(model)
     weights = rng.normal(size=(600, 600))
-    with td.Monitor(backends) as monitor:
+    with td.Monitor(trackers) as monitor:
         for step in range(steps):
             new = -1 - rng.gamma(2, 0.5, model.shape)
             old = new + 0.05 * rng.normal(size=model.shape)

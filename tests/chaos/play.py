@@ -369,9 +369,9 @@ def _room() -> Iterator[None]:
 
 def _emitted(folder: Path) -> Any:
     """What the diagnostics compute, in a file that no limit of this process's files is for."""
-    from tracker_diag.trackers.files.write import JsonlBackend
+    from tracker_diag.trackers.files.write import JsonlTracker
 
-    class Emitted(JsonlBackend):
+    class Emitted(JsonlTracker):
         def log(self, step: int, records: Any, at: float) -> None:
             with _room():
                 super().log(step, records, at)

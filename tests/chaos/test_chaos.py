@@ -30,9 +30,9 @@ def test_what_is_lost_is_seen(tmp_path):
     """The suite is no good if it cannot fail: a tracker that loses every third row of ours."""
     lossy = """
 import sys, runpy
-from tracker_diag.trackers.tensorboard.write import TensorBoardBackend
-log = TensorBoardBackend.log
-TensorBoardBackend.log = lambda self, step, records, at: log(self, step, records if step % 3 else [], at)
+from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
+log = TensorBoardTracker.log
+TensorBoardTracker.log = lambda self, step, records, at: log(self, step, records if step % 3 else [], at)
 sys.argv[:] = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

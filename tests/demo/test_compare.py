@@ -5,7 +5,7 @@ import pytest
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.runs.compare import compare
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.open import read_run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1000)]
@@ -20,7 +20,7 @@ def arms(tmp_path_factory, trained_arm):
 
     def watched(arm, seed):
         folder = tmp_path_factory.mktemp(arm)
-        with Monitor([JsonlBackend(folder)]) as monitor:
+        with Monitor([JsonlTracker(folder)]) as monitor:
             for step in trained_arm(arm, STEPS, seed):
                 monitor.observe(**step.tensors)
                 monitor.log(step.metrics, step.step)

@@ -7,14 +7,14 @@ import control
 
 from tracker_diag import Monitor
 from tracker_diag.demo.grpo import ARMS, train
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 STEPS = 300
 
 
 def run(fault: Mapping[str, Any], seed: int) -> dict[int, dict[str, float]]:
     """Rows by step of one arm; the healthy one where no other is named."""
-    capture = CapturingBackend()
+    capture = CapturingTracker()
     monitor = Monitor([capture], algorithm="grpo")
     rows: dict[int, dict[str, float]] = {}
     for step in train(ARMS[fault.get("arm", "healthy")], seed, STEPS):

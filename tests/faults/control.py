@@ -18,7 +18,7 @@ from tasks import TASKS
 from tracker_diag_sb3 import DiagnosticsCallback
 
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 Fault = Mapping[str, Any]
 """What is planted, those of `ENVIRONMENT` and `RUN`; all else is a setting of the algorithm."""
@@ -163,7 +163,7 @@ def run(trainer: str, task: str, fault: Fault, seed: int) -> dict[int, dict[str,
     buffer = {"rollout_buffer_class": NeverDone} if fault.get("bootstrap") else {}
     # A copy, as SB3 writes into what it is given.
     model = kind("MlpPolicy", envs, seed=seed, device="cpu", **copy.deepcopy(settings | buffer | beside))
-    rows, capture = Rows(), CapturingBackend()
+    rows, capture = Rows(), CapturingTracker()
     model.set_logger(Logger(None, [rows]))
     if fault.get("freeze"):
         for name, parameter in model.policy.named_parameters():
@@ -187,7 +187,7 @@ def run(trainer: str, task: str, fault: Fault, seed: int) -> dict[int, dict[str,
     return joined(rows.rows, capture)
 
 
-def joined(rows: dict[int, dict[str, float]], capture: CapturingBackend) -> dict[int, dict[str, float]]:
+def joined(rows: dict[int, dict[str, float]], capture: CapturingTracker) -> dict[int, dict[str, float]]:
     """The trainer's rows, with the scalars that the diagnostics give for the same steps."""
     for step in capture.records:
         if step in rows:

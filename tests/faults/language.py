@@ -16,7 +16,7 @@ from tracker_diag_trl import attach
 from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
 
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 task = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "integrations" / "trl" / "task.py")))
 
@@ -120,7 +120,7 @@ def run(kind: str, on: str, fault: Fault, seed: int) -> dict[int, dict[str, floa
         made = {"GRPO": grpo, "GRPO tool": grpo, "DPO": dpo, "SFT": sft}[kind]
         trainer = made(model, common, settings, fault, watcher, on, kind == "GRPO tool", seed)
         trainer.remove_callback(PrinterCallback)
-        capture = CapturingBackend()
+        capture = CapturingTracker()
         attach(trainer, monitor=Monitor([capture], config=trainer.args.to_dict()))
         try:
             trainer.train()

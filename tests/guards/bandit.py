@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from tracker_diag import Guard, Monitor, Rule
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 CONTEXTS, ACTIONS, BATCH, STEPS, ILL = 16, 8, 256, 40, 24
 
@@ -48,7 +48,7 @@ class Training:
 
     def __init__(self, folder, guards, *, ill=ILL, rules=None, fails=False, **options):
         self.folder, self.ill, self.fails = folder, ill, fails
-        self.seen = CapturingBackend()
+        self.seen = CapturingTracker()
         rules = [rule()] if rules is None else rules
         self.monitor = Monitor([self.seen], rules=rules, catalog=False, window=1, guards=guards, **options)
         self.random = torch.Generator().manual_seed(0)

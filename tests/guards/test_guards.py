@@ -11,7 +11,7 @@ from bandit import ILL, STEPS, Training, digest, guard, of_metric, rule
 from tracker_diag import Monitor
 from tracker_diag.guards import checkpoints, guards, listener
 from tracker_diag.guards.policy import ACTIONS, On
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 SETTINGS = {"kl_cap": {"bounds": (0.2, 3.0), "target": 0.5}}
 
@@ -209,7 +209,7 @@ def test_of_two_rollbacks_the_earlier_checkpoint_counts_and_a_new_incident_is_ro
 
 def worse(values, guards, **options):
     """A run by its metrics alone: the loss, and the reward, which is the outcome."""
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     rules = [of_metric("ACM004", "loss", above=1.0), of_metric("ACM005", "reward", below=0.0, link="outcome")]
     monitor = Monitor([seen], rules=rules, catalog=False, guards=guards, **options)
     found = {}

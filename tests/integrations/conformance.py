@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tracker_diag import DiagError, Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 METRICS, RATIOS, SAMPLES = "metrics", "ratios", "samples"
 """What an integration sees, and may lose."""
@@ -64,7 +64,7 @@ class SameWithUs(Adapter):
     def test_training_and_rows_are_as_without_us(self):
         plain, training = self.plain(), self.make()
         state = torch.get_rng_state()
-        monitor = self.attach(training, Monitor([kept := CapturingBackend()]))
+        monitor = self.attach(training, Monitor([kept := CapturingTracker()]))
         assert torch.equal(torch.get_rng_state(), state)
         assert same(self.train(training), plain)
         monitor.close()
@@ -77,7 +77,7 @@ class WatchedOnce(Adapter):
 
     def test_attached_twice_each_step_is_heard_once(self):
         plain, training = self.plain(), self.make()
-        monitor = self.attach(training, Monitor([kept := CapturingBackend()]))
+        monitor = self.attach(training, Monitor([kept := CapturingTracker()]))
         assert self.attach(training) is self.attach(training, monitor) is monitor
         with pytest.raises(DiagError, match="monitor: another one given"):
             self.attach(training, Monitor())

@@ -70,7 +70,7 @@ For slime the parallel state of Megatron is reached: `slime/source.py` has it fo
 """
 
 ABSENT = ("mlflow", "tensorboard", "trackio")
-"""Backends that are missing the second time. W&B is imported by the sources themselves."""
+"""Trackers that are missing the second time. W&B is imported by the sources themselves."""
 
 PACKAGE = {"nemo_rl": ["nemo_rl"], "roll": ["roll"]}
 """What of a clone is looked at, where that is not all; its largest files may be missing."""

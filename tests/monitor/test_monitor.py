@@ -25,14 +25,14 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.stats import arrays
 from tracker_diag.tensors import batch as batch_module
 from tracker_diag.tensors import step as step_module
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 
 def watch(batches, metrics=None, **options):
-    """Run a monitor over `batches` and give its capturing backend and itself."""
-    seen = CapturingBackend()
+    """Run a monitor over `batches` and give its capturing tracker and itself."""
+    seen = CapturingTracker()
     monitor = Monitor([seen], **options)
     for step, tensors in enumerate(batches):
         monitor.observe(**tensors)
@@ -174,7 +174,7 @@ def test_values_against_numpy(rng, make_batch):
 def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
     batches = [make_batch(rng, post=0.3) for _ in range(10)]
     whole, _ = watch(batches)
-    parts = CapturingBackend()
+    parts = CapturingTracker()
     monitor = Monitor([parts])
     for step, tensors in enumerate(batches):
         for rows in (slice(0, 20), slice(20, 64)):
@@ -276,7 +276,7 @@ def test_k3_of_the_reference_pair_is_the_kl_from_the_policy(rng):
     logits = rng.normal(0, 1.5, (2, 50))
     new, ref = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     tokens = rng.choice(50, size=(64, 200), p=np.exp(new))
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     mask = np.ones((64, 200), bool)
     monitor.observe(logprobs=new[tokens], ref_logprobs=ref[tokens], model_mask=mask)
@@ -361,7 +361,7 @@ def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng,
 
 
 def test_a_step_that_goes_backwards_is_counted_and_left_out(rng, make_batch, caplog):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for step in (0, 1, 5, 3, 4, 6):
         monitor.observe(**make_batch(rng))
@@ -376,7 +376,7 @@ def test_a_step_that_goes_backwards_is_counted_and_left_out(rng, make_batch, cap
 
 def test_metrics_on_an_axis_of_their_own_cost_no_tensors(rng, make_batch):
     """An evaluation that logs its epoch as the step, now below the training step and now far above."""
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for step in range(6):
         monitor.observe(**make_batch(rng))
@@ -392,7 +392,7 @@ def test_metrics_on_an_axis_of_their_own_cost_no_tensors(rng, make_batch):
 
 
 def test_several_logs_of_one_step_add_up(rng, make_batch):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for step in range(3):
         monitor.observe(**make_batch(rng))
@@ -406,7 +406,7 @@ def test_several_logs_of_one_step_add_up(rng, make_batch):
 
 def test_a_step_is_evaluated_in_the_very_call_that_logs_it(rng, make_batch):
     """So that nothing is lost with a process that is killed right after."""
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     monitor.observe(**make_batch(rng))
     monitor.log({"reward": 1.0}, 7)
@@ -431,7 +431,7 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
     """The same evidence, findings and alerts at the same steps, whichever way the metrics of a step arrive."""
 
     def run(log):
-        own, seen = np.random.default_rng(1), CapturingBackend()
+        own, seen = np.random.default_rng(1), CapturingTracker()
         monitor = Monitor([seen])
         for step in range(130):
             monitor.observe(**make_batch(own, post=growing(step)))
@@ -484,7 +484,7 @@ def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, k
 def test_tensors_may_say_their_step(rng, make_batch):
     """Then they need no `log` to be evaluated, and what is logged without a step is of theirs."""
     batches = [make_batch(rng) for _ in range(6)]
-    seen, expected = CapturingBackend(), CapturingBackend()
+    seen, expected = CapturingTracker(), CapturingTracker()
     with Monitor([seen]) as monitor, Monitor([expected]) as plain:
         for step, tensors in enumerate(batches):
             for rows in (slice(0, 20), slice(20, 64)):
@@ -500,7 +500,7 @@ def test_tensors_may_say_their_step(rng, make_batch):
 
 @pytest.mark.parametrize("step", [3, 3.0, np.int32(3), np.float32(3), torch.tensor(3)])
 def test_a_step_of_any_type(step):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     Monitor([seen]).log({"reward": 1.0}, step)
     assert list(seen.own) == [3]
 
@@ -517,7 +517,7 @@ def test_a_step_that_is_none_is_told_and_counted(step):
 
 
 def test_observations_without_a_log_are_told_once(rng, make_batch, caplog):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for _ in range(12):
         monitor.observe(**make_batch(rng))
@@ -541,7 +541,7 @@ def test_micro_batches_are_no_silence(rng, make_batch, caplog):
 
 
 def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for step in range(120):
         if step < 3:
@@ -580,7 +580,7 @@ def test_tensors_of_every_tenth_step_are_no_silence(rng, make_batch, caplog):
 
 
 def test_without_a_step_the_next_one_is_meant(rng, make_batch):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for _ in range(3):
         monitor.observe(**make_batch(rng))
@@ -592,7 +592,7 @@ def test_without_a_step_the_next_one_is_meant(rng, make_batch):
 def test_metrics_of_any_library_and_things_that_are_no_numbers():
     import torch
 
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     monitor.log(
         {"a": 1, "b": np.float32(2), "c": torch.tensor(3.0), "d": np.array(4), "e": True, "f": "text", "g": [1],
@@ -606,7 +606,7 @@ def test_metrics_of_any_library_and_things_that_are_no_numbers():
 def test_metrics_are_taken_when_they_are_logged(rng, make_batch):
     import torch
 
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     with Monitor([seen]) as monitor:
         loss = torch.tensor(1.0)
         monitor.log({"loss": loss}, 0)
@@ -635,7 +635,7 @@ def test_settings_that_make_no_sense_are_told_at_set_up(options, message):
         )
 
 
-class Broken(Backend):
+class Broken(Tracker):
     local = True
 
     def log(self, step, records, at):
@@ -649,7 +649,7 @@ class Broken(Backend):
 
 
 def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplog):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([Broken(), seen])
     for step in range(4):
         monitor.observe(**make_batch(rng))
@@ -657,9 +657,9 @@ def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplo
     monitor.close()
     assert len(seen.records) == 4
     assert seen.summary is not None
-    assert monitor.health["backend_errors"] == 5
+    assert monitor.health["tracker_errors"] == 5
     assert len(caplog.records) == 1
-    assert seen.scalars(3)["diag/health/backend_errors"] == 3
+    assert seen.scalars(3)["diag/health/tracker_errors"] == 3
 
 
 def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatch):
@@ -672,7 +672,7 @@ def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatc
 
 
 def test_closing_twice_writes_once(rng, make_batch):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     with Monitor([seen]) as monitor:
         monitor.observe(**make_batch(rng))
         monitor.log({}, 0)
@@ -681,7 +681,7 @@ def test_closing_twice_writes_once(rng, make_batch):
 
 
 def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_batch, caplog):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     monitor.log({"reward": 0.5}, 0)
     first = monitor.close()
@@ -752,8 +752,8 @@ def run_until(monitor, calls, make_batch, start=0):
 
 @pytest.fixture
 def unbroken(make_batch):
-    """A run of 130 steps, and what its backend saw."""
-    whole = CapturingBackend()
+    """A run of 130 steps, and what its tracker saw."""
+    whole = CapturingTracker()
     monitor = Monitor([whole])
     run_until(monitor, 650, make_batch)
     monitor.close()
@@ -768,7 +768,7 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
     """Saved between any two calls, and restored through JSON."""
 
     unbroken, whole = unbroken
-    first, second = CapturingBackend(), CapturingBackend()
+    first, second = CapturingTracker(), CapturingTracker()
     killed = Monitor([first])
     run_until(killed, cut, make_batch)
     state = json.loads(json.dumps(killed.state_dict(), allow_nan=False))
@@ -820,7 +820,7 @@ def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     """The tools change at step 90 and the tail doubles; told of it, the diagnostics take it for normal."""
 
     def run(told):
-        seen = CapturingBackend()
+        seen = CapturingTracker()
         monitor = Monitor([seen])
         for step in range(260):
             if told and step == 100:
@@ -907,7 +907,7 @@ def test_what_was_observed_and_not_logged_yet_is_saved(rng, make_batch):
         first.observe(**tensors)
         if step < 3:
             first.log({"reward": 0.5}, step)
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     resumed = Monitor([seen])
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     atexit.unregister(first.close)
@@ -945,7 +945,7 @@ def test_reasons_for_a_new_baseline_add_up_and_none_is_lost_at_the_end(rng, make
 
 
 def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     for step in range(6):
         if step == 3:
@@ -957,7 +957,7 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
 
 
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen])
     whole = monitor._judge.engine.evaluate
     fails = iter([False, True, False, False])
@@ -1037,7 +1037,7 @@ def one_tool_of_four(rng, make_batch, factor):
 @pytest.mark.slow
 def test_the_one_tool_that_goes_ill_is_named(rng, make_batch):
     """Also in a run that is resumed in the middle of it; the tail over all tools hardly moves."""
-    seen, second = CapturingBackend(), CapturingBackend()
+    seen, second = CapturingTracker(), CapturingTracker()
     monitor = Monitor([seen])
     for step in range(130):
         monitor.observe(**one_tool_of_four(rng, make_batch, 2.0 if step >= 105 else 1.0))

@@ -17,7 +17,7 @@ from tracker_diag.report.tokens import WORST
 from tracker_diag.tensors.decode import Decoder
 from tracker_diag.tensors.meeting import Merged
 from tracker_diag.tensors.slices import Names
-from tracker_diag.testing import CapturingBackend, example_batch
+from tracker_diag.testing import CapturingTracker, example_batch
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def batch(step, *, far=True, ids=True):
 
 
 def run(batches, **options):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen], **options)
     for step, given in enumerate(batches):
         monitor.observe(**given)
@@ -256,7 +256,7 @@ def test_a_resumed_run_keeps_on_from_the_next_step(journals):
         first.observe(**batch(step))
         first.log({}, step)
     state = json.loads(json.dumps(first.state_dict()))
-    second = Monitor([seen := CapturingBackend()])
+    second = Monitor([seen := CapturingTracker()])
     second.load_state_dict(state)
     for step in range(100, 110):
         second.observe(**batch(step))
@@ -312,7 +312,7 @@ def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
         }
 
     if form == "micro-batches":
-        seen = CapturingBackend()
+        seen = CapturingTracker()
         monitor = Monitor([seen])
         for step in range(110):
             for part in (slice(32, 64), slice(0, 32)):

@@ -17,7 +17,7 @@ from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.preflight.check import Report, failed, passed, unchecked
 from tracker_diag.preflight.memory import Plan
 from tracker_diag.report.console import plain
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 
 NAMES = [check.name for check in td.preflight().checks]
 ILL = {"rewards": np.zeros(30), "memory": {"device_gib": 80, "actor": 1e9}}
@@ -134,8 +134,8 @@ def test_trackio_shows_the_result_and_counts_the_run_s_own_steps_alone(trackio_r
 
 
 def test_a_file_gets_the_event(tmp_path):
-    backend = JsonlBackend(tmp_path)
-    with td.Monitor([backend]) as monitor:
+    tracker = JsonlTracker(tmp_path)
+    with td.Monitor([tracker]) as monitor:
         monitor.log({"reward": 0.5}, 7)
         td.preflight(run=monitor, **ILL)
     lines = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
@@ -143,7 +143,7 @@ def test_a_file_gets_the_event(tmp_path):
 
 
 def test_a_tracker_that_fails_is_counted_and_no_matter():
-    class Broken(td.Backend):
+    class Broken(td.Tracker):
         local = True
 
         def log(self, step, records, at):
@@ -151,7 +151,7 @@ def test_a_tracker_that_fails_is_counted_and_no_matter():
 
     with td.Monitor([Broken()]) as monitor:
         assert td.preflight(run=monitor, **ILL).exit_code == 1
-        assert monitor.health["backend_errors"] == 1
+        assert monitor.health["tracker_errors"] == 1
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text()

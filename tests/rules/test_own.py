@@ -16,7 +16,7 @@ from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.new import write_new
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow import tags as mlflow_tags
 from tracker_diag.trackers.wandb import automations as wandb_automations
@@ -32,7 +32,7 @@ def own(tmp_path):
 
 def watched(**options):
     """A run whose reward falls below the rule's limit, and what arrived of it."""
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen], **options)
     for step in range(6):
         monitor.log({"reward": 0.5 if step < 3 else 0.05}, step)

@@ -15,7 +15,7 @@ from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.runs.diagnose import Cost, accelerators, diagnose
 from tracker_diag.runs.page import about_keys, cost_text, on_screen, run_page
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.open import read_run
 
@@ -46,7 +46,7 @@ def healthy(rng, steps=200):
 
 
 def test_a_folder_of_a_run_that_had_samples_says_what_the_run_itself_has_said(rng, tmp_path):
-    monitor = Monitor([JsonlBackend(tmp_path / "run")])
+    monitor = Monitor([JsonlTracker(tmp_path / "run")])
     for step in range(150):
         good = 0.2 + 0.6 * min(step, 60) / 60 if step < 100 else 0.1
         monitor.samples(reward=good + 0.05 * rng.normal(size=64), success=rng.random(64) < good)

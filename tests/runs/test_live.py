@@ -10,12 +10,12 @@ import tracker_diag as td
 from tracker_diag.cli.app import app
 from tracker_diag.rules.logged import LiveFinding, told
 from tracker_diag.rules.triage import first_break
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
-from tracker_diag.trackers.mlflow.write import MlflowBackend
-from tracker_diag.trackers.tensorboard.write import TensorBoardBackend
-from tracker_diag.trackers.trackio.write import TrackioBackend
-from tracker_diag.trackers.wandb.write import WandbBackend
+from tracker_diag.trackers.mlflow.write import MlflowTracker
+from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
+from tracker_diag.trackers.trackio.write import TrackioTracker
+from tracker_diag.trackers.wandb.write import WandbTracker
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def fired(findings):
 
 def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, tmp_path):
     rng = np.random.default_rng(0)
-    monitor = td.Monitor([JsonlBackend(tmp_path)])
+    monitor = td.Monitor([JsonlTracker(tmp_path)])
     for step in range(130):
         monitor.observe(**make_batch(rng, post=0.02 * math.exp(max(0, step - 75) * 0.1), pairs=("policy",)))
         monitor.log({"reward": 0.3 + step / 400}, step)
@@ -47,7 +47,7 @@ def test_growth_after_tools_is_found_again_in_the_logged_quantiles(make_batch, t
 
 
 def test_what_was_counted_of_samples_is_read_again_where_the_trainer_logs_no_such_metric(tmp_path):
-    monitor = td.Monitor([JsonlBackend(tmp_path)])
+    monitor = td.Monitor([JsonlTracker(tmp_path)])
     monitor.expect(rows=40)
     for step in range(40):
         works = ["error" if step >= 10 else "ok", "ok"]
@@ -65,7 +65,7 @@ def test_what_was_counted_of_samples_is_read_again_where_the_trainer_logs_no_suc
 
 def test_tokens_that_were_nan_are_found_again(make_batch, tmp_path):
     rng = np.random.default_rng(0)
-    monitor = td.Monitor([JsonlBackend(tmp_path)])
+    monitor = td.Monitor([JsonlTracker(tmp_path)])
     for step in range(12):
         tensors = make_batch(rng)
         if step == 7:
@@ -113,14 +113,14 @@ def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
     run_id = client.create_run("0").info.run_id
     wandb_run, trackio_run = wandb_offline.start(), trackio_runs.start()
     (tmp_path / "tb").mkdir()
-    backends = [
-        JsonlBackend(tmp_path / "jsonl"),
-        MlflowBackend(client, run_id, image_every=100),
-        WandbBackend(wandb_run),
-        TrackioBackend(trackio_run),
-        TensorBoardBackend(tmp_path / "tb"),
+    trackers = [
+        JsonlTracker(tmp_path / "jsonl"),
+        MlflowTracker(client, run_id, image_every=100),
+        WandbTracker(wandb_run),
+        TrackioTracker(trackio_run),
+        TensorBoardTracker(tmp_path / "tb"),
     ]
-    monitor, rows = td.Monitor(backends), {}
+    monitor, rows = td.Monitor(trackers), {}
     steps, named = ARMS[arm]
     for step in trained_arm(arm, steps):
         monitor.observe(**step.tensors)

@@ -20,7 +20,7 @@ from tracker_diag.runs import watch as watching
 from tracker_diag.runs import watched_run
 from tracker_diag.runs.watch import Watch, receivers_for
 from tracker_diag.runs.watch_state import open_state
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.listing import list_runs
 from tracker_diag.trackers.tracker import Refused
@@ -110,7 +110,7 @@ def falling(nan_at=140):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whenever_it_checks_and_restarts_the_alerts_are_those_of_a_monitor_in_the_run(seed, runs, watch):
-    live = CapturingBackend()
+    live = CapturingTracker()
     monitor = td.Monitor([live], source="test")
     rows = falling()
     for step, row in rows.items():

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.notify import NOTIFY
 
 pytestmark = pytest.mark.slow
@@ -50,7 +50,7 @@ def logged(seed, steps=140):
 
 def raised_live(rows):
     """Step, level and title of the alerts of a monitor in the run."""
-    live = CapturingBackend()
+    live = CapturingTracker()
     monitor = td.Monitor([live], source="test")
     for step, row in rows.items():
         monitor.log(row, step)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 made = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("made.py"))))
 STEPS = 300
@@ -20,7 +20,7 @@ RULES = {rule.id: rule for rule in td.catalog()}
 
 def play(fault, *, ill):
     """A run of 300 steps, watched as a user does, to the step at which the fault is found; what it adds up to."""
-    rng, seen = np.random.default_rng(5), CapturingBackend()
+    rng, seen = np.random.default_rng(5), CapturingTracker()
     settings = {"catalog": False, "essential_tools": ["search"], "config": {"async_training": True}}
     run = td.wrap(lambda metrics, step: None, rules=[RULES[fault.rule]], also=[seen], **settings)
     for step in range(STEPS):

@@ -7,7 +7,7 @@ from tracker_diag import Monitor
 from tracker_diag.demo.grpo import GROUP
 from tracker_diag.demo.world import CALL
 from tracker_diag.records import Scalar
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 STEPS = 30
 
@@ -25,7 +25,7 @@ def calls_of(rollout, rng, failing):
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", [0.0, 0.6])
 def test_a_tool_that_fails_is_named_and_a_sound_one_is_not(trained_arm, failing):
-    rng, seen = np.random.default_rng(0), CapturingBackend()
+    rng, seen = np.random.default_rng(0), CapturingTracker()
     monitor = Monitor([seen])
     for one in trained_arm("healthy", STEPS):
         rewards = one.rollout.reward

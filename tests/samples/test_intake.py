@@ -9,7 +9,7 @@ import tracker_diag as td
 from tracker_diag import Monitor
 from tracker_diag.errors import BatchError
 from tracker_diag.records import Histogram, Scalar, Table
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 
 def scalars(seen, step):
@@ -22,7 +22,7 @@ def of_kind(seen, step, kind):
 
 @pytest.fixture
 def seen():
-    return CapturingBackend()
+    return CapturingTracker()
 
 
 def test_samples_belong_to_the_next_log_and_several_calls_add_up(seen):
@@ -162,7 +162,7 @@ def test_texts_are_shown_where_they_were_asked_for_and_ids_where_they_can_be_dec
     shown = [row[table.columns.index("text")] for row in table.rows]
     assert shown[0] == "good"
     assert len(shown[1]) < 2100
-    other = CapturingBackend()
+    other = CapturingTracker()
     monitor = Monitor([other])
     monitor.samples(tokens=[[1, 2], [3]], decode=lambda ids: " ".join(map(str, ids)))
     monitor.log({"loss": 0.1}, 0)
@@ -189,7 +189,7 @@ def test_a_resumed_run_says_the_same_as_an_unbroken_one():
         {"reward": rng.random(8), "calls": [[{"name": "a", "status": bool(rng.random() < 0.5)}] for _ in range(8)]}
         for _ in range(60)
     ]
-    whole, first, second = CapturingBackend(), CapturingBackend(), CapturingBackend()
+    whole, first, second = CapturingTracker(), CapturingTracker(), CapturingTracker()
     unbroken, begun, resumed = Monitor([whole]), Monitor([first]), Monitor([second])
     for step, columns in enumerate(steps):
         unbroken.samples(**columns)

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from tracker_diag import Monitor, ThroughStore
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 
 def settle(ranks):
@@ -18,7 +18,7 @@ def settle(ranks):
 
 @pytest.fixture
 def job():
-    store, seen = dist.HashStore(), CapturingBackend()
+    store, seen = dist.HashStore(), CapturingTracker()
     ranks = [ThroughStore(store, rank, 2, f"host-{rank}") for rank in range(2)]
     return seen, ranks, [Monitor([seen] * (rank == 0), ranks=one) for rank, one in enumerate(ranks)]
 

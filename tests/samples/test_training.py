@@ -20,7 +20,7 @@ import torch.distributed as dist
 import tracker_diag as td
 from tracker_diag import Monitor
 from tracker_diag.tensors.store import ThroughStore
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 desk = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("desk_training.py"))))
 World = desk.World
@@ -82,7 +82,7 @@ def steps_of(warm):
 
 def watch(steps_of, world, rules):
     """A training, until each of `rules` has fired on its slice, or to its end: what was found, and the summary."""
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     settings = {"catalog": False, "essential_tools": ["search"], "algorithm": "grpo"}
     monitor = Monitor([seen], rules=[RULES[rule] for rule in rules], **settings)
     for step in steps_of(world, not EVALUATED.isdisjoint(rules)):
@@ -117,7 +117,7 @@ def test_what_is_wrong_with_the_world_is_found(steps_of, fault):
 @pytest.mark.parametrize(("ill", "rules"), [("", set()), ("slow", {"RES005"}), ("dead", {"RES007"})])
 def test_a_rank_that_is_slow_or_dead_is_found(warm, ill, rules):
     """Two ranks, each of which samples for itself; the seconds are the processor's, so that a busy machine is none."""
-    store, seen = dist.HashStore(), CapturingBackend()
+    store, seen = dist.HashStore(), CapturingTracker()
     looked_for = [RULES["RES005"], RULES["RES007"]]
     ranks = [
         Monitor([seen] * (rank == 0), rules=looked_for, catalog=False, ranks=ThroughStore(store, rank, 2))

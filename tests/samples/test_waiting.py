@@ -7,7 +7,7 @@ import pytest
 
 import tracker_diag as td
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 LOGS = Path(__file__).with_name("waiting")
 SCHEMA = json.loads((LOGS / "schema.json").read_text())
@@ -61,7 +61,7 @@ def test_its_twins_are_not(run):
 
 @pytest.mark.parametrize(("run", "fires"), [("slow", [ONSET + RULE.for_steps - 1]), ("quick", []), ("busy", [])])
 def test_a_run_that_goes_on_is_told_after_fifty_steps(run, fires):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     monitor = Monitor([seen], rules=[RULE], catalog=False)
     for row in rows_of(run):
         monitor.log(row, row["step"])

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from tracker_diag import Guard, Monitor, Rule
 from tracker_diag.tensors.ranks import AllReduce
 from tracker_diag.tensors.store import ThroughStore
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 STEPS, SEQUENCES, WIDTH = 12, 16, 40
 LAST = 12
@@ -41,7 +41,7 @@ def all_reduce(rank, world, port, folder):
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
-    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
+    monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
         given = batch(step, rank)
         if (step, rank) == (6, 1):
@@ -60,7 +60,7 @@ def out_of_step(rank, world, port, folder):
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
-    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=STEPS)
+    monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=STEPS)
     for step in range(STEPS):
         if (step, rank) != (3, 1):
             monitor.observe(**batch(step, rank))
@@ -80,7 +80,7 @@ def hung(rank, world, port, folder):
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
-    monitor = Monitor([CapturingBackend()], ranks=AllReduce(), window=1)
+    monitor = Monitor([CapturingTracker()], ranks=AllReduce(), window=1)
     for step in range(20):
         if (step, rank) == (4, 1):
             (folder / "1.waits").touch()
@@ -104,7 +104,7 @@ def alone(rank, world, port, folder):
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world, timeout=timedelta(seconds=180)
     )
-    monitor = Monitor([CapturingBackend()], ranks=AllReduce() if rank == 0 else None)
+    monitor = Monitor([CapturingTracker()], ranks=AllReduce() if rank == 0 else None)
     group = dist.new_group(backend="gloo")
     for step in range(STEPS):
         monitor.observe(**batch(step, rank))
@@ -121,7 +121,7 @@ def through_store(rank, world, port, folder):
     """In step with the others, as in training; once it has told of step 12, rank 1 waits to be killed."""
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=180), wait_for_workers=False)
     ranks = ThroughStore(store, rank, world, f"host-{rank}")
-    monitor = Monitor([CapturingBackend()], ranks=ranks, window=STEPS)
+    monitor = Monitor([CapturingTracker()], ranks=ranks, window=STEPS)
     for step in range(40):
         monitor.observe(**batch(step, rank))
         monitor.log({"reward": 0.5}, step)
@@ -156,7 +156,7 @@ def guarded(ranks):
     signal = {"kind": "threshold", "series": {"metric": "loss"}, "above": 1.0}
     high = Rule(id="ACM001", title="Loss", signals={"high": signal}, condition="high", summary="high")
     guards = [Guard(do=do, act=True) for do in ("rollback", "stop_update", "scale_lr")]
-    return Monitor([CapturingBackend()], ranks=ranks, rules=[high], catalog=False, guards=guards)
+    return Monitor([CapturingTracker()], ranks=ranks, rules=[high], catalog=False, guards=guards)
 
 
 def decide_all_reduce(rank, world, port, folder):
@@ -206,12 +206,12 @@ def report(monitor):
         "health": dict(monitor.health),
         "times": [
             found["diag/health/rank_time_ratio"]
-            for step in monitor.backends[0].records
-            if "diag/health/rank_time_ratio" in (found := monitor.backends[0].scalars(step))
+            for step in monitor.trackers[0].records
+            if "diag/health/rank_time_ratio" in (found := monitor.trackers[0].scalars(step))
         ],
         "counts": {
-            step: {k: v for k, v in monitor.backends[0].scalars(step).items() if k.endswith("count")}
-            for step in monitor.backends[0].records
+            step: {k: v for k, v in monitor.trackers[0].scalars(step).items() if k.endswith("count")}
+            for step in monitor.trackers[0].records
         },
     }
 

@@ -14,7 +14,7 @@ from tracker_diag.tensors.longer import STEPS, TOKENS
 from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.windows import PairWindow
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 
 def batch(rng, after_tool, growth=1.0, sequences=8, width=40):
@@ -65,7 +65,7 @@ def test_it_reaches_back_no_further_than_its_bound():
 
 def fired(of_step, onset, steps, **options):
     """When POL001 fires, and its table's note of the slice."""
-    rng, monitor = np.random.default_rng(5), Monitor([CapturingBackend()], source="test")
+    rng, monitor = np.random.default_rng(5), Monitor([CapturingTracker()], source="test")
     atexit.unregister(monitor.close)
     for step in range(steps):
         monitor.observe(**batch(rng, of_step(step), 4.0 if step >= onset else 1.0, **options))

@@ -27,7 +27,7 @@ from tracker_diag.tensors.observation import Observation
 from tracker_diag.tensors.slices import Names, label
 from tracker_diag.tensors.store import ThroughStore
 from tracker_diag.tensors.windows import PairWindow
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 WORKER = Path(__file__).with_name("rank.py")
 worker = SimpleNamespace(**runpy.run_path(str(WORKER)))
@@ -201,7 +201,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
             return Merged({})
 
     def run(cut=None):
-        found, seen = {}, CapturingBackend()
+        found, seen = {}, CapturingTracker()
 
         def begin():
             monitor = Monitor([seen], ranks=Told())
@@ -292,7 +292,7 @@ def tokens_of(step):
 
 
 def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
-    store, seen = dist.HashStore(), CapturingBackend()
+    store, seen = dist.HashStore(), CapturingTracker()
     first, second = ThroughStore(store, 0, 3, "a"), ThroughStore(store, 1, 3, "b")
     monitor, theirs = Monitor([seen], ranks=first), Names()
     monitor.observe(**worker.batch(0, 0))

@@ -7,7 +7,7 @@ import pytest
 
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.tensors.windows import QUIET
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ONSET, STEPS = 90, 140
 
@@ -24,7 +24,7 @@ def batch(rng, scale, growth):
 
 def fired(scales, growth, onset=ONSET, steps=STEPS):
     """The first step of POL001 in outer steps, and the summary, where each outer step has an update of each scale."""
-    rng, monitor = np.random.default_rng(4), Monitor([CapturingBackend()], source="test")
+    rng, monitor = np.random.default_rng(4), Monitor([CapturingTracker()], source="test")
     atexit.unregister(monitor.close)
     for outer in range(steps):
         for position, scale in enumerate(scales):
@@ -59,7 +59,7 @@ def test_several_updates_alone_are_no_alarm():
 
 
 def test_a_step_without_signal_is_in_no_window_and_is_not_logged():
-    rng, backend = np.random.default_rng(4), CapturingBackend()
+    rng, backend = np.random.default_rng(4), CapturingTracker()
     monitor = Monitor([backend], source="test")
     atexit.unregister(monitor.close)
     for step in range(12):

@@ -1,4 +1,4 @@
-"""Which backends there are: by name, for an object, underway in this process; all at one place."""
+"""Which trackers there are: by name, for an object, underway in this process; all at one place."""
 
 import logging
 import subprocess
@@ -10,32 +10,32 @@ import pytest
 from tracker_diag import DiagError, wrap
 from tracker_diag.errors import UnknownName
 from tracker_diag.trackers import discovery
-from tracker_diag.trackers.discovery import GROUP, active_backends, backend_class, backend_of
-from tracker_diag.trackers.files.write import JsonlBackend
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.discovery import GROUP, active_trackers, tracker_class, tracker_of
+from tracker_diag.trackers.files.write import JsonlTracker
+from tracker_diag.trackers.tracker import Tracker
 
 
-class Tracker:
+class Fake:
     """Of a package that nobody here has heard of; counts how often it was looked for."""
 
     underway = None
     asked = 0
 
 
-class TheirBackend(Backend):
+class TheirTracker(Tracker):
     name = "theirs"
 
     @classmethod
     def of(cls, target, *, run_id=None):
-        Tracker.asked += 1
-        return cls() if isinstance(target, Tracker) else None
+        Fake.asked += 1
+        return cls() if isinstance(target, Fake) else None
 
     @classmethod
     def underway(cls):
-        return Tracker.underway and cls()
+        return Fake.underway and cls()
 
 
-class Broken(TheirBackend):
+class Broken(TheirTracker):
     @classmethod
     def underway(cls):
         raise OSError("no server")
@@ -59,37 +59,37 @@ def installed(monkeypatch):
 
 
 def test_by_name():
-    assert backend_class("jsonl") is JsonlBackend
+    assert tracker_class("jsonl") is JsonlTracker
     with pytest.raises(UnknownName, match=r"'wand' given, expected one of jsonl, mlflow, .*, trackio, wandb"):
-        backend_class("wand")
+        tracker_class("wand")
 
 
 def test_nothing_of_this_process_is_theirs_or_ours():
-    assert [backend_of(target) for target in (None, 3, "wandb", object(), sys, Backend)] == [None] * 6
-    assert active_backends() == []
+    assert [tracker_of(target) for target in (None, 3, "wandb", object(), sys, Tracker)] == [None] * 6
+    assert active_trackers() == []
 
 
-def test_a_backend_of_another_package_is_asked_after_ours(installed, tmp_path):
-    installed(theirs=TheirBackend)
-    assert isinstance(backend_of(Tracker()), TheirBackend)
-    assert active_backends() == []
-    Tracker.underway = True
+def test_a_tracker_of_another_package_is_asked_after_ours(installed, tmp_path):
+    installed(theirs=TheirTracker)
+    assert isinstance(tracker_of(Fake()), TheirTracker)
+    assert active_trackers() == []
+    Fake.underway = True
     try:
-        assert [backend.name for backend in active_backends()] == ["theirs"]
+        assert [tracker.name for tracker in active_trackers()] == ["theirs"]
     finally:
-        Tracker.underway = None
+        Fake.underway = None
 
 
-def test_a_backend_that_cannot_be_used_takes_no_other_along(installed, caplog):
-    Tracker.underway = True
+def test_a_tracker_that_cannot_be_used_takes_no_other_along(installed, caplog):
+    Fake.underway = True
     try:
-        installed(broken=Broken, lost="no_such_module", theirs=TheirBackend)
+        installed(broken=Broken, lost="no_such_module", theirs=TheirTracker)
         with caplog.at_level(logging.WARNING):
-            assert [backend.name for backend in active_backends()] == ["theirs"]
+            assert [tracker.name for tracker in active_trackers()] == ["theirs"]
     finally:
-        Tracker.underway = None
+        Fake.underway = None
     assert "the run that is underway gets no diagnostics: OSError: no server" in caplog.text
-    assert "backend lost: no_such_module:X cannot be loaded, left out: ModuleNotFoundError" in caplog.text
+    assert "tracker lost: no_such_module:X cannot be loaded, left out: ModuleNotFoundError" in caplog.text
 
 
 def test_imported_but_not_installed_is_told(monkeypatch):
@@ -101,9 +101,9 @@ def test_imported_but_not_installed_is_told(monkeypatch):
 def test_looking_loads_no_tracker():
     code = """
 import sys, tracker_diag as td
-from tracker_diag.trackers.discovery import active_backends, backend_of
+from tracker_diag.trackers.discovery import active_trackers, tracker_of
 td.wrap(lambda metrics, step: None).diag.close()
-assert active_backends() == [] and backend_of(object()) is None
+assert active_trackers() == [] and tracker_of(object()) is None
 print(*{'wandb', 'mlflow', 'trackio', 'tensorboard', 'torch', 'matplotlib', 'apprise'} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -117,21 +117,21 @@ def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store
     import wandb
     from wandb.sdk.lib import module
 
-    assert active_backends() == []
+    assert active_trackers() == []
     settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
     with wandb.init(project="p", dir=tmp_path, settings=settings), mlflow.start_run() as run:
         mine = trackio_runs.start()
-        found = {backend.name: backend for backend in active_backends()}
+        found = {tracker.name: tracker for tracker in active_trackers()}
         assert sorted(found) == ["mlflow", "trackio", "wandb"]
         assert found["mlflow"].address["run"] == run.info.run_id
         assert found["trackio"].address["run"] == mine.id
         assert found["wandb"].address["run"] == wandb.run.id
         mine.finish()  # Trackio itself goes on calling it the current one
-        assert sorted(backend.name for backend in active_backends()) == ["mlflow", "wandb"]
+        assert sorted(tracker.name for tracker in active_trackers()) == ["mlflow", "wandb"]
     trackio.context_vars.current_run.set(None)
-    assert active_backends() == []
+    assert active_trackers() == []
     with wandb.init(mode="disabled"):
-        assert active_backends() == []  # which keeps nothing of what it is given
+        assert active_trackers() == []  # which keeps nothing of what it is given
     module.unset_globals()  # the end of such a run leaves it underway
 
 
@@ -147,6 +147,6 @@ def test_a_writer_of_either_kind_and_what_is_made_of_it(kind, tmp_path):
         pass
 
     with Mine(str(tmp_path)) as writer:
-        backend = backend_of(writer)
-        assert backend is not None
-        assert (backend.name, backend.address["folder"]) == ("tensorboard", str(tmp_path))
+        tracker = tracker_of(writer)
+        assert tracker is not None
+        assert (tracker.name, tracker.address["folder"]) == ("tensorboard", str(tmp_path))

@@ -24,8 +24,8 @@ from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
 from tracker_diag.trackers.delivery import journal, outbox
 from tracker_diag.trackers.delivery.journal import VERSION, Journal
-from tracker_diag.trackers.files.write import JsonlBackend
-from tracker_diag.trackers.mlflow.write import MlflowBackend
+from tracker_diag.trackers.files.write import JsonlTracker
+from tracker_diag.trackers.mlflow.write import MlflowTracker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
@@ -51,7 +51,7 @@ def train(monitor, steps):
 def a_monitor(client, run_id):
     """One rule, whose state is logged from its first alarm on, and a scalar at every step."""
     rules = [rule for rule in catalog() if rule.id == "NUM004"]
-    monitor = Monitor([MlflowBackend(client, run_id)], rules=rules, catalog=False)
+    monitor = Monitor([MlflowTracker(client, run_id)], rules=rules, catalog=False)
     monitor.health["late_steps"] = 1  # a count, and so a scalar at every step
     return monitor
 
@@ -106,7 +106,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
         train(monitor, range(40, STEPS))
         monitor.close()
         assert_all_arrived(client, run_id)
-        assert monitor.health["backend_errors"] > 0
+        assert monitor.health["tracker_errors"] > 0
         assert list(journals.iterdir()) == []
     finally:
         os.killpg(server.pid, signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient
     client = behind
     run_id = client.create_run("0").info.run_id
     monitor = a_monitor(client, run_id)
-    monitor.add(JsonlBackend(tmp_path))
+    monitor.add(JsonlTracker(tmp_path))
     train(monitor, range(20))
     proxy.down = True
     train(monitor, range(20, 40))
@@ -252,7 +252,7 @@ def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient
     assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))  # in order
     assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 30"
     assert {file.path for file in client.list_artifacts(run_id, "diag")} >= {"diag/findings.json", "diag/report.html"}
-    assert monitor.health["backend_errors"] > 0
+    assert monitor.health["tracker_errors"] > 0
     assert list(journals.iterdir()) == []
 
 
@@ -271,7 +271,7 @@ PASSING = {
 def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
     run_id = behind.create_run("0").info.run_id
     monitor = a_monitor(behind, run_id)
-    monitor.add(JsonlBackend(tmp_path))
+    monitor.add(JsonlTracker(tmp_path))
     proxy.status, proxy.said = PASSING[answer]
     train(monitor, range(10))
     proxy.down = True
@@ -304,11 +304,11 @@ AT_THE_END = """
 import math, os, sys
 import mlflow
 import tracker_diag as td
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 
 mlflow.set_tracking_uri(sys.argv[1])
 with mlflow.start_run() as run:
-    watched = td.wrap(mlflow, also=[JsonlBackend(sys.argv[2])])
+    watched = td.wrap(mlflow, also=[JsonlTracker(sys.argv[2])])
     print(run.info.run_id, flush=True)
     for step in range(61):
         mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)
@@ -340,7 +340,7 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     client, journals = behind, journal.folder()
     run_id = client.create_run("0").info.run_id
     monitor = a_monitor(client, run_id)
-    monitor.add(JsonlBackend(tmp_path))
+    monitor.add(JsonlTracker(tmp_path))
     impatient.setattr(outbox, "CLOSE_WITHIN", 1.0)
     proxy.slow = 10**6
     train(monitor, range(2))
@@ -367,13 +367,13 @@ KILLED = """
 import os, random, signal, sys, threading, time
 import mlflow
 from tracker_diag import Monitor
-from tracker_diag.trackers.mlflow.write import MlflowBackend
+from tracker_diag.trackers.mlflow.write import MlflowTracker
 from tracker_diag.rules.loader import catalog
 
 uri, folder, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
 mlflow.set_tracking_uri(uri)
 client = mlflow.MlflowClient()
-MlflowBackend(client, client.create_run("0").info.run_id)  # so that what it imports is there before each fork
+MlflowTracker(client, client.create_run("0").info.run_id)  # so that what it imports is there before each fork
 rules = [rule for rule in catalog() if rule.id == "NUM004"]
 chance = random.Random(0)
 for number in range(times):
@@ -382,7 +382,7 @@ for number in range(times):
     at, after, out = chance.randrange(-1, 60), chance.uniform(0, 0.02), open(f"{folder}/{run_id}", "w")
     child = os.fork()
     if child == 0:
-        monitor = Monitor([MlflowBackend(client, run_id)], rules=rules, catalog=False)
+        monitor = Monitor([MlflowTracker(client, run_id)], rules=rules, catalog=False)
         monitor.health["late_steps"] = 1
         kill = threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL))
         step = 0
@@ -429,11 +429,11 @@ def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow
     monitor = a_monitor(client, client.create_run("0").info.run_id)
     train(monitor, range(3))
     (journals / "mlflow-gone.jsonl").write_text(
-        json.dumps({"version": VERSION, "backend": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
+        json.dumps({"version": VERSION, "tracker": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
         + json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}) + "\n"
     )  # fmt: skip
     (journals / "other-1.jsonl").write_text(
-        json.dumps({"version": VERSION, "backend": "other", "address": {}}) + "\n"
+        json.dumps({"version": VERSION, "tracker": "other", "address": {}}) + "\n"
         + json.dumps({"event": "x", "step": 1, "n": 1}) + "\n"
     )  # fmt: skip
     (journals / "torn.jsonl").write_text("{")
@@ -452,7 +452,7 @@ def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow
 
 def left_for(uri, journals):
     """A journal that a dead process has left for a run on the server at `uri`."""
-    Journal(journals / "mlflow-gone.jsonl", {"backend": "mlflow", "address": {"run": "f" * 32, "uri": uri}}).close(
+    Journal(journals / "mlflow-gone.jsonl", {"tracker": "mlflow", "address": {"run": "f" * 32, "uri": uri}}).close(
         keep=True
     )
     with (journals / "mlflow-gone.jsonl").open("ab") as file:
@@ -484,7 +484,7 @@ def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient
     proxy.down = True
     train(monitor, range(5))
     wait_for(lambda: proxy.errors)
-    monitor.record("backend_errors", OSError(f"no answer from {address}"))
+    monitor.record("tracker_errors", OSError(f"no answer from {address}"))
     left = "".join(file.read_text() for file in journals.iterdir())
     monitor.close()
     told = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]

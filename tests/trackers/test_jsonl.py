@@ -2,7 +2,7 @@ import json
 
 from tracker_diag import Monitor
 from tracker_diag.trackers.files.read import read_metrics
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 
 
 def lines(file):
@@ -10,7 +10,7 @@ def lines(file):
 
 
 def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
-    monitor = Monitor([JsonlBackend(tmp_path / "new" / "folder")])
+    monitor = Monitor([JsonlTracker(tmp_path / "new" / "folder")])
     for step in range(4):
         monitor.observe(**make_batch(rng))
         monitor.log({"reward": 0.5, "loss": float("nan") if step == 2 else 0.1}, step)
@@ -28,7 +28,7 @@ def test_one_line_a_step_and_one_a_change_of_state(rng, make_batch, tmp_path):
 
 
 def test_the_metrics_file_is_read_back_without_the_diagnostics(rng, make_batch, tmp_path):
-    with Monitor([JsonlBackend(tmp_path)]) as monitor:
+    with Monitor([JsonlTracker(tmp_path)]) as monitor:
         for step in range(3):
             monitor.observe(**make_batch(rng))
             monitor.log({"train/reward": step / 2}, step)
@@ -36,7 +36,7 @@ def test_the_metrics_file_is_read_back_without_the_diagnostics(rng, make_batch, 
 
 
 def test_an_event_is_a_line_too(rng, make_batch, tmp_path):
-    with Monitor([JsonlBackend(tmp_path)]) as monitor:
+    with Monitor([JsonlTracker(tmp_path)]) as monitor:
         monitor.rebaseline("new tools")
         monitor.observe(**make_batch(rng))
         monitor.log({}, 7)

@@ -12,8 +12,8 @@ import pytest
 from tracker_diag import Monitor
 from tracker_diag.rules.loader import catalog
 from tracker_diag.tensors.meeting import Merged
-from tracker_diag.testing import CapturingBackend, example_batch
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.testing import CapturingTracker, example_batch
+from tracker_diag.trackers.files.write import JsonlTracker
 
 pytestmark = pytest.mark.slow
 
@@ -22,9 +22,9 @@ def growing(step):
     return 0.02 * math.exp(max(0, step - 60) * 0.1)
 
 
-def run(make_batch, *, backends=(), bad=(), **options):
+def run(make_batch, *, trackers=(), bad=(), **options):
     rng = np.random.default_rng(0)
-    monitor = Monitor(backends, **options)
+    monitor = Monitor(trackers, **options)
     for step in range(110):
         monitor.observe(**make_batch(rng, post=growing(step), pairs=("policy",)))
         monitor.log({"reward": math.nan if step in bad else 0.5}, step)
@@ -32,7 +32,7 @@ def run(make_batch, *, backends=(), bad=(), **options):
 
 
 def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path, caplog):
-    monitor = run(make_batch, backends=[JsonlBackend(tmp_path)])
+    monitor = run(make_batch, trackers=[JsonlTracker(tmp_path)])
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     (finding,) = [one for one in monitor.close().findings if one.rule.id == "POL001"]
     (told,) = [record.message for record in warnings if "POL001" in record.message]
@@ -103,7 +103,7 @@ def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsy
     assert capsys.readouterr().err == ""
     assert not [record for record in caplog.records if "POL001" in record.message]
     first = Monitor(ranks=Alone())
-    first.add(JsonlBackend(tmp_path))  # rank 0, whose run the framework has started meanwhile
+    first.add(JsonlTracker(tmp_path))  # rank 0, whose run the framework has started meanwhile
     first.log({"loss": math.nan}, 0)
     first.close()
     assert "broke first" in capsys.readouterr().err
@@ -171,11 +171,11 @@ def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
 def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_store):
     import mlflow
 
-    from tracker_diag.trackers.mlflow.write import MlflowBackend
+    from tracker_diag.trackers.mlflow.write import MlflowTracker
 
     client = mlflow.MlflowClient()
-    backend = MlflowBackend(client, client.create_run("0").info.run_id)
-    assert backend.page == f"mlflow ui --backend-store-uri sqlite:///mlflow.db  # run {backend.run_id}"
+    tracker = MlflowTracker(client, client.create_run("0").info.run_id)
+    assert tracker.page == f"mlflow ui --backend-store-uri sqlite:///mlflow.db  # run {tracker.run_id}"
     for uri, shown in (
         ("http://me:secret@tracking.example:5000/", "http://***@tracking.example:5000/#/experiments/0/runs/"),
         (
@@ -185,7 +185,7 @@ def test_where_a_run_is_seen_tells_no_password(tmp_path, monkeypatch, mlflow_sto
     ):
         with monkeypatch.context() as patch:
             patch.setattr(type(client), "tracking_uri", uri)
-            assert backend.page.startswith(shown)
+            assert tracker.page.startswith(shown)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_quiet_verdict_says_what_was_not_seen(given, caveat, capsys, monkeypat
 
 def faulty(make_batch, how, steps=90):
     """A quiet run in which something keeps the diagnostics from seeing."""
-    rng, monitor = np.random.default_rng(0), Monitor([CapturingBackend()])
+    rng, monitor = np.random.default_rng(0), Monitor([CapturingTracker()])
     for step in range(steps):
         batch = make_batch(rng, pairs=("policy",))
         if how == "shapes" and step > 10:
@@ -241,7 +241,7 @@ def test_the_verdict_remembers_when_it_could_not_see(how, caveats, make_batch):
 
 
 def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, capsys):
-    rng, monitor = np.random.default_rng(0), Monitor([CapturingBackend()])
+    rng, monitor = np.random.default_rng(0), Monitor([CapturingTracker()])
     for step in range(40):
         monitor.observe(**make_batch(rng, post=0.02 * 1.1**step, pairs=("policy",)))
         monitor.log({"reward": 0.5}, step)

@@ -15,7 +15,7 @@ import requests
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.trackers.delivery import outbox
 from tracker_diag.trackers.mlflow.view import VIEW_TAG
-from tracker_diag.trackers.mlflow.write import NOTE_TAG, TABLES_TAG, MlflowBackend
+from tracker_diag.trackers.mlflow.write import NOTE_TAG, TABLES_TAG, MlflowTracker
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +181,7 @@ def test_ending_the_run_writes_what_is_left(rng, make_batch, mlflow):
 
 def test_a_run_that_does_not_exist_is_told_at_set_up(mlflow):
     with pytest.raises(mlflow.MlflowException, match="not found"):
-        MlflowBackend(mlflow.MlflowClient(), "0" * 32)
+        MlflowTracker(mlflow.MlflowClient(), "0" * 32)
     with pytest.raises(DiagError, match=r"no active run, expected one; call mlflow\.start_run"):
         wrap(mlflow)
     with pytest.raises(DiagError, match="run_id: nothing given"):
@@ -191,7 +191,7 @@ def test_a_run_that_does_not_exist_is_told_at_set_up(mlflow):
 def test_a_store_that_fails_is_counted_and_training_goes_on(rng, make_batch, mlflow, monkeypatch):
     client = mlflow.MlflowClient()
     with mlflow.start_run() as active:
-        monitor = Monitor([MlflowBackend(client, active.info.run_id)])
+        monitor = Monitor([MlflowTracker(client, active.info.run_id)])
 
         def refuse(*args, **kwargs):
             raise mlflow.MlflowException("the server is down")
@@ -202,19 +202,19 @@ def test_a_store_that_fails_is_counted_and_training_goes_on(rng, make_batch, mlf
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)
         monitor.close()
-    assert monitor.health["backend_errors"] >= 1
+    assert monitor.health["tracker_errors"] >= 1
     assert "the server is down" in monitor.failures[0]
 
 
 def test_one_failure_near_the_end_costs_nothing_else(rng, make_batch, mlflow, monkeypatch):
     client = mlflow.MlflowClient()
     with mlflow.start_run() as active:
-        monitor = Monitor([MlflowBackend(client, active.info.run_id)])
+        monitor = Monitor([MlflowTracker(client, active.info.run_id)])
         monitor.observe(**make_batch(rng))
         monitor.log({"loss": math.nan}, 0)
         monkeypatch.setattr(client, "log_batch", lambda *args, **kwargs: 1 / 0)
         monitor.close()
-    assert monitor.health["backend_errors"] == 1
+    assert monitor.health["tracker_errors"] == 1
     assert {artifact.path for artifact in client.list_artifacts(active.info.run_id, "diag")} == {
         "diag/events.json",
         "diag/findings.json",
@@ -260,14 +260,14 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     client, files = shaky
     with mlflow.start_run(description="What I tried.") as active:
         mlflow.log_table({"mine": [1]}, "mine.json")
-        monitor = Monitor([MlflowBackend(client, active.info.run_id, image_every=1)])
+        monitor = Monitor([MlflowTracker(client, active.info.run_id, image_every=1)])
         for step in range(3):
             monitor.rebaseline(f"change {step}")
             monitor.observe(**make_batch(rng))
             monitor.log({"loss": math.nan if step == 1 else 0.1}, step)
         monitor.close()
     run_id = active.info.run_id
-    assert monitor.health["backend_errors"] > 10
+    assert monitor.health["tracker_errors"] > 10
     assert all("no answer" in told for told in monitor.failures)
 
     for name in metric_names(client, run_id):
@@ -313,7 +313,7 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
     monkeypatch.setattr(outbox, "CLOSE_WITHIN", 2.0)
     with mlflow.start_run() as active:
         run_id = active.info.run_id
-        monitor = Monitor([MlflowBackend(client, run_id)])
+        monitor = Monitor([MlflowTracker(client, run_id)])
         for step in range(3):
             monitor.observe(**make_batch(rng))
             monitor.log({"loss": math.nan}, step)
@@ -331,8 +331,8 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
 @pytest.mark.parametrize(("status", "temporary"), [(403, True), (404, True), (413, False), (429, True), (500, True)])
 def test_what_an_artifact_store_answers_says_whether_to_try_again(status, temporary, mlflow):
     client = mlflow.MlflowClient()
-    backend = MlflowBackend(client, client.create_run("0").info.run_id)
-    assert backend.temporary(of_status(status)) == temporary
+    tracker = MlflowTracker(client, client.create_run("0").info.run_id)
+    assert tracker.temporary(of_status(status)) == temporary
 
 
 def test_a_run_that_nobody_closes_is_closed_when_the_process_ends(mlflow_store, tmp_path, mlflow):
@@ -380,7 +380,7 @@ run.diag.log({"loss": 0.5}, 0)
     for _ in range(2):
         command = [sys.executable, "-W", "ignore", "-c", script, mlflow_store, run_id]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert "backend_errors" not in done.stderr
+        assert "tracker_errors" not in done.stderr
         sizes.append(len(mlflow.load_table("diag/slices.json", run_ids=[run_id])))
     assert sizes[1] == 2 * sizes[0] > 0
 

@@ -128,7 +128,7 @@ def test_a_run_tells_what_fires_at_warn_and_above_and_its_end(rng, make_batch, r
         for step, batch in growing(rng, make_batch):
             monitor.observe(**batch)
             monitor.log({"reward": 0.5}, step)
-    assert monitor.health["backend_errors"] == 0
+    assert monitor.health["tracker_errors"] == 0
     assert any(finding.fired for finding in monitor.summary().findings)
     assert [body["level"] for body in there.got] == levels
     if levels:

@@ -15,7 +15,7 @@ from tracker_diag import Monitor, wrap
 from tracker_diag.metrics.statistics import statistic
 from tracker_diag.records import Histogram, Scalar, Table
 from tracker_diag.report.markdown import findings_text, markdown
-from tracker_diag.trackers.tensorboard.write import CHARTS, TensorBoardBackend
+from tracker_diag.trackers.tensorboard.write import CHARTS, TensorBoardTracker
 
 pytestmark = pytest.mark.slow
 
@@ -66,14 +66,14 @@ def test_scalars_histograms_text_and_charts_stand_in_the_files(tmp_path, rng, ma
     for step in range(140):
         if step == 130:
             until = time.monotonic() + 60
-            while writer.diag.backends[0]._waits and time.monotonic() < until:  # else what fires would not be seen to
+            while writer.diag.trackers[0]._waits and time.monotonic() < until:  # else what fires would not be seen to
                 time.sleep(0.05)
             writer.diag.rebaseline("a new | tool")
         post = 0.02 * math.exp(max(0, step - 80) * 0.05)
         writer.diag.observe(**make_batch(rng, post=post))
         writer.add_scalar("reward", 0.5 + step, step)
     writer.close()
-    assert writer.diag.health["backend_errors"] == 0
+    assert writer.diag.health["tracker_errors"] == 0
     found = read(tmp_path / "diag")
 
     values = found.Scalars("diag/policy/all/p95")
@@ -151,12 +151,12 @@ def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_p
     began = int(time.time())
     while int(time.time()) == began:  # names of event files go by the second
         time.sleep(0.01)
-    backend = TensorBoardBackend(tmp_path)
+    tracker = TensorBoardTracker(tmp_path)
     for step in range(6):
         writer.add_scalar("reward", step, step)
         writer.flush()
-        backend.log(step, [Scalar("diag/policy/all/p95", 1.0)], time.time())
-        backend.flush()
+        tracker.log(step, [Scalar("diag/policy/all/p95", 1.0)], time.time())
+        tracker.flush()
         reader = reader.Reload() if reader else read(tmp_path)
     assert [value.step for value in reader.Scalars("reward")] == list(range(6))
     writer.close()
@@ -164,27 +164,27 @@ def test_a_tensorboard_without_its_data_server_goes_on_showing_your_curves(tmp_p
 
 def test_after_a_resume_what_was_written_of_later_steps_is_left_out(tmp_path):
     for steps, value in ((range(10), 1.0), (range(6, 12), 2.0)):
-        backend = TensorBoardBackend(tmp_path)
+        tracker = TensorBoardTracker(tmp_path)
         for step in steps:
-            backend.log(step, [Scalar("diag/policy/all/p95", value)], float(step))
-        backend.flush()
+            tracker.log(step, [Scalar("diag/policy/all/p95", value)], float(step))
+        tracker.flush()
     found = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
     assert [(one.step, one.value) for one in found] == [(i, 1.0 if i < 6 else 2.0) for i in range(12)]
 
 
 def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
-    backend = TensorBoardBackend(tmp_path)
-    backend.log(0, [Scalar("diag/policy/all/p95", 0.0)], 100.0)
-    assert backend.flush()
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.log(0, [Scalar("diag/policy/all/p95", 0.0)], 100.0)
+    assert tracker.flush()
     shutil.move(tmp_path / "diag", tmp_path / "moved")
     (tmp_path / "diag").write_text("in the way")
     for step in (1, 2):
-        backend.log(step, [Scalar("diag/policy/all/p95", float(step))], 100.0 + step)
+        tracker.log(step, [Scalar("diag/policy/all/p95", float(step))], 100.0 + step)
         with pytest.raises(OSError) as error:  # noqa: PT011  # which one is the file system's affair
-            backend.flush()
-        assert backend.temporary(error.value)
+            tracker.flush()
+        assert tracker.temporary(error.value)
     (tmp_path / "diag").unlink()
-    assert backend.flush()
+    assert tracker.flush()
     found = read(tmp_path / "diag").Scalars("diag/policy/all/p95")
     assert [(one.wall_time, one.step, one.value) for one in found] == [(101.0, 1, 1.0), (102.0, 2, 2.0)]
 
@@ -192,16 +192,16 @@ def test_what_could_not_be_written_is_kept_and_comes_later(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_told_at_set_up(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OSError, match="file"):
-        TensorBoardBackend(tmp_path / "file")
+        TensorBoardTracker(tmp_path / "file")
 
 
 def test_counts_go_over_as_they_are(tmp_path):
     edges = np.array([0.0, 0.5, 1.0, 4.0])
-    backend = TensorBoardBackend(tmp_path)
+    tracker = TensorBoardTracker(tmp_path)
     for step, counts in enumerate(([0, 3, 1], [0, 0, 0])):
         record = Histogram("diag/policy/all/hist", "policy", "all", np.array(counts), edges, np.zeros(3, int))
-        backend.log(step, [record], 0.0)
-    backend.flush()
+        tracker.log(step, [record], 0.0)
+    tracker.flush()
     full, empty = (one.histogram_value for one in read(tmp_path / "diag").Histograms("diag/policy/all/hist"))
     assert (full.min, full.max, full.num, full.sum) == (0.5, 4.0, 4, 3 * 0.75 + 2.5)
     assert full.sum_squares == 3 * 0.75**2 + 2.5**2
@@ -241,20 +241,20 @@ def test_whatever_stands_in_a_cell_is_shown_as_it_is():
 
 def test_two_folders_of_one_name_have_two_addresses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    one, two = TensorBoardBackend("a/logs").address, TensorBoardBackend(tmp_path / "b/logs").address
+    one, two = TensorBoardTracker("a/logs").address, TensorBoardTracker(tmp_path / "b/logs").address
     assert one["folder"] == str(tmp_path / "a/logs")
     assert one["run"] != two["run"]
-    assert TensorBoardBackend(one["folder"]).address == one
+    assert TensorBoardTracker(one["folder"]).address == one
 
 
 def test_neither_torch_nor_tensorflow_is_imported(tmp_path):
     program = (
         "import sys\n"
-        "from tracker_diag.trackers.tensorboard.write import TensorBoardBackend\n"
+        "from tracker_diag.trackers.tensorboard.write import TensorBoardTracker\n"
         "from tracker_diag.records import Scalar\n"
-        f"backend = TensorBoardBackend({str(tmp_path)!r})\n"
-        "backend.log(0, [Scalar('diag/policy/text_only/p95', 1.0)], 0.0)\n"
-        "backend.flush()\n"
+        f"tracker = TensorBoardTracker({str(tmp_path)!r})\n"
+        "tracker.log(0, [Scalar('diag/policy/text_only/p95', 1.0)], 0.0)\n"
+        "tracker.flush()\n"
         "print({'torch', 'tensorflow'} & set(sys.modules))"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -262,8 +262,8 @@ def test_neither_torch_nor_tensorflow_is_imported(tmp_path):
     assert read(tmp_path / "diag").Scalars("diag/policy/text_only/p95")
 
 
-def test_a_loop_of_ones_own_with_the_backend_alone(tmp_path, rng, make_batch):
-    with Monitor([TensorBoardBackend(tmp_path)]) as monitor:
+def test_a_loop_of_ones_own_with_the_tracker_alone(tmp_path, rng, make_batch):
+    with Monitor([TensorBoardTracker(tmp_path)]) as monitor:
         for step in range(3):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)

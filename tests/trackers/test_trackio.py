@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.cli.app import app
 from tracker_diag.trackers.listing import list_runs
-from tracker_diag.trackers.trackio.write import TrackioBackend
+from tracker_diag.trackers.trackio.write import TrackioTracker
 
 pytestmark = pytest.mark.slow
 
@@ -81,11 +81,11 @@ def test_the_time_line_of_an_alert_comes_with_the_next_step(trackio_runs):
     run = wrap(trackio)
     run.log({"loss": math.nan}, step=0)
     until = time.monotonic() + 60
-    while run.diag.backends[0]._drawn is None and time.monotonic() < until:
+    while run.diag.trackers[0]._drawn is None and time.monotonic() < until:
         time.sleep(0.05)
     run.log({"loss": 0.1}, step=1)
     run.finish()
-    assert run.diag.health["backend_errors"] == 0
+    assert run.diag.health["tracker_errors"] == 0
     assert [step for step, row in trackio_runs.rows() if "diag/timeline" in row] == [0, 1]  # and at the end
 
 
@@ -157,11 +157,11 @@ def test_the_run_is_yours_to_end(rng, make_batch, trackio_runs):
     import trackio
 
     run = trackio_runs.start(config={"lr": 1e-3, "ppo": {"clip": 0.2}})
-    backend = TrackioBackend.of(trackio)
-    assert backend.config == {"lr": 1e-3, "ppo": {"clip": 0.2}}
+    tracker = TrackioTracker.of(trackio)
+    assert tracker.config == {"lr": 1e-3, "ppo": {"clip": 0.2}}
     where = {"run": run.id, "name": "run", "project": trackio_runs.project}
-    assert backend.address == where | {"source": f"trackio:{trackio_runs.project}/run"}
-    with Monitor([backend]) as monitor:
+    assert tracker.address == where | {"source": f"trackio:{trackio_runs.project}/run"}
+    with Monitor([tracker]) as monitor:
         for step in range(3):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)
@@ -185,7 +185,7 @@ def test_no_run_underway_is_told_with_what_to_do(trackio_runs):
 
 def test_a_trackio_that_counts_otherwise_is_told():
     with pytest.raises(DiagError, match=r"trackio 0\.\d+.*: does not count steps as 0.43 does"):
-        TrackioBackend(SimpleNamespace(log=print))
+        TrackioTracker(SimpleNamespace(log=print))
 
 
 KILLED = """

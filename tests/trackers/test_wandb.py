@@ -13,8 +13,8 @@ import pytest
 
 from tracker_diag import Monitor, wrap
 from tracker_diag.trackers.delivery.journal import Journal
-from tracker_diag.trackers.files.write import JsonlBackend
-from tracker_diag.trackers.wandb.write import WandbBackend
+from tracker_diag.trackers.files.write import JsonlTracker
+from tracker_diag.trackers.wandb.write import WandbTracker
 
 pytestmark = pytest.mark.slow
 
@@ -138,10 +138,10 @@ def test_the_wrapped_run_still_is_the_run(wandb_offline):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_loop_of_ones_own_with_the_backend_alone(steps, rng, make_batch, wandb_offline):
+def test_a_loop_of_ones_own_with_the_tracker_alone(steps, rng, make_batch, wandb_offline):
     """No row is yours, so none is ours: a single step stands in the summary, several in a run beside."""
     run = wandb_offline.start()
-    with Monitor([WandbBackend(run)]) as monitor:
+    with Monitor([WandbTracker(run)]) as monitor:
         for step in range(steps):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)
@@ -202,7 +202,7 @@ def by_step(wandb_offline):
 @pytest.mark.parametrize("steps", ["said", "counted"])
 def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, rng, make_batch, wandb_offline, tmp_path):
     """`observe` after `log`: each step is looked at again with the next row, when its own row may be closed."""
-    run = wrap(wandb_offline.start(), also=[JsonlBackend(tmp_path / "files")])
+    run = wrap(wandb_offline.start(), also=[JsonlTracker(tmp_path / "files")])
     for step in range(12):
         run.log({"loss": 1.0}, **({"step": step} if steps == "said" else {}))
         run.diag.observe(**make_batch(rng), step=step)
@@ -312,7 +312,7 @@ def test_a_row_that_is_refused_is_none_of_ours_either(refused, rng, make_batch, 
 
 def test_what_a_kill_left_outlives_the_run_that_is_resumed(journals, rng, make_batch, wandb_offline):
     run = wandb_offline.start()
-    journal = Journal(journals / f"wandb-{run.id}-rows.jsonl", {"backend": "wandb", "address": {}})
+    journal = Journal(journals / f"wandb-{run.id}-rows.jsonl", {"tracker": "wandb", "address": {}})
     journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
     journal.close(keep=True)
     wrapped = wrap(run)
@@ -364,12 +364,12 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
 
 def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_offline):
     run = wandb_offline.start()
-    monitor = Monitor([WandbBackend(run)])
+    monitor = Monitor([WandbTracker(run)])
     run.finish()
     monitor.observe(**make_batch(rng))
     monitor.log({"reward": 1.0}, 0)
     monitor.close()
-    assert 1 <= monitor.health["backend_errors"] < 10  # each thing is tried once, and holds up no exit
+    assert 1 <= monitor.health["tracker_errors"] < 10  # each thing is tried once, and holds up no exit
 
 
 def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offline):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tracker_diag import Monitor, wrap
-from tracker_diag.trackers.wandb.write import WandbBackend
+from tracker_diag.trackers.wandb.write import WandbTracker
 
 pytestmark = pytest.mark.slow
 
@@ -196,12 +196,12 @@ def test_your_own_log_from_another_thread(through, rng, make_batch, stub, start)
     rows = own(stub.history("run"))
     assert sorted(row["reward"] for row in rows if "reward" in row) == list(range(40))
     assert sorted(row["seconds"] for row in rows if "seconds" in row) == list(range(40))
-    assert run.diag.health["backend_errors"] == run.diag.health["internal_errors"] == 0
+    assert run.diag.health["tracker_errors"] == run.diag.health["internal_errors"] == 0
 
 
-def test_an_own_loop_with_the_backend_alone_online(rng, make_batch, stub, start):
+def test_an_own_loop_with_the_tracker_alone_online(rng, make_batch, stub, start):
     run = start()
-    with Monitor([WandbBackend(run)]) as monitor:
+    with Monitor([WandbTracker(run)]) as monitor:
         for step in range(3):
             monitor.observe(**make_batch(rng))
             monitor.log({"reward": 1.0}, step)

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from tracker_diag import Monitor, wrap
-from tracker_diag.testing import CapturingBackend, example_batch
-from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowBackend
+from tracker_diag.testing import CapturingTracker, example_batch
+from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
 from tracker_diag.trackers.notify import NOTIFY
 
 pytestmark = pytest.mark.slow
@@ -45,8 +45,8 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
 def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
     import mlflow
 
-    kept = CapturingBackend()
-    monitor = Monitor(backends=[kept])
+    kept = CapturingTracker()
+    monitor = Monitor(trackers=[kept])
     for step in range(150):
         monitor.observe(**example_batch(step))
         monitor.log({"reward": reward(step)}, step)
@@ -54,10 +54,10 @@ def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
     assert [one.title for one in kept.notices] == [FIRST, WORSE]
     client = mlflow.MlflowClient()
     with mlflow.start_run() as active:
-        backend = MlflowBackend(client, active.info.run_id)
+        tracker = MlflowTracker(client, active.info.run_id)
         for notice in kept.notices:
-            backend.alert(notice.step, notice)
-            assert backend.flush()
+            tracker.alert(notice.step, notice)
+            assert tracker.flush()
             said = client.get_run(active.info.run_id).data.tags[NOTE_TAG]
             assert f"**{notice.level.upper()} at step {notice.step}: {notice.title}**" in said
         assert CHANGED in said

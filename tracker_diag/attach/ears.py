@@ -1,7 +1,7 @@
 """Ears: what a tracker is given is heard wherever it comes from, the wrapped tracker, the raw one or a framework.
 
 Each puts hooks on the calls of one kind of tracker, until its monitor is closed. What goes to the tracker is never
-changed, and what a backend of ours writes is not heard.
+changed, and what a tracker of ours writes is not heard.
 """
 
 import atexit
@@ -14,7 +14,7 @@ from tracker_diag.health import Health
 from tracker_diag.hooks import OnObject, Unlocked, after, before, replace
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.trackers.tracker import writing_of_ours
-from tracker_diag.trackers.wandb.write import WandbBackend, before_finish
+from tracker_diag.trackers.wandb.write import WandbTracker, before_finish
 
 LOGGING = ("log", "log_metrics")
 ENDING = ("finish", "finalize")
@@ -31,7 +31,7 @@ def hear(monitor: Monitor, metrics: Mapping[str, object], step: object = None) -
     monitor.log(metrics, step)  # type: ignore[arg-type]  # of whatever type it came
 
 
-def on_wandb(backend: WandbBackend, monitor: Monitor) -> None:
+def on_wandb(tracker: WandbTracker, monitor: Monitor) -> None:
     """Hear `Run.log` and `wandb.log`; the step of the diagnostics is the number of W&B's row."""
 
     def heard(data: Mapping[str, Any], step: int | None, row: int | None) -> None:
@@ -45,10 +45,10 @@ def on_wandb(backend: WandbBackend, monitor: Monitor) -> None:
         atexit.unregister(end)
         monitor.close()
 
-    backend.heard = heard
-    before_finish(backend.run, end)
+    tracker.heard = heard
+    before_finish(tracker.run, end)
     atexit.register(end)
-    monitor.at_close(before(backend.run, "finish", (), lambda _: end(), Unlocked(monitor.record)))
+    monitor.at_close(before(tracker.run, "finish", (), lambda _: end(), Unlocked(monitor.record)))
 
 
 class MlflowEars:

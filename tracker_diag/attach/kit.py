@@ -23,10 +23,10 @@ from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.report.console import say, unbroken
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.suspicions import Reach
-from tracker_diag.trackers.discovery import active_backends, backend_of
-from tracker_diag.trackers.files.write import JsonlBackend, unused_folder
+from tracker_diag.trackers.discovery import active_trackers, tracker_of
+from tracker_diag.trackers.files.write import JsonlTracker, unused_folder
 from tracker_diag.trackers.notify import Notifier, from_environment
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 NOTHING = "nothing of it is watched"
 USUAL_CLIP = 0.2
@@ -91,20 +91,20 @@ def add_active(
     Returns:
         Whether there is any run.
     """
-    before, runs = monitor.backends, False
+    before, runs = monitor.trackers, False
     with monitor.guard("integration_errors"):
-        for backend in (*(one for writer in writers if (one := _written_by(writer))), *active_backends()):
+        for tracker in (*(one for writer in writers if (one := _written_by(writer))), *active_trackers()):
             runs = True
-            _add_once(monitor, backend)
+            _add_once(monitor, tracker)
     with monitor.guard("integration_errors"):
-        if all(backend.name != Notifier.name for backend in monitor.backends):
-            names = [backend.address["run"] for backend in monitor.backends if "run" in backend.address]
+        if all(tracker.name != Notifier.name for tracker in monitor.trackers):
+            names = [tracker.address["run"] for tracker in monitor.trackers if "run" in tracker.address]
             for people in from_environment(names[0] if names else None):
                 monitor.add(people)
     with monitor.guard("integration_errors"):
-        if not (runs or wait or any(one.page for one in monitor.backends)):
-            monitor.add(JsonlBackend(unused_folder()))
-        if new := [one for one in monitor.backends if one not in before and one.page]:
+        if not (runs or wait or any(one.page for one in monitor.trackers)):
+            monitor.add(JsonlTracker(unused_folder()))
+        if new := [one for one in monitor.trackers if one not in before and one.page]:
             looks_for: dict[Pair, str] = {
                 pair: how for pair in PAIRS for name, how in sees.items() if pair in name.split(", ")
             }
@@ -126,16 +126,16 @@ def _looked_for(pairs: Collection[Pair], slices: Sequence[str], blind: Mapping[P
     return "".join(f"; {part}" for part in parts)
 
 
-def _written_by(writer: Any) -> Backend | None:
-    """The backend of the run that `writer` logs to."""
+def _written_by(writer: Any) -> Tracker | None:
+    """The tracker of the run that `writer` logs to."""
     within = (getattr(writer, name, None) for name in ("experiment", "tracker", "writer"))
     inner = next(filter(None, within), writer)
-    return backend_of(inner, run_id=getattr(writer, "run_id", None))
+    return tracker_of(inner, run_id=getattr(writer, "run_id", None))
 
 
-def _add_once(monitor: Monitor, backend: Backend) -> None:
-    if all((one.name, one.address) != (backend.name, backend.address) for one in monitor.backends):
-        monitor.add(backend)
+def _add_once(monitor: Monitor, tracker: Tracker) -> None:
+    if all((one.name, one.address) != (tracker.name, tracker.address) for one in monitor.trackers):
+        monitor.add(tracker)
 
 
 def resume(monitor: Monitor, saved: Any, missing: str, framework: str = "") -> bool:

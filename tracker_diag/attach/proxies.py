@@ -1,6 +1,6 @@
 """Proxies: a tracker with `.diag` added, whose logging calls are heard and forwarded as they are.
 
-They know trackers by their calls alone; what a backend has to do with one, `wrap` hands in.
+They know trackers by their calls alone; what a tracker has to do with one, `wrap` hands in.
 """
 
 from collections.abc import Iterable

@@ -20,12 +20,12 @@ from tracker_diag.rules.loader import Own
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.ranks import Ranks
-from tracker_diag.trackers.calls import CallBackend
-from tracker_diag.trackers.discovery import backend_of
+from tracker_diag.trackers.calls import CallTracker
+from tracker_diag.trackers.discovery import tracker_of
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.notify import from_environment
 from tracker_diag.trackers.open import read_run
-from tracker_diag.trackers.tracker import Backend, is_a
+from tracker_diag.trackers.tracker import Tracker, is_a
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -69,7 +69,7 @@ class Options(Settings, total=False):
     """All that wrap takes besides the tracker."""
 
     run_id: str | None
-    also: Sequence[Backend]
+    also: Sequence[Tracker]
     config: Config | None
     baseline: "Baseline"
 
@@ -97,7 +97,7 @@ def wrap(
     target: Any,
     *,
     run_id: str | None = None,
-    also: Sequence[Backend] = (),
+    also: Sequence[Tracker] = (),
     config: Config | None = None,
     baseline: Baseline = (),
     **settings: "Unpack[Settings]",
@@ -109,7 +109,7 @@ def wrap(
             `run_id`; `trackio` or its run; a `SummaryWriter` of torch or tensorboardX; a logger of Lightning or a
             tracker of accelerate; any object with `log(data, step)` or `log_metrics(metrics, step)`, and any
             function of metrics and step. The run must be underway; it is never started or ended here.
-        also: further backends that get the same records, and a `Notifier` that tells people; if the environment
+        also: further trackers that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name, beside those that the tracker knows. `seed`, `data_splits` and
             `evaluation_command` complete the context record.
@@ -133,21 +133,21 @@ def wrap(
         _nothing_more(given)
         return target
     earlier = read_baseline(baseline)
-    backend, around = _find(target, run_id)
-    key = _key(target, backend)
+    tracker, around = _find(target, run_id)
+    key = _key(target, tracker)
     if key in _underway:
         _nothing_more(given, but="run_id")
-        return _stand_in(target, None if around else backend, _underway[key])
-    people = from_environment(backend.address.get("run"))
-    known = dotted(backend.config) | dotted(config or {})
-    monitor = Monitor((backend, *also, *people), config=known, baseline=earlier, **settings)
+        return _stand_in(target, None if around else tracker, _underway[key])
+    people = from_environment(tracker.address.get("run"))
+    known = dotted(tracker.config) | dotted(config or {})
+    monitor = Monitor((tracker, *also, *people), config=known, baseline=earlier, **settings)
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
     leave_one(monitor)
-    _listen(target, None if around else backend, monitor)
-    if page := backend.page:
+    _listen(target, None if around else tracker, monitor)
+    if page := tracker.page:
         say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
-    return _stand_in(target, None if around else backend, monitor)
+    return _stand_in(target, None if around else tracker, monitor)
 
 
 Key: TypeAlias = tuple[str, object]
@@ -156,10 +156,10 @@ _underway: dict[Key, Monitor] = {}
 """The monitors that are not closed, by what they watch: a run that is wrapped twice has one."""
 
 
-def _key(target: Any, backend: Backend) -> Key:
+def _key(target: Any, tracker: Tracker) -> Key:
     """What makes two targets the same run: its id, and else that they are one object, which its hooks keep alive."""
     return (
-        (backend.name, backend.address["run"]) if backend.name in ("mlflow", "wandb", "trackio") else ("", id(target))
+        (tracker.name, tracker.address["run"]) if tracker.name in ("mlflow", "wandb", "trackio") else ("", id(target))
     )
 
 
@@ -186,7 +186,7 @@ def read_baseline(given: Baseline) -> tuple[FinishedRun, ...]:
     return found
 
 
-def _find(target: Any, run_id: str | None) -> tuple[Backend, bool]:
+def _find(target: Any, run_id: str | None) -> tuple[Tracker, bool]:
     """Where the diagnostics go, and whether `target` is but a logger around that."""
     if target is None:
         raise DiagError("target: None given, expected a run; begin it first, by wandb.init() or mlflow.start_run()")
@@ -196,19 +196,19 @@ def _find(target: Any, run_id: str | None) -> tuple[Backend, bool]:
             f"target: {kind} with a `diag` of its own given, expected none, as ours would hide it; "
             "rename it, or wrap the function that logs, as in wrap(target.log)"
         )
-    backend = backend_of(target, run_id=run_id)
-    if backend is not None:
-        return backend, False
+    tracker = tracker_of(target, run_id=run_id)
+    if tracker is not None:
+        return tracker, False
     inner = _inside(target)
     if isinstance(inner, proxies.Wrapped):
         raise DiagError(f"target: {kind} around a tracker that is wrapped already given, expected one of the two")
-    if inner is not None and (backend := backend_of(inner, run_id=getattr(target, "run_id", None))) is not None:
-        return backend, True
+    if inner is not None and (tracker := tracker_of(inner, run_id=getattr(target, "run_id", None))) is not None:
+        return tracker, True
     calls = (getattr(target, name, None) for name in ("log_metrics", "log", "__call__"))
     call = next((call for call in calls if callable(call)), None)
     if call is None or isinstance(target, type):
         raise DiagError(f"target: {kind} given, expected {EXPECTED}")
-    return CallBackend(call), True
+    return CallTracker(call), True
 
 
 def _inside(target: Any) -> Any:
@@ -219,29 +219,29 @@ def _inside(target: Any) -> Any:
     return getattr(target, "experiment", None) or getattr(target, "tracker", None)
 
 
-def _listen(target: Any, backend: Backend | None, monitor: Monitor) -> None:
+def _listen(target: Any, tracker: Tracker | None, monitor: Monitor) -> None:
     """Hear what is logged. Each tracker is logged to in its own way; None is for any other logger."""
-    from tracker_diag.trackers.mlflow.write import MlflowBackend
-    from tracker_diag.trackers.tensorboard.write import TensorBoardBackend
-    from tracker_diag.trackers.trackio.write import TrackioBackend
-    from tracker_diag.trackers.wandb.write import WandbBackend
+    from tracker_diag.trackers.mlflow.write import MlflowTracker
+    from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
+    from tracker_diag.trackers.trackio.write import TrackioTracker
+    from tracker_diag.trackers.wandb.write import WandbTracker
 
-    if isinstance(backend, WandbBackend):
-        ears.on_wandb(backend, monitor)
-    elif isinstance(backend, MlflowBackend):
-        ears.MLFLOW.listen(backend.run_id, monitor)
-    elif isinstance(backend, TensorBoardBackend):
+    if isinstance(tracker, WandbTracker):
+        ears.on_wandb(tracker, monitor)
+    elif isinstance(tracker, MlflowTracker):
+        ears.MLFLOW.listen(tracker.run_id, monitor)
+    elif isinstance(tracker, TensorBoardTracker):
         ears.on_writer(target, monitor)
-    elif isinstance(backend, TrackioBackend):
-        ears.on_trackio(backend.run, monitor, backend.next_step)
+    elif isinstance(tracker, TrackioTracker):
+        ears.on_trackio(tracker.run, monitor, tracker.next_step)
     else:
         ears.on_logger(target, monitor)
 
 
-def _stand_in(target: Any, backend: Backend | None, monitor: Monitor) -> proxies.Wrapped:
+def _stand_in(target: Any, tracker: Tracker | None, monitor: Monitor) -> proxies.Wrapped:
     """What is given in place of `target`."""
     if is_a(target, "mlflow", "ActiveRun"):
         return proxies.MlflowRun(target, monitor)
-    if backend is not None:
+    if tracker is not None:
         return proxies.Wrapped(target, monitor)
     return (proxies.CallableLogger if callable(target) else proxies.Logger)(target, monitor)

@@ -19,10 +19,10 @@ from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.mlflow.view import view_path
-from tracker_diag.trackers.mlflow.write import MlflowBackend
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.mlflow.write import MlflowTracker
+from tracker_diag.trackers.tracker import Tracker
 
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
 
@@ -47,8 +47,8 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
     ):
         mlflow.log_params(config)
         screen = _Screen(console, steps)
-        files = JsonlBackend(out)
-        run = wrap(wandb_run, also=[MlflowBackend(mlflow.MlflowClient(), mlflow_run.info.run_id), files, screen])
+        files = JsonlTracker(out)
+        run = wrap(wandb_run, also=[MlflowTracker(mlflow.MlflowClient(), mlflow_run.info.run_id), files, screen])
         with screen.progress, TokenTable(out / "tokens.parquet") as table:
             for step in train(ARMS[arm], seed, steps):
                 run.diag.observe(**step.tensors)
@@ -70,7 +70,7 @@ def run_demo(arm: str, seed: int, steps: int, out: Path, console: Console) -> No
     console.print(f"  then open http://127.0.0.1:5000{view_path(experiment)}", style="dim", soft_wrap=True)
 
 
-class _Screen(Backend):
+class _Screen(Tracker):
     """A progress bar with the tails of both slices as they stand."""
 
     name = "screen"

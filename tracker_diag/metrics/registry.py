@@ -55,7 +55,7 @@ HEALTH = (
     Metric("decode_errors", "errors", "sequences whose text the decoder could not make; shown without it", "higher"),
     Metric("callback_errors", "errors", "failures of your `on_incident`, or incidents it was not told of", "higher"),
     Metric("checkpoint_errors", "errors", "checkpoints that could not be registered: see the log", "higher"),
-    Metric("backend_errors", "errors", "failed calls into a tracker; training went on", "higher"),
+    Metric("tracker_errors", "errors", "failed calls into a tracker; training went on", "higher"),
 )
 """Health of the diagnostics themselves, logged as `diag/health/<name>` from its first count on."""
 

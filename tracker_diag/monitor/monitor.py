@@ -46,7 +46,7 @@ from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
 from tracker_diag.trackers.fan_out import FanOut
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,7 +58,7 @@ class Monitor(AbstractContextManager["Monitor"]):
     """Watches one training run: give it tensors with `observe`, and the step's metrics with `log`.
 
     Args:
-        backends: where records and findings go.
+        trackers: where records and findings go.
         rules: your own rules, or their folder. The catalogue and the folder in TRACKER_DIAG_RULES are used as well.
         catalog: False uses `rules` alone.
         window: steps that each statistic is taken over. More suits small batches.
@@ -81,7 +81,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def __init__(
         self,
-        backends: Sequence[Backend] = (),
+        trackers: Sequence[Tracker] = (),
         *,
         rules: Own = (),
         catalog: bool = True,
@@ -124,13 +124,13 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._at_close = ExitStack()
         if ranks is None:  # else the rank that writes to a tracker does, and not each of them
             self._out.tell_people()
-        for backend in backends:
-            self.add(backend)
+        for tracker in trackers:
+            self.add(tracker)
         atexit.register(self.close)
 
-    def add(self, backend: Backend) -> None:
-        """Write to `backend` as well, from the next step on; for runs that a framework starts later."""
-        self._out.add(backend)
+    def add(self, tracker: Tracker) -> None:
+        """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
+        self._out.add(tracker)
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -147,8 +147,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         return self._judge.algorithm
 
     @property
-    def backends(self) -> tuple[Backend, ...]:
-        return self._out.backends
+    def trackers(self) -> tuple[Tracker, ...]:
+        return self._out.trackers
 
     @property
     def clip(self) -> tuple[float, float]:

@@ -133,7 +133,7 @@ def write(report: Report, monitor: Monitor) -> None:
     """Write `report` into the tracker of `monitor`: a table, and an event with what failed."""
     step = monitor.step or 0
     failures = ", ".join(check.name for check in report.with_status("fail"))
-    for backend in monitor.backends:
-        with monitor.guard("backend_errors"), writing():
-            backend.log(step, [report.table()], time.time())
-            backend.event(step, report.headline + (f": {failures}" if failures else ""))
+    for tracker in monitor.trackers:
+        with monitor.guard("tracker_errors"), writing():
+            tracker.log(step, [report.table()], time.time())
+            tracker.event(step, report.headline + (f": {failures}" if failures else ""))

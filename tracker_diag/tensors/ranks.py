@@ -5,7 +5,7 @@
 dead or absent rank delays nobody; it is reported instead. Who asks for a decision waits for that of rank 0. Both need
 the extra `torch`.
 
-Give every rank a `Monitor(ranks=...)`, rank 0 with backends and the others without, and on each of them call
+Give every rank a `Monitor(ranks=...)`, rank 0 with trackers and the others without, and on each of them call
 `observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
 """
 

@@ -1,1 +1,1 @@
-"""Backends: where records and findings go. One file per tracker, imported only when it is used."""
+"""Trackers: where records and findings go. One file per tracker, imported only when it is used."""

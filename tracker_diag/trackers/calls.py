@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from tracker_diag.records import Record, Scalar
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 
-class CallBackend(Backend):
+class CallTracker(Tracker):
     """Gives each step's scalars to `call(metrics, step)`, in the training thread: it may bear no other."""
 
     name = "calls"

@@ -1,33 +1,33 @@
-"""Which backends there are, those of other packages among them: by name, for an object, and of the runs underway."""
+"""Which trackers there are, those of other packages among them: by name, for an object, and of the runs underway."""
 
 import logging
 from collections.abc import Generator
 from importlib.metadata import EntryPoint, entry_points
 
 from tracker_diag.errors import DiagError, UnknownName
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 GROUP = "tracker_diag.trackers"
-"""Entry points of this group name a subclass of `Backend` each. What it is imported from loads no tracker."""
+"""Entry points of this group name a subclass of `Tracker` each. What it is imported from loads no tracker."""
 
 _log = logging.getLogger("tracker_diag")
 
 
-def backend_class(name: str) -> type[Backend]:
-    """The backend called `name`.
+def tracker_class(name: str) -> type[Tracker]:
+    """The tracker called `name`.
 
     Raises:
         UnknownName: none of that name is installed.
     """
     known = {entry.name: entry for entry in _entries()}
     if name not in known:
-        raise UnknownName("backend", name, tuple(sorted(known)))
-    found: type[Backend] = known[name].load()
+        raise UnknownName("tracker", name, tuple(sorted(known)))
+    found: type[Tracker] = known[name].load()
     return found
 
 
-def backend_of(target: object, *, run_id: str | None = None) -> Backend | None:
-    """The backend that knows what to do with `target`; None if there is none.
+def tracker_of(target: object, *, run_id: str | None = None) -> Tracker | None:
+    """The tracker that knows what to do with `target`; None if there is none.
 
     Args:
         run_id: which run, where `target` alone does not say it.
@@ -37,34 +37,34 @@ def backend_of(target: object, *, run_id: str | None = None) -> Backend | None:
     """
     given = {} if run_id is None else {"run_id": run_id}
     found = (kind.of(target, **given) for kind in _kinds())
-    return next((backend for backend in found if backend is not None), None)
+    return next((tracker for tracker in found if tracker is not None), None)
 
 
-def active_backends() -> list[Backend]:
-    """One backend for each run that is underway in this process, for those who did not start it themselves.
+def active_trackers() -> list[Tracker]:
+    """One tracker for each run that is underway in this process, for those who did not start it themselves.
 
     Looks only at libraries that are loaded already, and starts nothing. A tracker that cannot be written to takes
     none of the others along; the log says which, and why.
     """
-    found: list[Backend] = []
+    found: list[Tracker] = []
     for kind in _kinds():
         try:
-            backend = kind.underway()
+            tracker = kind.underway()
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises
             _log.warning("%s: the run that is underway gets no diagnostics: %s", kind.name, _told(error))
             continue
-        if backend is not None:
-            found.append(backend)
+        if tracker is not None:
+            found.append(tracker)
     return found
 
 
-def _kinds() -> Generator[type[Backend]]:
-    """Each backend that is installed, ours first, so that a fault of another package's stands in no way of ours."""
+def _kinds() -> Generator[type[Tracker]]:
+    """Each tracker that is installed, ours first, so that a fault of another package's stands in no way of ours."""
     for entry in sorted(_entries(), key=lambda entry: (not entry.value.startswith("tracker_diag."), entry.name)):
         try:
-            kind: type[Backend] = entry.load()
+            kind: type[Tracker] = entry.load()
         except Exception as error:  # noqa: BLE001  # it is somebody else's module
-            _log.warning("backend %s: %s cannot be loaded, left out: %s", entry.name, entry.value, _told(error))
+            _log.warning("tracker %s: %s cannot be loaded, left out: %s", entry.name, entry.value, _told(error))
             continue
         yield kind
 

@@ -9,19 +9,19 @@ from tracker_diag.report.console import Screen, say
 from tracker_diag.report.terminal import verdict
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 _log = logging.getLogger("tracker_diag")
 _log.addHandler(Screen())
 
 
-class LogBackend(Backend):
-    """Tells whoever reads the log; `others` gives the backends by which the run can be looked at."""
+class LogTracker(Tracker):
+    """Tells whoever reads the log; `others` gives the trackers by which the run can be looked at."""
 
     name = "log"
     local = True
 
-    def __init__(self, others: Callable[[], Sequence[Backend]]) -> None:
+    def __init__(self, others: Callable[[], Sequence[Tracker]]) -> None:
         self._others = others
 
     def alert(self, step: int, notice: Notice) -> None:
@@ -30,10 +30,10 @@ class LogBackend(Backend):
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         if summary.steps:
-            sources = [backend.source for backend in self._others() if backend.source]
+            sources = [tracker.source for tracker in self._others() if tracker.source]
             again = f"tracker-diag diagnose {shlex.quote(sources[0])}" if sources else ""
             where = [page for page in self._pages() if page != again]
             say(verdict(summary, where=where, again=again, explains="run.diag.explain()"))
 
     def _pages(self) -> list[str]:
-        return [backend.page for backend in self._others() if backend.page]
+        return [tracker.page for tracker in self._others() if tracker.page]

@@ -21,7 +21,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
 from tracker_diag.errors import DiagError, require
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.model import Severity
-from tracker_diag.trackers.tracker import Backend, Refused
+from tracker_diag.trackers.tracker import Refused, Tracker
 
 NOTIFY = "TRACKER_DIAG_NOTIFY"
 """Environment variable that holds URLs, with spaces between them."""
@@ -36,7 +36,7 @@ KINDS: Mapping[Severity, str] = {"info": "success", "warn": "warning", "error": 
 """What apprise calls a notice; one of level info says that something is over."""
 
 
-class Notifier(Backend):
+class Notifier(Tracker):
     """Tells people: each notice once to each URL, in order, however long a receiver is away.
 
     A plain http(s) URL gets a POST of `{"title", "text", "level", "step", "run"}` as JSON, with the "id" of a notice
@@ -65,7 +65,7 @@ class Notifier(Backend):
 
     @classmethod
     @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
         yield cls(run=address.get("run"))  # the URLs are written nowhere: those of the environment are taken
 
     def __repr__(self) -> str:

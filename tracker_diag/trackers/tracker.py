@@ -1,4 +1,4 @@
-"""What a backend may do. A tracker that cannot do one of these inherits the empty method."""
+"""What a tracker may do. A tracker that cannot do one of these inherits the empty method."""
 
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -34,27 +34,27 @@ class Refused(DiagError):
     """The tracker will not take something, now or later; the message says what, and what it said."""
 
 
-class Backend:
+class Tracker:
     """A destination, written to by one thread at a time.
 
     Any method may raise: that is counted, told once, and training goes on. An error that is `temporary` is tried
-    again, anything else is given up. A backend is called in the order of the run, from a thread of its own
+    again, anything else is given up. A tracker is called in the order of the run, from a thread of its own
     (`Outbox`) unless it is `local`.
     """
 
-    name = "backend"
+    name = "tracker"
     local = False
     """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
     sent = 0
-    """Requests that went well, for a backend that collects: after a failure, whether there was progress since."""
+    """Requests that went well, for a tracker that collects: after a failure, whether there was progress since."""
     beside = False
     """Whether it is none of the run's trackers: it is told before they are, and not counted among them."""
     pace = 0.0
     """Seconds to wait before writing again, where several steps in one request cost what one does."""
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> "Backend | None":
-        """The backend for a tracker that `wrap` was given; None if that is none of its kind.
+    def of(cls, target: object, *, run_id: str | None = None) -> "Tracker | None":
+        """The tracker that writes to what `wrap` was given; None if that is none of its kind.
 
         It looks only at libraries that are loaded already: an object of any other cannot be there.
 
@@ -64,21 +64,21 @@ class Backend:
         return None
 
     @classmethod
-    def underway(cls) -> "Backend | None":
-        """The backend for the run that its tracker has underway in this process; None if there is none.
+    def underway(cls) -> "Tracker | None":
+        """The tracker for the run that its tracker has underway in this process; None if there is none.
 
         It looks only at libraries that are loaded already, and starts nothing.
         """
         return None
 
     @classmethod
-    def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Backend"]:
-        """A backend that writes to `address` again, long after; the run is left as it was found."""
+    def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Tracker"]:
+        """A tracker that writes to `address` again, long after; the run is left as it was found."""
         raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
 
     def hears(self, *names: str) -> bool:
         """Whether it does anything with one of these calls."""
-        return any(getattr(type(self), name) is not getattr(Backend, name) for name in names)
+        return any(getattr(type(self), name) is not getattr(Tracker, name) for name in names)
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -109,7 +109,7 @@ class Backend:
         """A monitor writes here from now on."""
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The trainer's own metrics of `step`, for a backend that is not the tracker they went to.
+        """The trainer's own metrics of `step`, for a tracker that is not the tracker they went to.
 
         They may be NaN or infinite; of one step they may come in several calls.
         """

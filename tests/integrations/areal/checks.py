@@ -26,7 +26,7 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  # registe
 
 from tests.integrations.conformance import LeavesNoHook, SameWithUs, SurvivesWhatIsGone, WatchedOnce
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROWS, PROMPT, RESPONSE = 32, 4, 24
 VERSION = 5
@@ -122,7 +122,7 @@ def rng():
 
 @pytest.fixture
 def watched():
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     monitor = Monitor([captured])
     trainer = a_trainer(mode="disabled")
     tracker_diag_areal.attach(trainer, monitor=monitor)
@@ -338,7 +338,7 @@ def test_of_ranks_that_have_the_same_sequences_the_first_is_looked_at(monkeypatc
     job(trainer, rank, data=data, head=rank % 2 == 0)
     monitor = tracker_diag_areal.attach(trainer)
     assert hooked(trainer) == (rank % 2 == 0, rank % 2 == 0)
-    assert [one.name for one in monitor.backends] == (["jsonl"] if rank == 0 else [])
+    assert [one.name for one in monitor.trackers] == (["jsonl"] if rank == 0 else [])
     if rank % 2 == 0:
         ranks = monitor._intake._ranks
         assert (ranks._rank, len(ranks._others)) == (data[0], 1 if rank == 0 else 0)

@@ -141,7 +141,7 @@ def main(folder):
         "table": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
         "failures": [str(one) for one in monitor.failures],
         "missing": len(monitor._intake.missing or ()),
-        "backends": [one.name for one in monitor.backends],
+        "backends": [one.name for one in monitor.trackers],
     }
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier(group=trainer.actor.cpu_group)

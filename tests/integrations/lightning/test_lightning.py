@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tracker_diag_lightning import DiagnosticsCallback, attach
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
     pytest.mark.slow,
@@ -141,7 +141,7 @@ def test_the_monitor_knows_how_many_rows_are_to_come(tmp_path, steps, every, row
 
 
 def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
     logger = CSVLogger(tmp_path, flush_logs_every_n_steps=1)
     watched = trainer(tmp_path, [callback, LearningRateMonitor()], logger=logger, steps=6, every=2)
@@ -168,7 +168,7 @@ def test_the_users_rows_are_as_without_us(tmp_path):
 
 
 def test_without_a_logger_it_is_heard_too_and_checkpoints_stay_where_they_were(tmp_path):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
     kept = ModelCheckpoint(every_n_train_steps=2)
     run = trainer(tmp_path, [callback, kept], steps=4, enable_checkpointing=True)
@@ -200,7 +200,7 @@ def test_a_batch_that_does_not_fit_is_counted_and_training_goes_on(tmp_path, mak
 
 
 def test_batches_between_two_rows_add_up(tmp_path, make_batch):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend], window=1))
     trainer(tmp_path, [callback], steps=8, every=4).fit(Agent(make_batch), loader(8))
     one = make_batch(np.random.default_rng(0))
@@ -272,7 +272,7 @@ def test_it_works_in_the_package_of_the_older_name(tmp_path):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
     trainer(tmp_path, [callback], steps=3, kind=pytorch_lightning).fit(Old(), loader(3))
     assert sorted(backend.own) == [0, 1, 2]

@@ -25,7 +25,7 @@ from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger
 
 from tests.integrations.conformance import SameWithUs, WatchedOnce
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROWS, PROMPT, RESPONSE, MICRO = 64, 4, 24, 16
 BY_LEVEL = "is_correction_level" in inspect.signature(PolicyLoss.__init__).parameters
@@ -119,7 +119,7 @@ def rng():
 
 @pytest.fixture
 def watched():
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     monitor = Monitor([captured])
 
     def counts(pair):
@@ -400,7 +400,7 @@ def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkey
     kind = ppo_actor.ActorPPOTrainer
     assert list(inspect.signature(kind.training_step).parameters)[:4] == ["self", "experience", "kl_ctl", "step"]
     assert list(inspect.signature(kind.ppo_train).parameters)[:1] == ["self"]
-    watched = Monitor([CapturingBackend()], clip=(0.05, 0.3))
+    watched = Monitor([CapturingTracker()], clip=(0.05, 0.3))
     workers = Workers(watched)
     recorder = Recorder(0, 1, workers.receive)
     monkeypatch.setattr(of_workers, "RECORDER", recorder)

@@ -19,7 +19,7 @@ from tests.integrations.conformance import SameWithUs, WatchedOnce
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import SourceError
 from tracker_diag.runs import replay
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 WIDTH = 40
 
@@ -390,7 +390,7 @@ def train(prime_rl, rng, steps, prompts=4 * [TASK], loss=integration.loss):
 
 
 def test_in_the_process_rank_0_sees_its_sequences_and_metrics(prime_rl, rng):
-    told, backend = [], CapturingBackend()
+    told, backend = [], CapturingTracker()
     prime_rl.MONITORS.append(Wandb(told))
     monitor = integration.attach(monitor=Monitor([backend]))
     assert [type(one).__name__ for one in prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
@@ -409,7 +409,7 @@ def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_o
 ):
     monkeypatch.setenv("WORLD_SIZE", ranks)
     prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     other = [5, 6, 8]
     train(prime_rl, rng, 8, [TASK, [*TASK, *TURN, *RESULT], other, other])
     found = counts(monitor)
@@ -423,14 +423,14 @@ def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_o
 def test_where_no_rollout_is_in_several_samples_all_is_known_on_every_rank(prime_rl, rng, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train(prime_rl, rng, 8)
     assert counts(monitor)["text_only"] == 8 * 4 * 12
 
 
 def test_samples_that_do_not_fit_to_the_losses_are_of_unknown_context_and_it_is_said(prime_rl, rng, caplog):
     prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train(prime_rl, rng, 8, 3 * [TASK])  # and four losses
     found = counts(monitor)
     assert (found["all"], found["text_only"], found["post_tool"]) == (8 * 4 * 26, 0, 8 * 4 * 14)
@@ -461,7 +461,7 @@ class TestConformance(SameWithUs, WatchedOnce):
 
 
 def test_attached_twice_to_a_release_each_step_is_heard_once(released, rng):
-    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     assert integration.attach() is monitor
     train_released(released, rng, 2)
     assert monitor.summary().steps == 2
@@ -481,7 +481,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(prime_rl, rng, caplo
     integration._trainer.__init__()
     without(owner.get(name), name, integration._trainer.look)
     prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train(prime_rl, rng, 3)
     if "prime_rl" not in name:  # without one of the two modules it is no trainer's process
         without.told_once(caplog.messages)
@@ -544,7 +544,7 @@ def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng
 
 
 def test_releases_have_one_monitor_and_rank_0_sees_its_sequences_and_metrics(released, rng):
-    monitor = integration.attach(monitor=Monitor([CapturingBackend()]))
+    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train_released(released, rng, 12)
     assert released.monitor.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
     assert len(released.monitor.told) == 24

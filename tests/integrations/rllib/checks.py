@@ -12,7 +12,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tracker_diag_rllib import DiagnosticsCallback, attach
 
 from tracker_diag import DiagError, Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -145,7 +145,7 @@ def test_an_algorithm_from_a_checkpoint_goes_on_with_the_state_in_it(tmp_path, c
 
 def test_attached_twice_each_step_is_heard_once():
     algorithm = config().build_algo()
-    monitor = attach(algorithm, monitor=Monitor([kept := CapturingBackend()]))
+    monitor = attach(algorithm, monitor=Monitor([kept := CapturingTracker()]))
     assert attach(algorithm) is monitor
     with pytest.raises(DiagError, match="monitor: another one given"):
         attach(algorithm, monitor=Monitor())

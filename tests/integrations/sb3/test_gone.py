@@ -14,7 +14,7 @@ from tracker_diag_sb3 import DiagnosticsCallback, callback
 
 from tests.integrations.conformance import METRICS, RATIOS, SurvivesWhatBreaks
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
 
@@ -78,10 +78,10 @@ class TestConformance(SurvivesWhatBreaks):
 
 
 def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_training_is_as_without():
-    twice, once = (DiagnosticsCallback(monitor=Monitor([CapturingBackend()])) for _ in range(2))
+    twice, once = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(2))
     assert same(learn([twice, twice]), plain())
     learn(once)
-    seen, expected = twice.monitor.backends[0], once.monitor.backends[0]
+    seen, expected = twice.monitor.trackers[0], once.monitor.trackers[0]
     assert [seen.scalars(step) for step in seen.records] == [expected.scalars(step) for step in expected.records]
     assert twice.monitor._samples._of_step[1].n == once.monitor._samples._of_step[1].n > 0
     assert not +twice.monitor.health

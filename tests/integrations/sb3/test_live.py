@@ -10,7 +10,7 @@ from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import defined
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def fired(steps, *, ends=True, pays=1.0, change=lambda model: None, true=False, 
     envs.seed(0)
     model = PPO("MlpPolicy", envs, seed=0, **SMALL | settings)
     change(model)
-    callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingBackend()], algorithm="ppo"))
+    callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingTracker()], algorithm="ppo"))
     model.learn(steps, callback=callback)
     assert callback.monitor.failures == []
     found = callback.monitor.summary().findings

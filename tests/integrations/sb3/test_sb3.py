@@ -19,7 +19,7 @@ from tracker_diag_sb3 import DiagnosticsCallback
 from tracker_diag_sb3.callback import clip_of, settings, tensors
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def ppo(seed=0, envs=4, **changes):
 
 def learn(steps=1024, **changes):
     """A short run; gives the model, and what the backend was given."""
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     model = ppo(**changes)
     model.learn(steps, callback=DiagnosticsCallback(monitor=td.Monitor([backend], window=1)))
     return model, backend
@@ -158,7 +158,7 @@ def test_each_update_belongs_to_the_dump_after_it():
 
 
 def test_environments_are_told_apart_by_id_or_by_number():
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     monitor = td.Monitor([backend], window=1)
     ppo(envs=2).learn(256, callback=DiagnosticsCallback(monitor=monitor))
     slices = {row[1] for row in monitor.slices_table().rows}
@@ -173,7 +173,7 @@ def test_environments_are_told_apart_by_id_or_by_number():
 
 @pytest.mark.parametrize(("steps", "every"), [(1024, 1), (1000, 1), (2048, 3)])
 def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     monitor = td.Monitor([backend])
     model = ppo()
     model.learn(steps, callback=DiagnosticsCallback(monitor=monitor), log_interval=every)
@@ -185,7 +185,7 @@ def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
 
 @pytest.mark.parametrize("algorithm", [A2C, DQN])
 def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     monitor = td.Monitor([backend])
     model = algorithm("MlpPolicy", "CartPole-v1", seed=0, device="cpu")
     model.learn(600, callback=DiagnosticsCallback(monitor=monitor), log_interval=5)
@@ -203,7 +203,7 @@ def test_others_may_evaluate_actions_in_between():
             self.model.policy.evaluate_actions(observations, torch.zeros(7, dtype=torch.long))
             return True
 
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     monitor = td.Monitor([backend], window=1)
     ppo().learn(512, callback=Evaluates(monitor=monitor))
     assert monitor.failures == []
@@ -236,7 +236,7 @@ def test_a_buffer_without_the_function_costs_the_ratios_and_is_told_once(caplog)
         def _get_samples(self, indices, env=None):
             return super()._get_samples(indices, env)
 
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     model = ppo(rollout_buffer_class=Changed)
     with caplog.at_level("WARNING", logger="tracker_diag"):
         model.learn(512, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
@@ -246,7 +246,7 @@ def test_a_buffer_without_the_function_costs_the_ratios_and_is_told_once(caplog)
 
 
 def test_an_evaluation_in_between_leaves_the_ratios_alone():
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     model = ppo()
     monitor = td.Monitor([backend], window=1)
     model.learn(512, callback=DiagnosticsCallback(monitor=monitor))
@@ -282,7 +282,7 @@ def test_episodes_are_told_with_return_success_and_environment(algorithm):
             seen.extend(info for info in self.locals["infos"] if "episode" in info)
             return super()._on_step()
 
-    seen, backend = [], CapturingBackend()
+    seen, backend = [], CapturingTracker()
     given = SMALL if algorithm is PPO else {"device": "cpu"}
     env = make_vec_env(lambda: Scored(gymnasium.make("CartPole-v1"), pays=1.0), n_envs=2, seed=0)
     model = algorithm("MlpPolicy", env, seed=0, **given)
@@ -306,7 +306,7 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
         PPO("MlpPolicy", env, seed=0, **SMALL | {"n_steps": 32, "n_epochs": 1}).learn(5_120, callback=callback)
         assert callback.monitor.failures == []
         fired.append({one.rule.id for one in callback.monitor.summary().findings if one.fired is not None})
-        (folder,) = callback.monitor.backends  # nobody has a tracker here
+        (folder,) = callback.monitor.trackers  # nobody has a tracker here
         rows = [json.loads(line) for line in (folder.folder / "findings.jsonl").read_text().splitlines()]
         assert ("REW001" in {row.get("rule") for row in rows if row.get("state") == "firing"}) == (not pays)
     assert "REW001" in fired[0]
@@ -314,7 +314,7 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
 
 
 def test_a_model_that_is_saved_and_loaded_goes_on_with_its_baselines(tmp_path, caplog):
-    backend, callback = CapturingBackend(), DiagnosticsCallback()
+    backend, callback = CapturingTracker(), DiagnosticsCallback()
     model = ppo()
     model.learn(1024, callback=callback)
     model.save(tmp_path / "model.zip")

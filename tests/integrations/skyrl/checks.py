@@ -21,7 +21,7 @@ from skyrl.train.utils.trainer_utils import ResumeMode
 
 from tests.integrations.conformance import SameWithUs, WatchedOnce
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROWS, RESPONSE = 64, 24
 
@@ -97,7 +97,7 @@ def rng():
 @pytest.fixture
 def watched():
     """A monitor, and a way to count its tokens by slice when all is observed."""
-    captured = CapturingBackend()
+    captured = CapturingTracker()
     monitor = Monitor([captured])
 
     def counts(pair):

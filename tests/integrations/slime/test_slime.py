@@ -10,7 +10,7 @@ from tests.integrations.conformance import LeavesNoHook, SameWithUs, WatchedOnce
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.hooks import HookError
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 # Signatures as in THUDM/slime at 624b824: slime/observability/logging_utils.py (log),
 # slime/backends/megatron_utils/loss.py (vanilla_tis_function, and the call in policy_loss_function),
@@ -182,7 +182,7 @@ def _batches():
 
 
 def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     monitor = integration.attach(arguments(), monitor=Monitor([backend]))
     args = arguments()
     train(slime, args, integration.tis, steps=4, per_rollout=2)
@@ -394,7 +394,7 @@ def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime
 
 
 def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     integration._rollouts[:] = [Monitor([seen])]
     cut, whole = SimpleNamespace(value="truncated"), SimpleNamespace(value="completed")
     right = (1.0, whole, 4)

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tracker_diag_transformers import attach
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_whatever_is_gone_of_accelerate_is_told_once_and_the_loop_goes_on(withou
 
 
 def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     accelerator = Accelerator(cpu=True)
     accelerator.init_trackers("project")
     attach(accelerator, monitor=td.Monitor([backend]))

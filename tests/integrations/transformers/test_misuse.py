@@ -9,7 +9,7 @@ from tracker_diag_transformers import attach
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -37,7 +37,7 @@ def weights(trainer):
 
 def test_attached_twice_it_is_watched_once(tmp_path):
     trainer = make(tmp_path)
-    monitor = attach(trainer, monitor=td.Monitor([kept := CapturingBackend()]))
+    monitor = attach(trainer, monitor=td.Monitor([kept := CapturingTracker()]))
     assert attach(trainer) is monitor
     assert attach(trainer, monitor=monitor) is monitor
     with pytest.raises(td.DiagError, match="monitor: another one given"):
@@ -100,7 +100,7 @@ def test_an_evaluation_alone_is_as_without_us_and_its_row_is_heard(tmp_path):
         return {name: value for name, value in trainer.evaluate().items() if name == "eval_loss"}
 
     trainer = make(tmp_path)
-    monitor = attach(trainer, monitor=td.Monitor([kept := CapturingBackend()]))
+    monitor = attach(trainer, monitor=td.Monitor([kept := CapturingTracker()]))
     assert measured(trainer) == measured(make(tmp_path))
     assert kept.own[0]["eval_loss"] == measured(make(tmp_path))["eval_loss"]
     trainer.train()  # and a training after it

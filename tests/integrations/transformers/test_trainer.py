@@ -11,7 +11,7 @@ from tracker_diag_transformers import DiagnosticsCallback, attach
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import tracker_diag as td
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -92,7 +92,7 @@ def test_without_a_tracker_it_is_found_in_files(tmp_path, alerted):
 
 
 def test_it_hears_each_log_with_its_step_and_evaluations_too(tmp_path):
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     trainer = make(tmp_path, eval_strategy="steps", eval_steps=6)
     attach(trainer, monitor=td.Monitor([backend]))
     trainer.train()
@@ -157,7 +157,7 @@ def test_a_loss_may_hand_over_tensors(tmp_path, make_batch, rng):
             monitor.observe(**make_batch(rng, pairs=("policy",)))
             return super().compute_loss(model, inputs, *args, **kwargs)
 
-    backend = CapturingBackend()
+    backend = CapturingTracker()
     trainer = make(tmp_path, steps=3)
     trainer.__class__ = Own
     monitor = attach(trainer, monitor=td.Monitor([backend], window=1))

@@ -16,7 +16,7 @@ import torch
 from tests.integrations.conformance import METRICS, RATIOS, SAMPLES, SameWithUs, SurvivesWhatBreaks
 from tracker_diag import DiagError, Monitor
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
     pytest.mark.slow,
@@ -137,7 +137,7 @@ def begin(trainer, monitor=None):
     """Attach, and keep what is seen."""
     from tracker_diag_trl import attach
 
-    monitor, kept = attach(trainer, monitor=monitor), CapturingBackend()
+    monitor, kept = attach(trainer, monitor=monitor), CapturingTracker()
     monitor.add(kept)
     return monitor, kept
 

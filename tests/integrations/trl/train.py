@@ -28,7 +28,7 @@ from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.tensors.state import unpack
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 SMALL = {"per_device_train_batch_size": 16, "max_steps": 4, "num_iterations": 2, "beta": 0.02}
 
@@ -123,7 +123,7 @@ def watched(trainer, **given):
     """Attach, train, and tell what came of it."""
     with warnings_of_ours() as said:
         monitor = attach(trainer, **given)
-        kept = CapturingBackend()
+        kept = CapturingTracker()
         monitor.add(kept)
         began = time.perf_counter()
         trainer.train()
@@ -145,7 +145,7 @@ def watched(trainer, **given):
         ],
         "health": dict(monitor.health),
         "failures": monitor.failures,
-        "sources": [one.source for one in monitor.backends if one.source],
+        "sources": [one.source for one in monitor.trackers if one.source],
         "algorithm": algorithm_of(monitor.config),
         "calls": getattr(trainer, "calls", []),
     }

@@ -27,7 +27,7 @@ from verl.utils.skip import SkipManager
 from verl.utils.tracking import Tracking
 
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 CONFIG = {
     "trainer": {"project_name": "agent"},
@@ -94,7 +94,7 @@ def v0_step(tracking, step, batch, correction=REJECT):
 @pytest.fixture
 def tracking():
     made = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
-    capturing = CapturingBackend()
+    capturing = CapturingTracker()
     made.diag.add(capturing)
     made.captured = capturing
     yield made
@@ -163,7 +163,7 @@ def test_attached_twice_each_step_is_heard_once_and_another_monitor_takes_its_pl
     assert tracker_diag_verl.attach(tracking) is of_plugin
     v0_step(tracking, 1, made(rng))
     assert counts(tracking, "mismatch")["all"] == int(made(rng).batch["response_mask"].sum())
-    own = Monitor([kept := CapturingBackend()])
+    own = Monitor([kept := CapturingTracker()])
     again = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
     of_plugin = again.diag
     assert tracker_diag_verl.attach(again, monitor=own) is own is again.diag

@@ -13,7 +13,7 @@ from verl.trainer.ppo import ray_trainer
 from verl.utils.tracking import Tracking
 
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 ROWS, RESPONSE = 16, 12
 CONFIG = {"actor_rollout_ref": {"rollout": {"calculate_log_probs": True}}, "trainer": {"project_name": "agent"}}
@@ -85,7 +85,7 @@ def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
 
 def test_a_run_is_watched_from_its_tracking_to_its_end():
     tracking = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
-    monitor, captured = tracking.diag, CapturingBackend()
+    monitor, captured = tracking.diag, CapturingTracker()
     assert isinstance(monitor, Monitor)
     monitor.add(captured)
     for step in (1, 2):

@@ -22,7 +22,7 @@ from verl.workers.engine.base import BaseEngine
 from verl.workers.engine_workers import TrainingWorker
 
 from tracker_diag import Monitor
-from tracker_diag.testing import CapturingBackend
+from tracker_diag.testing import CapturingTracker
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,7 +48,7 @@ def actors():
 @pytest.fixture
 def tracking():
     made = Tracking("agent", "run", default_backend=["console"], config={"trainer": {"project_name": "agent"}})
-    made.captured = CapturingBackend()
+    made.captured = CapturingTracker()
     made.diag.add(made.captured)
     yield made
     made.finish()

@@ -44,7 +44,7 @@ def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it
 
 
 def test_no_file_has_a_secret_in_it_however_it_is_written(summary):
-    events, failures = [(3, f"new baseline: {SECRET}")], [f"backend_errors: {SECRET}"]
+    events, failures = [(3, f"new baseline: {SECRET}")], [f"tracker_errors: {SECRET}"]
     for name, content in files(remains(summary, events=events, failures=failures)).items():
         assert b"sk_" not in content, name
 

@@ -9,8 +9,8 @@ from tracker_diag.attach.kit import add_active
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.runs.postmortem.signals import PROCESS
 from tracker_diag.tensors.suspicions import SETTLED
-from tracker_diag.testing import CapturingBackend, example_batch
-from tracker_diag.trackers.files.write import JsonlBackend
+from tracker_diag.testing import CapturingTracker, example_batch
+from tracker_diag.trackers.files.write import JsonlTracker
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ class Logger:
         pass
 
 
-class Files(CapturingBackend):
+class Files(CapturingTracker):
     """Keeps files as well."""
 
     def __init__(self):
@@ -93,7 +93,7 @@ def test_settings_that_are_given_stand_beside_those_of_the_tracker(mlflow_store)
 
 def test_an_exception_in_the_block_of_the_run_is_in_every_place(journals, tmp_path):
     files = Files()
-    with raised("stop here"), Monitor([files, JsonlBackend(tmp_path / "out")]) as monitor:
+    with raised("stop here"), Monitor([files, JsonlTracker(tmp_path / "out")]) as monitor:
         leave_one(monitor)
         leave_one(monitor)  # once is enough
         for step in range(80):
@@ -125,12 +125,12 @@ def test_no_token_and_no_text_is_in_it_unless_asked_for(journals):
 
 def test_a_disk_that_takes_nothing_is_counted_and_the_run_ends_well(journals, caplog):
     (journals / "postmortem").write_text("a file where the folder should be")
-    seen = CapturingBackend()
+    seen = CapturingTracker()
     with raised("stop"), Monitor([seen]) as monitor:
         leave_one(monitor)
         monitor.log({"reward": 0.5}, 0)
         raise ValueError("stop")
-    assert monitor.health["backend_errors"] == 1
+    assert monitor.health["tracker_errors"] == 1
     assert seen.summary is not None
     assert "postmortem" in caplog.text
 
@@ -164,7 +164,7 @@ def test_integrations_leave_one_as_well(tmp_path, journals):
     monitor = Monitor()
     with SummaryWriter(tmp_path) as writer:
         assert add_active(monitor, writer, sees={})
-        assert [backend.name for backend in monitor.backends] == ["tensorboard"]
+        assert [tracker.name for tracker in monitor.trackers] == ["tensorboard"]
         monitor.log({"loss": float("nan")}, 0)
         monitor.close()
     (place,) = (journals / "postmortem").iterdir()

@@ -26,7 +26,7 @@ def path(tmp_path):
 
 
 def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(path):
-    journal = Journal(path, {"backend": "x"})
+    journal = Journal(path, {"tracker": "x"})
     for i in range(5):
         journal.append({"i": i})
     assert [line["i"] for line in lines(journal)[:3]] == [0, 1, 2]
@@ -36,8 +36,8 @@ def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(pa
     journal.delivered()
     journal.close(keep=True)
 
-    again = Journal(path, {"backend": "another"})
-    assert again.about == {"version": 2, "backend": "x"}
+    again = Journal(path, {"tracker": "another"})
+    assert again.about == {"version": 2, "tracker": "x"}
     assert [line["i"] for line in lines(again)] == [1, 2, 3, 4]
     again.delivered()
     assert not again.undelivered
@@ -57,7 +57,7 @@ def test_a_torn_line_costs_itself_alone(path):
 
 
 def test_a_journal_of_another_version_is_left_alone_and_told(path, monkeypatch):
-    Journal(path, {"backend": "jsonl"}).close(keep=True)
+    Journal(path, {"tracker": "jsonl"}).close(keep=True)
     before = path.read_bytes()
     monkeypatch.setattr(module, "VERSION", 3)
     monkeypatch.setattr(module, "READ", {3})
@@ -90,7 +90,7 @@ def test_a_closed_journal_writes_into_no_other_file(path, tmp_path):
 
 def test_what_is_kept_outlives_the_delivery(path, monkeypatch):
     monkeypatch.setattr(module, "SHRINK", 100)
-    journal = Journal(path, {"backend": "x"})
+    journal = Journal(path, {"tracker": "x"})
     for i in range(50):
         journal.append({"i": i}, keep=i == 7)
     size = path.stat().st_size
@@ -173,14 +173,14 @@ def test_findings_that_are_damaged_leave_the_others(path):
 
 
 def test_the_older_half_is_forgotten(path):
-    journal = Journal(path, {"backend": "x"})
+    journal = Journal(path, {"tracker": "x"})
     for i in range(10):
         journal.append({"i": i})
     journal.halve()
     journal.append({"i": 10})
     journal.close(keep=True)
     again = Journal(path, {})
-    assert again.about["backend"] == "x"
+    assert again.about["tracker"] == "x"
     assert [line["i"] for line in lines(again)] == [5, 6, 7, 8, 9, 10]
 
 
@@ -206,7 +206,7 @@ def trust(path, monkeypatch, *, mode=0o600, owner=None):
 
 def test_a_journal_that_others_may_have_written_goes_nowhere(path, monkeypatch):
     """Its first line names a server, or a folder to write to."""
-    journal = Journal(path, {"backend": "tensorboard", "address": {"folder": str(path.parent / "elsewhere")}})
+    journal = Journal(path, {"tracker": "tensorboard", "address": {"folder": str(path.parent / "elsewhere")}})
     journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
     journal.close(keep=True)
     ((_, told, well),) = trust(path, monkeypatch, mode=0o666)

@@ -17,12 +17,12 @@ from tracker_diag.trackers.delivery import outbox as module
 from tracker_diag.trackers.delivery.journal import FOLDER, Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.pictures import STEPS
-from tracker_diag.trackers.tracker import Backend, Refused
+from tracker_diag.trackers.tracker import Refused, Tracker
 
 NOTHING = Summary("test", 0, None, None, (), {}, ())
 
 
-class Tracker(Backend):
+class Fake(Tracker):
     """Keeps what arrives; fails as it is told to, before it has taken anything in."""
 
     name = "tracker"
@@ -96,7 +96,7 @@ def quick(monkeypatch):
 
 
 def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
-    tracker = Tracker()
+    tracker = Fake()
     outbox = Outbox(tracker)
     tracker.ready.clear()
     for step in range(2000):
@@ -111,7 +111,7 @@ def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
 
 
 def test_histograms_are_dropped_oldest_first_and_counted(journals):
-    tracker = Tracker()
+    tracker = Fake()
     outbox = Outbox(tracker)
     tracker.ready.clear()
     for step in range(STEPS + 30):
@@ -123,7 +123,7 @@ def test_histograms_are_dropped_oldest_first_and_counted(journals):
     assert outbox.counts()["dropped_histograms"] + len(tracker.pictures) == STEPS + 30
 
 
-class Hourly(Tracker):
+class Hourly(Fake):
     def __init__(self):
         super().__init__()
         self.asked = threading.Event()
@@ -156,7 +156,7 @@ def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "RETRY", 0.001)
         patch.setenv(FOLDER, str(tmp_path_factory.mktemp("journals")))
-        tracker, calls, down = Tracker(), [], list(failing)
+        tracker, calls, down = Fake(), [], list(failing)
 
         def fails(what):
             calls.append(what)
@@ -177,7 +177,7 @@ def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, 
 
 
 def test_what_a_tracker_refuses_is_given_up_and_holds_up_nothing(journals):
-    tracker = Tracker()
+    tracker = Fake()
 
     def fails(what):
         if what == "alert":
@@ -191,12 +191,12 @@ def test_what_a_tracker_refuses_is_given_up_and_holds_up_nothing(journals):
     assert tracker.steps == [0, 1]
     assert ("NUM004", "firing") in tracker.findings
     assert tracker.known == [("NUM004", "firing")]
-    assert monitor.health["backend_errors"] == 1
+    assert monitor.health["tracker_errors"] == 1
     assert "no such level" in monitor.failures[0]
 
 
 def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(quick, journals):
-    down = Tracker()
+    down = Fake()
 
     def fails(what):
         raise ConnectionError("the server is down")
@@ -208,10 +208,10 @@ def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(
     monitor.close()
     assert down.steps == []
     assert not down.closed
-    assert "flush" in " ".join(str(error) for error in monitor.failures) or monitor.health["backend_errors"] > 1
+    assert "flush" in " ".join(str(error) for error in monitor.failures) or monitor.health["tracker_errors"] > 1
 
     (path,) = journals.glob("tracker-r1.jsonl")
-    up = Tracker()
+    up = Fake()
     left = Outbox(up, Journal(path, {}))
     assert left.drain(10)
     assert up.steps == list(range(30))
@@ -224,7 +224,7 @@ def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
     journal = Journal(tmp_path / "one.jsonl", {})
     for step in range(3):
         journal.append({"scalars": {"a": 1.0 * step, "b": 2.0 * step}, "step": step, "at": 0.0, "n": step})
-    tracker = Tracker()
+    tracker = Fake()
     sent = []
     tracker.log = lambda step, records, at: sent.append((step, {record.name: record.value for record in records}))
     assert Outbox(tracker, journal, {0: {"a", "b", "c"}, 1: {"a"}}).drain(10)
@@ -232,13 +232,13 @@ def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
 
 
 def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, journals):
-    first = Tracker()
+    first = Fake()
     first.fails = lambda what: (_ for _ in ()).throw(ConnectionError("down"))
     outbox = Outbox(first)
     for step in range(3):
         outbox.log(step, records(step), 0.0)
     outbox.close(NOTHING, ())
-    second = Tracker()
+    second = Fake()
     outbox = Outbox(second)
     outbox.log(3, records(3), 0.0)
     outbox.close(NOTHING, ())
@@ -246,7 +246,7 @@ def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, 
 
 
 def test_two_monitors_of_one_run_have_a_journal_each(journals):
-    first, second = Tracker(), Tracker()
+    first, second = Fake(), Fake()
     one, other = Outbox(first), Outbox(second)
     first.ready.clear()
     for step in range(3):
@@ -262,7 +262,7 @@ def test_two_monitors_of_one_run_have_a_journal_each(journals):
 def test_a_folder_that_cannot_be_written_is_counted_and_memory_serves(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "below"))
-    tracker = Tracker()
+    tracker = Fake()
     monitor = Monitor([tracker])
     for step in range(10):
         monitor.log({"loss": 0.5}, step)
@@ -274,10 +274,10 @@ def test_a_folder_that_cannot_be_written_is_counted_and_memory_serves(tmp_path, 
 FULL = """
 import json, resource, signal, sys
 sys.path.insert(0, sys.argv[1])
-from test_outbox import NOTHING, Tracker, records
+from test_outbox import NOTHING, Fake, records
 from tracker_diag.trackers.delivery.outbox import Outbox
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-tracker = Tracker()
+tracker = Fake()
 tracker.ready.clear()
 outbox = Outbox(tracker)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -302,7 +302,7 @@ def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeyp
     monkeypatch.setattr(module, "MEMORY", 20)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
-    tracker = Tracker()
+    tracker = Fake()
     tracker.ready.clear()
     monitor = Monitor([tracker])
     for step in range(100):
@@ -317,7 +317,7 @@ def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeyp
 def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monkeypatch, quick):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
-    tracker = Tracker()
+    tracker = Fake()
 
     def fails(what):
         raise ConnectionError("down")
@@ -333,7 +333,7 @@ def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monk
 
 @pytest.mark.slow
 def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
-    tracker = Tracker()
+    tracker = Fake()
     outbox = Outbox(tracker)
     tracker.ready.clear()
     outbox.log(0, records(0), 0.0)
@@ -343,7 +343,7 @@ def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
     tracker.ready.set()
 
 
-class Collector(Tracker):
+class Collector(Fake):
     """Collects steps, and brings one with each request."""
 
     def __init__(self):
@@ -362,7 +362,7 @@ class Collector(Tracker):
         return True
 
 
-@pytest.mark.parametrize("kind", [Collector, Tracker])
+@pytest.mark.parametrize("kind", [Collector, Fake])
 def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatch, journals):
     monkeypatch.setattr(module, "RETRY", 0.01)
     monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
@@ -429,7 +429,7 @@ def test_a_tracker_that_is_full_and_down_is_handed_nothing_more(quick, journals)
     assert tracker.steps == list(range(100))
 
 
-class Reporter(Tracker):
+class Reporter(Fake):
     """Brings three things at the end, one after another."""
 
     def __init__(self):
@@ -488,10 +488,10 @@ def test_an_end_that_cannot_be_told_in_time_is_told_of(quick, journals):
 EXIT = """
 import atexit, sys, threading
 sys.path.insert(0, sys.argv[1])
-from test_outbox import Tracker
+from test_outbox import Fake
 from tracker_diag import Monitor
 
-class File(Tracker):
+class File(Fake):
     def log(self, step, records, at):
         print(step)
 

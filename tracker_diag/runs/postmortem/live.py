@@ -26,7 +26,7 @@ from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, of_
 from tracker_diag.runs.postmortem.signals import PROCESS, of_exception
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.trackers.delivery.journal import file_name, folder
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 RECENT = 120.0
 """Seconds after a signal that a handler of the user's has taken in which the run's end is put down to it."""
@@ -37,7 +37,7 @@ _of: "dict[Monitor, Postmortem]" = {}
 """Of the runs that are underway."""
 
 
-class Postmortem(Backend):
+class Postmortem(Tracker):
     """Of one run. Use `leave_one`."""
 
     name = NAME
@@ -151,15 +151,15 @@ class Postmortem(Backend):
                 self._written = write(remains, self._place / file_name(remains.run))
 
     def _hand_over(self, name: str, text: str) -> None:
-        for backend in self._monitor.backends:
-            with self._monitor.guard("backend_errors"):
-                backend.file(name, text)
+        for tracker in self._monitor.trackers:
+            with self._monitor.guard("tracker_errors"):
+                tracker.file(name, text)
 
 
 def _named(monitor: Monitor) -> tuple[str, str]:
     """The run's name, as its journal has it, and what `tracker-diag diagnose` reads it from."""
-    sources = [backend.source for backend in monitor.backends if backend.source]
-    names = [f"{backend.name}-{run}" for backend in monitor.backends if (run := backend.address.get("run"))]
+    sources = [tracker.source for tracker in monitor.trackers if tracker.source]
+    names = [f"{tracker.name}-{run}" for tracker in monitor.trackers if (run := tracker.address.get("run"))]
     return names[0] if names else f"run-{os.getpid()}", sources[0] if sources else ""
 
 

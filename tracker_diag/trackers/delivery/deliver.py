@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tracker_diag.errors import DiagError, without_secrets
 from tracker_diag.trackers.delivery.journal import Journal, JournalInUse
 from tracker_diag.trackers.delivery.outbox import Outbox, There
-from tracker_diag.trackers.discovery import backend_class
+from tracker_diag.trackers.discovery import tracker_class
 
 Held: TypeAlias = Callable[[str], There]
 """What of ours a run holds already, by what `tracker-diag diagnose` reads it from."""
@@ -62,10 +62,10 @@ def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:
         return "nothing was left", True
     try:
         about = journal.about
-        with backend_class(about["backend"]).reopened(about["address"]) as backend:
+        with tracker_class(about["tracker"]).reopened(about["address"]) as tracker:
             source = about["address"].get("source")
             known = there(source) if source else {}
-            outbox = Outbox(backend, journal, known)
+            outbox = Outbox(tracker, journal, known)
             whole = outbox.drain(seconds)
     except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
         journal.close(keep=True)
@@ -73,6 +73,6 @@ def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:
     errors = outbox.errors()
     if not whole:
         return without_secrets(f"kept: {errors[-1] if errors else 'not all was delivered in time'}"), False
-    lost = [error for error in errors if not backend.temporary(error)]
+    lost = [error for error in errors if not tracker.temporary(error)]
     refused = without_secrets(f", but for {len(lost)} that it refused, {lost[0]}") if lost else ""
-    return f"delivered to {about['backend']} {about['address'].get('run', '')}{refused}", not lost
+    return f"delivered to {about['tracker']} {about['address'].get('run', '')}{refused}", not lost

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from tracker_diag.errors import DiagError
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 try:
     import fcntl
@@ -239,16 +239,16 @@ def file_name(text: str) -> str:
     return "".join(char if char.isalnum() or char in "-_" else "_" for char in text)
 
 
-def journal_for(backend: Backend, kind: str = "") -> Journal:
-    """A journal of `backend`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
+def journal_for(tracker: Tracker, kind: str = "") -> Journal:
+    """A journal of `tracker`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
 
     It has another name where the first is in use, of another version, or of a kind that is not to go on with it.
     """
-    about = {"backend": backend.name, "address": dict(backend.address)}
-    run = file_name(backend.address.get("run", str(os.getpid())))
+    about = {"tracker": tracker.name, "address": dict(tracker.address)}
+    run = file_name(tracker.address.get("run", str(os.getpid())))
     for number in count():
         with contextlib.suppress(JournalInUse, JournalVersion):
-            journal = Journal(folder() / f"{backend.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
+            journal = Journal(folder() / f"{tracker.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
             if not (kind and journal.undelivered):
                 return journal
             journal.close(keep=True)

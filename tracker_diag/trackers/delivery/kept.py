@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tracker_diag.records import Record, Scalar
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 LARGEST = 4 << 20
 """Bytes that are kept; a tracker writes what is older long before."""
@@ -17,10 +17,10 @@ def entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
 
 
 class Kept:
-    """Steps of `backend`; `tracker-diag flush` brings those that its run has not, if nobody calls `close`."""
+    """Steps of `tracker`; `tracker-diag flush` brings those that its run has not, if nobody calls `close`."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
         self._journal: Journal | None = None
         self._over = False
 
@@ -29,7 +29,7 @@ class Kept:
         if self._over:
             return None
         try:
-            self._journal = self._journal or journal_for(self._backend, "-rows")
+            self._journal = self._journal or journal_for(self._tracker, "-rows")
             self._journal.append(entry(step, records, at))
             if self._journal.size > LARGEST:
                 self._journal.halve()

@@ -22,7 +22,7 @@ from tracker_diag.trackers.delivery.journal import Journal, journal_for
 from tracker_diag.trackers.delivery.memory import Memory
 from tracker_diag.trackers.delivery.patience import exit_timeout, jittered
 from tracker_diag.trackers.delivery.pictures import Pictures
-from tracker_diag.trackers.tracker import Backend, Refused, writing
+from tracker_diag.trackers.tracker import Refused, Tracker, writing
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
@@ -41,15 +41,15 @@ There: TypeAlias = Mapping[int, Collection[str]]
 """Names of ours that a tracker has, by step."""
 
 
-class Outbox(Backend):
-    """Stands before `inner`: takes all that a backend takes, at once, and never raises or waits but in `close`.
+class Outbox(Tracker):
+    """Stands before `inner`: takes all that a tracker takes, at once, and never raises or waits but in `close`.
 
     Args:
         journal: that of a process that has died; else there is a new one.
         there: what the tracker has already of each step, by name, whatever the journal says.
     """
 
-    def __init__(self, inner: Backend, journal: Journal | None = None, there: There | None = None) -> None:
+    def __init__(self, inner: Tracker, journal: Journal | None = None, there: There | None = None) -> None:
         self.name, self.inner = inner.name, inner
         self._journal = journal
         self._there = there or {}
@@ -264,7 +264,7 @@ class Outbox(Backend):
     def _progress(self) -> tuple[object, int, bool]:
         """Something else than before, if anything was delivered since: the entry that failed, what the tracker took.
 
-        How far the journal was read tells nothing: a backend that collects takes entries while its server is down.
+        How far the journal was read tells nothing: a tracker that collects takes entries while its server is down.
         """
         return self._handing, self.inner.sent, self._waits
 

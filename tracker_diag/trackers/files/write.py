@@ -21,10 +21,10 @@ from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery import journal
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 
-class JsonlBackend(Backend):
+class JsonlTracker(Tracker):
     """Writes into `folder`, made if need be; what an earlier run left there is replaced."""
 
     name = "jsonl"

@@ -24,7 +24,7 @@ from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
-from tracker_diag.trackers.tracker import Backend, Refused, is_a
+from tracker_diag.trackers.tracker import Refused, Tracker, is_a
 
 SQLITE = "sqlite:///"
 
@@ -58,7 +58,7 @@ Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
 """Writes one thing, or writes nothing and gives the tasks to be done in its place."""
 
 
-class MlflowBackend(Backend):
+class MlflowTracker(Tracker):
     """Writes into the run `run_id` through `client`, and never ends it.
 
     Each request that writes is tried again on its own, and twice does no harm: a metric that stands there already,
@@ -94,7 +94,7 @@ class MlflowBackend(Backend):
         """Times that the first of the tasks was answered by 4xx."""
 
     @classmethod
-    def of(cls, target: Any, *, run_id: str | None = None) -> Backend | None:
+    def of(cls, target: Any, *, run_id: str | None = None) -> Tracker | None:
         """For the `mlflow` module, that is for its active run, for an `ActiveRun`, or for a client with `run_id`.
 
         Raises:
@@ -104,10 +104,10 @@ class MlflowBackend(Backend):
         if mlflow is None:
             return None
         if target is mlflow:
-            backend = cls.underway()
-            if backend is None:
+            tracker = cls.underway()
+            if tracker is None:
                 raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-            return backend
+            return tracker
         if is_a(target, "mlflow", "ActiveRun"):
             return cls(mlflow.MlflowClient(), target.info.run_id)
         if not is_a(target, "mlflow", "MlflowClient"):
@@ -117,14 +117,14 @@ class MlflowBackend(Backend):
         return cls(target, run_id)
 
     @classmethod
-    def underway(cls) -> Backend | None:
+    def underway(cls) -> Tracker | None:
         mlflow: Any = sys.modules.get("mlflow")
         active: Any = mlflow.active_run() if hasattr(mlflow, "active_run") else None
         return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
 
     @classmethod
     @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
         import mlflow
 
         uri, named = address["uri"], os.environ.get("MLFLOW_TRACKING_URI", "")

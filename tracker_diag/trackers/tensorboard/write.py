@@ -28,7 +28,7 @@ from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_t
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.panels import PLOTS
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 CHARTS = {plot.of.name: plot.title for plot in PLOTS if plot.section != "Shape"}
 """Statistics that stand once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
@@ -36,7 +36,7 @@ CHARTS = {plot.of.name: plot.title for plot in PLOTS if plot.section != "Shape"}
 _numbers = count()
 
 
-class TensorBoardBackend(Backend):
+class TensorBoardTracker(Tracker):
     """Writes into `folder`/diag, for the writer that logs into `folder`; the writer itself is left alone."""
 
     name = "tensorboard"
@@ -55,7 +55,7 @@ class TensorBoardBackend(Backend):
         self._painter = Painter()
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+    def of(cls, target: object, *, run_id: str | None = None) -> Tracker | None:
         """For a `SummaryWriter`: that of torch, of tensorboardX, and what is made of them, are told by their name."""
         if not any(kind.__name__ == "SummaryWriter" for kind in type(target).__mro__):
             return None
@@ -64,7 +64,7 @@ class TensorBoardBackend(Backend):
 
     @classmethod
     @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
         yield cls(address["folder"])  # `flush` puts all of it on the disk
 
     @property

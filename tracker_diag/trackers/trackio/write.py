@@ -21,10 +21,10 @@ from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.kept import Kept
-from tracker_diag.trackers.tracker import Backend, is_a
+from tracker_diag.trackers.tracker import Tracker, is_a
 
 
-class TrackioBackend(Backend):
+class TrackioTracker(Tracker):
     """Writes into `run`, a `trackio.Run` that is underway, and never finishes it."""
 
     name = "trackio"
@@ -48,7 +48,7 @@ class TrackioBackend(Backend):
         """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+    def of(cls, target: object, *, run_id: str | None = None) -> Tracker | None:
         """For the `trackio` module, that is for its current run, or for a run.
 
         Raises:
@@ -56,14 +56,14 @@ class TrackioBackend(Backend):
         """
         trackio = sys.modules.get("trackio")
         if trackio is not None and target is trackio:
-            backend = cls.underway()
-            if backend is None:
+            tracker = cls.underway()
+            if tracker is None:
                 raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
-            return backend
+            return tracker
         return cls(target) if is_a(target, "trackio", "Run") else None
 
     @classmethod
-    def underway(cls) -> Backend | None:
+    def underway(cls) -> Tracker | None:
         trackio: Any = sys.modules.get("trackio")
         run: Any = trackio.context_vars.current_run.get() if hasattr(trackio, "context_vars") else None
         if run is None or run._stop_flag.is_set():  # noqa: SLF001  # `run.finish()` leaves it the current one
@@ -72,15 +72,15 @@ class TrackioBackend(Backend):
 
     @classmethod
     @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
         trackio: Any = require("trackio", "trackio")
         options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         with redirect_stdout(StringIO()):
             run = trackio.init(project=address["project"], name=address["name"], **options)
-            backend = cls(run)
-            backend._kept.close()  # what it is given stands in a journal
+            tracker = cls(run)
+            tracker._kept.close()  # what it is given stands in a journal
             try:
-                yield backend
+                yield tracker
             finally:
                 run.finish()
 

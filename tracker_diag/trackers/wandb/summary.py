@@ -15,7 +15,7 @@ from tracker_diag.report.tables import TIMELINE, events_table, findings_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.tracker import Backend
+from tracker_diag.trackers.tracker import Tracker
 
 STEP = PREFIX + "step"
 MORE = PREFIX + "more"
@@ -25,14 +25,14 @@ OF = "diag_of"
 """Setting of the run beside: the id of yours."""
 
 
-class Beside(Backend):
+class Beside(Tracker):
     """What a row of yours has no place for.
 
     Tables and alerts go to `run`, tables into its summary. Without it, in a process of `tracker-diag flush`, all goes
     into a run of its own, which begins with the first step and has an id that no other process takes.
 
     Args:
-        address: of your run, as `WandbBackend.address` gives it.
+        address: of your run, as `WandbTracker.address` gives it.
         run: your run, while it is underway.
     """
 

@@ -31,7 +31,7 @@ from tracker_diag.trackers.delivery.journal import Journal, journal_for
 from tracker_diag.trackers.delivery.kept import Kept, entry
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.patience import exit_timeout
-from tracker_diag.trackers.tracker import Backend, is_a, writing, writing_of_ours
+from tracker_diag.trackers.tracker import Tracker, is_a, writing, writing_of_ours
 from tracker_diag.trackers.wandb.summary import MORE, STEP, Beside, media
 
 Heard: TypeAlias = Callable[[Mapping[str, Any], int | None, int | None], None]
@@ -43,7 +43,7 @@ SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR
 """Settings of the environment that are not about your run, or about the sweep that it belongs to."""
 
 
-class WandbBackend(Backend):
+class WandbTracker(Tracker):
     """Writes into `run`, a `wandb.Run` that is underway, and never finishes it.
 
     Rows are written by the thread that logs, as W&B takes them at once and keeps them in a process of its own.
@@ -86,7 +86,7 @@ class WandbBackend(Backend):
         """Of what waits; nothing is called while it is held."""
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> Backend | None:
+    def of(cls, target: object, *, run_id: str | None = None) -> Tracker | None:
         """For a run, or for the `wandb` module, that is for its current run.
 
         Raises:
@@ -100,13 +100,13 @@ class WandbBackend(Backend):
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod
-    def underway(cls) -> Backend | None:
+    def underway(cls) -> Tracker | None:
         run = getattr(sys.modules.get("wandb"), "run", None)
         return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
 
     @classmethod
     @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Backend]:
+    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
         beside = Beside(address)
         yield beside
         beside.finish()
