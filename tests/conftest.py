@@ -30,7 +30,6 @@ from tests.order import (  # noqa: F401  # hooks
     pytest_ignore_collect,
     pytest_xdist_make_scheduler,
 )
-from tracker_diag.report.painter import Painter
 
 gc.disable()  # until all tests are collected: what is imported for them is no garbage
 
@@ -61,14 +60,6 @@ def pytest_runtest_setup(item):
 def pytest_sessionfinish():
     """Monitors that no test has closed end with the process, and need not say so."""
     os.environ["TRACKER_DIAG_QUIET"] = "1"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def painting():
-    """All tests of a worker have one process that draws, which need not begin anew for each."""
-    painter = Painter()
-    yield
-    painter.close()
 
 
 def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, width=24):

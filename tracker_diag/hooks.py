@@ -5,9 +5,14 @@ does ever reaches the function's caller.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import update_wrapper
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from tracker_diag.errors import DiagError, of_a_handler
@@ -42,6 +47,62 @@ class Unlocked:
             if of_a_handler(error):
                 raise
             self._record(kind, error)  # whatever it is, the user's call goes on
+
+
+def all_off(*offs: Callable[[], None]) -> Callable[[], None]:
+    """Take several hooks off, the last one first."""
+
+    def off() -> None:
+        for one in reversed(offs):
+            one()
+
+    return off
+
+
+def when_imported(name: str, call: Callable[[Any], object]) -> None:
+    """Have `call` called with the module `name`: now if it is loaded, else right after it is."""
+    if name in sys.modules:
+        call(sys.modules[name])
+        return
+    if _arrivals not in sys.meta_path:
+        sys.meta_path.insert(0, _arrivals)
+    _arrivals.waiting.setdefault(name, []).append(call)
+
+
+class _Arrivals(MetaPathFinder):
+    """Finds nothing itself; it sees to it that those who wait for a module are called once it is loaded."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Callable[[Any], object]]] = {}
+        self._looking: set[str] = set()
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if fullname not in self.waiting or fullname in self._looking:
+            return None
+        self._looking.add(fullname)
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self._looking.discard(fullname)
+        loader: Any = spec.loader if spec else None
+        load = getattr(loader, "exec_module", None)
+        if load is None:
+            return None
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            load(module)
+            for call in self.waiting.pop(fullname, ()):
+                call(module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader without attributes: nobody hears of this module
+            return None
+        return spec
+
+
+_arrivals = _Arrivals()
 
 
 class HookError(DiagError):

@@ -52,10 +52,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture that is still to be drawn, of JSON values; `report.figures` knows how."""
+    """A picture that is still to be drawn; `report.picture` knows how."""
 
     name: str
-    of: dict[str, Any]
+    picture: Any
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding, Reading
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import RECORDS, End, Entry, Event, File, Metrics, Standing, Tracker, give
 
 __all__ = [
     "ODD_NAMES",
@@ -49,6 +49,7 @@ class CapturingTracker(Tracker):
     """Keeps everything it is given."""
 
     name = "capturing"
+    takes = (Metrics, *RECORDS, Finding, Notice, Event, File, End)
     local = True
 
     def __init__(self) -> None:
@@ -58,26 +59,27 @@ class CapturingTracker(Tracker):
         self.findings: list[tuple[int, Finding]] = []
         self.notices: list[Notice] = []
         self.events: list[tuple[int, str]] = []
+        self.files: dict[str, str] = {}
         self.summary: Summary | None = None
         self.tables: tuple[Table, ...] = ()
 
-    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.own.setdefault(step, {}).update(metrics)
-
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self.records.setdefault(step, []).extend(records)
-
-    def finding(self, step: int, finding: Finding) -> None:
-        self.findings.append((step, finding))
-
-    def alert(self, step: int, notice: Notice) -> None:
-        self.notices.append(notice)
-
-    def event(self, step: int, event: str) -> None:
-        self.events.append((step, event))
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self.summary, self.tables = summary, tuple(tables)
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        for entry in entries:
+            if isinstance(entry, Metrics):
+                self.own.setdefault(step, {}).update(entry.values)
+                self.records.setdefault(step, [])
+            elif isinstance(entry, Finding):
+                self.findings.append((step, entry))
+            elif isinstance(entry, Notice):
+                self.notices.append(entry)
+            elif isinstance(entry, Event):
+                self.events.append((step, entry.text))
+            elif isinstance(entry, File):
+                self.files[entry.name] = entry.text
+            elif isinstance(entry, End):
+                self.summary, self.tables = entry.summary, tuple(entry.tables)
+            elif isinstance(entry, RECORDS):
+                self.records.setdefault(step, []).append(entry)
 
     def scalars(self, step: int) -> dict[str, float]:
         """The scalars of `step`, by name; of those that came twice the last."""
@@ -99,18 +101,19 @@ def check_tracker(tracker: Tracker, scalars: Callable[[str], Mapping[int, float]
             takes no numbers.
     """
     finding = _finding()
-    wrong = [*_declared(tracker), *(found for step in range(0, 20, 2) for found in _written(tracker, step, finding))]
-    tracker.flush(last=True)
+    wrong = [*_declared(tracker), *(fault for step in range(0, 20, 2) for fault in _written(tracker, step, finding))]
     table = Table("diag/slices", ("pair", "count", "note"), (("policy", 1, None), ("policy", None, "x")))
     summary = Summary("check", 20, 0, 19, (finding,), {"EVA002": (no_series("eval_score"),)}, ("NUM001",))
-    wrong += _raised("close", partial(tracker.close, summary, (table,)))
+    wrong += _write(tracker, 19, End(summary, (table,)))
+    wrong += _raised("flush", partial(tracker.flush, last=True))
+    wrong += _raised("close", tracker.close)
     if scalars is not None:
         for name in ("diag/policy/all/p95", *ODD_NAMES):
             expected = {step: step / 10 if name.endswith("all/p95") else 1.0 for step in range(0, 20, 2)}
-            found = dict(scalars(name))
-            same = found.keys() == expected.keys() and np.allclose([found[s] for s in expected], [*expected.values()])
-            if not same:
-                wrong.append(f"{name}: {found} arrived, expected {expected}")
+            arrived = dict(scalars(name))
+            same = arrived.keys() == expected.keys()
+            if not (same and np.allclose([arrived[step] for step in expected], [*expected.values()])):
+                wrong.append(f"{name}: {arrived} arrived, expected {expected}")
     return wrong
 
 
@@ -118,9 +121,10 @@ def _declared(tracker: Tracker) -> list[str]:
     wrong = []
     if not tracker.name or tracker.name == Tracker.name:
         wrong.append(f"name: {tracker.name!r}, expected one of its own")
+    wrong += _raised("listen", partial(tracker.listen, None))
     wrong += _raised("address", lambda: json.dumps(dict(tracker.address)))
-    if tracker.temporary(ConnectionError("down")) not in (True, False):
-        wrong.append("temporary: expected True or False")
+    for name in ("config", "page", "source", "key"):
+        wrong += _raised(name, partial(getattr, tracker, name))
     return wrong
 
 
@@ -131,27 +135,27 @@ def _written(tracker: Tracker, step: int, finding: Finding) -> list[str]:
         "diag/policy/text_only/hist", "policy", "text_only", counts, np.array([0.0, 0.1, 0.2, 0.4, 1.0]), counts
     )
     records: list[Record] = [Scalar("diag/policy/all/p95", step / 10), *(Scalar(name, 1.0) for name in ODD_NAMES), tail]
-    calls = [
-        partial(tracker.metrics, step, {"loss": math.nan, "reward": math.inf, "kl": 0.1}),
-        partial(tracker.log, step, records, 1.7e9 + step),
-        partial(tracker.log, step + 1, [], 1.7e9 + step),
-    ]
+    given: list[Entry] = [Metrics({"loss": math.nan, "reward": math.inf, "kl": 0.1})]
     if step == 10:
-        records += [
-            Table("diag/worst_sequences", ("step", "tool"), ((10, "search"), (None, None))),
-            _time_line(),
+        records += [Table("diag/worst_sequences", ("step", "tool"), ((10, "search"), (None, None))), _time_line()]
+        given += [
+            finding,
+            Standing((finding,)),
+            Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell"),
+            Event("new baseline: a reason"),
+            File("context.json", "{}"),
         ]
-        notice = Notice(10, "warn", "POL001 all: a title", "A text.\n<b>**bold**</b> | a | cell")
-        calls += [
-            partial(tracker.finding, 10, finding),
-            partial(tracker.standing, 10, (finding,)),
-            partial(tracker.alert, 10, notice),
-            partial(tracker.event, 10, "new baseline: a reason"),
-        ]
-    wrong = [found for call in calls for found in _raised(f"step {step}: {call.func.__name__}", call)]
+    parts = [[*given[:1], *records], *([entry] for entry in given[1:])]
+    wrong = [fault for part in parts for fault in _write(tracker, step, *part)]
     if tracker.flush() not in (True, False):
         wrong.append("flush: expected True or False")
     return wrong
+
+
+def _write(tracker: Tracker, step: int, *entries: Entry) -> list[str]:
+    """What goes wrong when those of `entries` are written that the tracker takes."""
+    what = f"step {step}: write: {type(entries[-1]).__name__}" if len(entries) == 1 else f"step {step}: write"
+    return _raised(what, lambda: give(tracker, step, entries))
 
 
 def _raised(what: str, call: Callable[[], object]) -> list[str]:

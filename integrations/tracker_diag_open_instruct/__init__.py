@@ -16,10 +16,10 @@ from tracker_diag.attach.kit import Hooks, clip_range, plain
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.errors import require
 from tracker_diag.hooks import after
-from tracker_diag.records import Record, Scalar
+from tracker_diag.records import Scalar
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.tensors.ranks import AllReduce, Ranks
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import Entry, Tracker
 
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach"]
 
@@ -88,16 +88,17 @@ class _Returned(Tracker):
 
     name = "open-instruct"
     local = True
-    capabilities = frozenset({"scalars"})
+    takes = (Scalar, Notice)
 
     def __init__(self) -> None:
         self.scalars: dict[str, float] = {}
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self.scalars = {one.name: one.value for one in records if isinstance(one, Scalar)}
-
-    def alert(self, step: int, notice: Notice) -> None:
-        _log.warning("%s: %s", notice.title, notice.text)
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        if scalars := {entry.name: entry.value for entry in entries if isinstance(entry, Scalar)}:
+            self.scalars = scalars
+        for entry in entries:
+            if isinstance(entry, Notice):
+                _log.warning("%s: %s", entry.title, entry.text)
 
 
 class _Learner:

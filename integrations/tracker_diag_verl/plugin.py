@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-import wrapt
-
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import unless_changed
-from tracker_diag.hooks import after
+from tracker_diag.hooks import after, when_imported
 from tracker_diag_verl import TESTED, attach
 from tracker_diag_verl.checkpoints import CHECKPOINTS, TRAINERS
 from tracker_diag_verl.workers import look
@@ -27,5 +25,5 @@ with unless_changed("verl", TESTED):
     # The monitor is only for failures of attach itself, which are told in the log.
     after(tracking.Tracking, "__init__", ("default_backend", "config"), _begun, Monitor(catalog=False))
     for name in TRAINERS:
-        wrapt.register_post_import_hook(lambda _: CHECKPOINTS.look(TESTED), name)
+        when_imported(name, lambda _: CHECKPOINTS.look(TESTED))
 look()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tracker_diag import wrap
-from tracker_diag.attach.ears import MLFLOW
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.trackers.mlflow.listen import EARS
 
 pytestmark = pytest.mark.slow
 
@@ -328,7 +328,7 @@ def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
         assert outer.diag.step == 4
         assert not any(inner.diag.health.values())
     assert mlflow.MlflowClient.log_batch is log_batch
-    assert MLFLOW._monitors == {}
+    assert EARS._listeners == {}
 
 
 def test_two_runs_that_alternate_in_one_process(mlflow_store):

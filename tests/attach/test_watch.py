@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tracker_diag as td
-from tracker_diag.attach.ears import MLFLOW
+from tracker_diag.trackers.mlflow.listen import EARS
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_after_close_nothing_is_watched(mlflow_store):
         mlflow.log_metrics({"loss": 1.0}, step=1)
     assert monitor.step == 0
     assert mlflow.MlflowClient.log_batch is log_batch
-    assert MLFLOW._monitors == {}
+    assert EARS._listeners == {}
 
 
 def test_a_run_that_is_wrapped_has_one_monitor(mlflow_store, make_batch, rng):

@@ -35,6 +35,7 @@ from tracker_diag.stats.histogram import Sketch, quantiles, sketch
 from tracker_diag.stats.pareto import pareto_k_of
 from tracker_diag.stats.weights import WeightSums
 from tracker_diag.testing import CapturingTracker
+from tracker_diag.trackers.tracker import End
 
 ROOT = Path(__file__).parents[2]
 LEVELS = [0.5, 0.9, 0.95, 0.99, 0.999]
@@ -321,11 +322,12 @@ def tracker() -> dict[str, float]:
             taken = []
             for step in range(200):
                 start = time.perf_counter()
-                backend.log(step, records, time.time())
+                backend.write(step, records, time.time())
                 taken.append(time.perf_counter() - start)
                 time.sleep(0.005)
             found[backend.name] = median(taken) * 1e3
-            backend.close(monitor.summary(), ())
+            backend.write(200, [End(monitor.summary(), ())], time.time())
+            backend.close()
         run.finish()
     return found | {"keys": sum(isinstance(record, Scalar) for record in records) + 1, "histograms": 6}
 

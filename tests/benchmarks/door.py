@@ -12,7 +12,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,14 +74,16 @@ class Loud(td.Tracker):
     """The findings at warn or above that have fired, and are not part of another one."""
 
     name = "loud"
+    takes = (td.Finding,)
     local = True
 
     def __init__(self) -> None:
         self.findings: list[td.Finding] = []
 
-    def finding(self, step: int, finding: td.Finding) -> None:
-        if finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None:
-            self.findings.append(finding)
+    def write(self, step: int, entries: Sequence[Any], at: float) -> None:
+        for finding in entries:
+            if finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None:
+                self.findings.append(finding)
 
 
 def play(scenario: Scenario, seed: int) -> dict[str, Any]:

@@ -372,9 +372,9 @@ def _emitted(folder: Path) -> Any:
     from tracker_diag.trackers.files.write import JsonlTracker
 
     class Emitted(JsonlTracker):
-        def log(self, step: int, records: Any, at: float) -> None:
+        def write(self, step: int, entries: Any, at: float) -> None:
             with _room():
-                super().log(step, records, at)
+                super().write(step, entries, at)
 
     return Emitted(folder)
 

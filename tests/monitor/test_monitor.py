@@ -638,13 +638,10 @@ def test_settings_that_make_no_sense_are_told_at_set_up(options, message):
 class Broken(Tracker):
     local = True
 
-    def log(self, step, records, at):
+    def write(self, step, entries, at):
         raise ConnectionError("the tracker is down")
 
-    def finding(self, step, finding):
-        raise ConnectionError("the tracker is down")
-
-    def close(self, summary, tables):
+    def close(self):
         raise ConnectionError("the tracker is down")
 
 

@@ -146,7 +146,7 @@ def test_a_tracker_that_fails_is_counted_and_no_matter():
     class Broken(td.Tracker):
         local = True
 
-        def log(self, step, records, at):
+        def write(self, step, entries, at):
             raise OSError("no space")
 
     with td.Monitor([Broken()]) as monitor:

@@ -1,12 +1,12 @@
-"""The time line as plain values: through JSON and back it is the same picture."""
+"""The time line as plain values, and the drawing of it."""
 
-import json
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from tracker_diag.report.figures import pixels, timeline_figure
-from tracker_diag.report.painter import Painter
-from tracker_diag.report.picture import Picture, picture
+from tracker_diag.report.picture import drawn, picture, png_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.triage import Summary
@@ -41,10 +41,10 @@ def test_where_nothing_is_to_be_pointed_at_there_is_none():
 
 
 @pytest.mark.slow
-def test_as_json_it_is_drawn_elsewhere_pixel_by_pixel():
-    shown = picture(SUMMARY)
-    again = Picture.of_drawing(json.loads(json.dumps(shown.drawing().of)))
-    assert again.panels == shown.panels
-    painter = Painter()
-    assert (painter.picture(shown.drawing()) == pixels(timeline_figure(SUMMARY))).all()
-    painter.close()
+def test_threads_that_draw_at_a_time_each_get_their_own():
+    given = picture(SUMMARY).drawing()
+    with ThreadPoolExecutor(4) as pool:
+        images = [*pool.map(drawn, [given] * 4)]
+    for image in images:
+        np.testing.assert_array_equal(image, pixels(timeline_figure(SUMMARY)))
+    assert png_of(images[0]).startswith(b"\x89PNG")

@@ -115,7 +115,7 @@ def test_both_verdicts_on_the_demos_arms(  # noqa: PLR0917  # fixtures
     (tmp_path / "tb").mkdir()
     trackers = [
         JsonlTracker(tmp_path / "jsonl"),
-        MlflowTracker(client, run_id, image_every=100),
+        MlflowTracker(client, run_id),
         WandbTracker(wandb_run),
         TrackioTracker(trackio_run),
         TensorBoardTracker(tmp_path / "tb"),

@@ -86,19 +86,19 @@ def test_tensorboard(tmp_path):
 class Forgetful(Tracker):
     """A tracker with a fault of each kind."""
 
-    def log(self, step, records, at):
+    def write(self, step, entries, at):
         if step == 4:
             raise TypeError("an int is no step")
 
-    def temporary(self, error):
+    def flush(self, *, last=False):
         return "perhaps"
 
 
 def test_faults_are_told_one_by_one():
     wrong = check_tracker(Forgetful(), lambda name: {})
     assert wrong[0] == "name: 'tracker', expected one of its own"
-    assert "temporary: expected True or False" in wrong
-    assert "step 4: log: TypeError: an int is no step" in wrong
+    assert "flush: expected True or False" in wrong
+    assert "step 4: write: TypeError: an int is no step" in wrong
     assert any(told.startswith("diag/policy/all/p95: {} arrived") for told in wrong)
 
 
@@ -107,10 +107,10 @@ class Numbers(Tracker):
 
     name = "numbers"
 
-    def log(self, step, records, at):
-        for record in records:
-            if not isinstance(record, Histogram):
-                float(record.value)
+    def write(self, step, entries, at):
+        for entry in entries:
+            if not isinstance(entry, Histogram):
+                float(entry.value)
 
 
 def test_tables_and_the_picture_of_an_alert_come_too():
@@ -122,7 +122,7 @@ def test_tables_and_the_picture_of_an_alert_come_too():
             kinds.setdefault(type(record), set()).add(step)
     assert kinds.keys() == {Scalar, Histogram, Table, Drawing}
     assert kinds[Drawing] == kinds[Table] == {10}
-    assert check_tracker(Numbers()) == ["step 10: log: AttributeError: 'Table' object has no attribute 'value'"]
+    assert check_tracker(Numbers()) == ["step 10: write: AttributeError: 'Table' object has no attribute 'value'"]
 
 
 class Own:
@@ -134,7 +134,7 @@ class Own:
 
 class OwnTracker(CapturingTracker):
     @classmethod
-    def of(cls, target):
+    def find(cls, target=None):
         return cls() if isinstance(target, Own) else None
 
 
@@ -186,7 +186,7 @@ def test_a_name_that_the_tracker_refuses_costs_itself_alone(mlflow_store):
     monitor = Monitor([MlflowTracker(client, run_id)])
     (outbox,) = monitor.trackers
     for step in range(3):
-        outbox.log(step, [Scalar("diag/a=b", 1.0), Scalar("diag/fine", float(step))], time.time())
+        outbox.write(step, [Scalar("diag/a=b", 1.0), Scalar("diag/fine", float(step))], time.time())
     monitor.close()
     assert [point.value for point in client.get_metric_history(run_id, "diag/fine")] == [0.0, 1.0, 2.0]
     assert monitor.health["tracker_errors"] >= 1

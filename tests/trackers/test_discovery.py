@@ -26,18 +26,15 @@ class TheirTracker(Tracker):
     name = "theirs"
 
     @classmethod
-    def of(cls, target, *, run_id=None):
+    def find(cls, target=None, *, run_id=None):
         Fake.asked += 1
-        return cls() if isinstance(target, Fake) else None
-
-    @classmethod
-    def underway(cls):
-        return Fake.underway and cls()
+        underway = target is None and Fake.underway
+        return cls() if underway or isinstance(target, Fake) else None
 
 
 class Broken(TheirTracker):
     @classmethod
-    def underway(cls):
+    def find(cls, target=None, *, run_id=None):
         raise OSError("no server")
 
 
@@ -46,6 +43,7 @@ def installed(monkeypatch):
     """Installs entry points beside ours: classes by name, or text for a module that is not there."""
     ours = tuple(discovery.entry_points(group=GROUP))
     load = EntryPoint.load
+    monkeypatch.setattr(discovery, "_broken", {})
 
     def install(**classes):
         theirs = [
@@ -89,7 +87,7 @@ def test_a_tracker_that_cannot_be_used_takes_no_other_along(installed, caplog):
     finally:
         Fake.underway = None
     assert "the run that is underway gets no diagnostics: OSError: no server" in caplog.text
-    assert "tracker lost: no_such_module:X cannot be loaded, left out: ModuleNotFoundError" in caplog.text
+    assert "tracker lost (no_such_module:X): cannot be loaded, left out: ModuleNotFoundError" in caplog.text
 
 
 def test_imported_but_not_installed_is_told(monkeypatch):

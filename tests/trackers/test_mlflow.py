@@ -16,6 +16,7 @@ from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.trackers.delivery import outbox
 from tracker_diag.trackers.mlflow.view import VIEW_TAG
 from tracker_diag.trackers.mlflow.write import NOTE_TAG, TABLES_TAG, MlflowTracker
+from tracker_diag.trackers.tracker import File, Refused
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +75,8 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     assert {"text_only", "post_tool", "all", "turn:1"} <= set(table["slice"])
     images = [artifact.path for artifact in client.list_artifacts(run_id, "images")]
     steps = {int(path.split("+step+")[1].split("+")[0]) for path in images}
-    assert steps == {0, 20, 40, 60, 80, 100, 120, 139}
+    assert steps >= {0, 139}  # the time line's, and the end's
+    assert 2 <= len(steps) <= 4  # and those of alerts
     assert VIEW_TAG in client.get_experiment(active.info.experiment_id).tags
 
 
@@ -260,7 +262,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     client, files = shaky
     with mlflow.start_run(description="What I tried.") as active:
         mlflow.log_table({"mine": [1]}, "mine.json")
-        monitor = Monitor([MlflowTracker(client, active.info.run_id, image_every=1)])
+        monitor = Monitor([MlflowTracker(client, active.info.run_id)])
         for step in range(3):
             monitor.rebaseline(f"change {step}")
             monitor.observe(**make_batch(rng))
@@ -277,7 +279,7 @@ def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     slices = mlflow.load_table("diag/slices.json", run_ids=[run_id])
     assert len(slices) == len(slices[["pair", "slice"]].drop_duplicates())
     images = [artifact.path for artifact in client.list_artifacts(run_id, "images")]
-    assert len(images) == (3 * 2 + 1) * 2  # steps, pairs, and the time line; sizes
+    assert len(images) == (2 * 2 + 1) * 2  # the alert and the end, pairs, and the time line; sizes
     assert {path for path in files if path.startswith("images")} == set(images)  # tried again under the same name
 
     tags = client.get_run(run_id).data.tags
@@ -329,10 +331,17 @@ def test_artifacts_that_cannot_be_stored_hold_up_neither_metrics_nor_tags(rng, m
 
 
 @pytest.mark.parametrize(("status", "temporary"), [(403, True), (404, True), (413, False), (429, True), (500, True)])
-def test_what_an_artifact_store_answers_says_whether_to_try_again(status, temporary, mlflow):
+def test_what_an_artifact_store_answers_says_whether_to_try_again(status, temporary, mlflow, monkeypatch):
     client = mlflow.MlflowClient()
     tracker = MlflowTracker(client, client.create_run("0").info.run_id)
-    assert tracker.temporary(of_status(status)) == temporary
+
+    def refuse(*args, **kwargs):
+        raise of_status(status)
+
+    monkeypatch.setattr(client, "log_artifact", refuse)
+    tracker.write(0, [File("context.json", "{}")], 0.0)
+    with pytest.raises(OSError if temporary else Refused):
+        tracker.flush()
 
 
 def test_a_run_that_nobody_closes_is_closed_when_the_process_ends(mlflow_store, tmp_path, mlflow):

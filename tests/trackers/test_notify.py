@@ -14,9 +14,16 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.notify import NOTIFY, Notifier
-from tracker_diag.trackers.tracker import Refused
+from tracker_diag.trackers.tracker import Address, End, Refused
 
 POL001 = next(rule for rule in catalog() if rule.id == "POL001")
+
+
+def ended(outbox):
+    outbox.write(0, [End(NOTHING, ())], 0.0)
+    outbox.close()
+
+
 NOTHING = Summary("test", 0, None, None, (), {}, ())
 
 
@@ -36,9 +43,9 @@ def send(notifier, *steps):
     """Through the outbox, as a run does; what went wrong on the way."""
     outbox = Outbox(notifier)
     for step in steps:
-        outbox.alert(step, notice(step))
-    outbox.close(NOTHING, ())
-    return list(outbox.errors())
+        outbox.write(step, [notice(step)], 0.0)
+    ended(outbox)
+    return list(outbox.tally.taken()[1])
 
 
 def test_each_notice_arrives_once_and_in_order(receive):
@@ -53,12 +60,12 @@ def test_each_notice_arrives_once_and_in_order(receive):
 def test_a_receiver_that_is_away_gets_them_when_it_is_back(receive):
     outbox = Outbox(Notifier(receive.state.url))
     for step in (1, 2, 3):
-        outbox.alert(step, notice(step))
+        outbox.write(step, [notice(step)], 0.0)
     errors = []
-    until(lambda: errors.extend(outbox.errors()) or errors)
+    until(lambda: errors.extend(outbox.tally.taken()[1]) or errors)
     receive()
-    outbox.close(NOTHING, ())
-    errors += outbox.errors()
+    ended(outbox)
+    errors += outbox.tally.taken()[1]
     assert [body["step"] for body in receive.state.got] == [1, 2, 3]
     assert all(str(error) == f"{receive.state.url}: Connection refused" for error in errors)
 
@@ -102,7 +109,7 @@ def test_one_receiver_that_is_away_holds_up_no_other(receive, free_port):
     there = receive()
     notifier = Notifier([f"http://127.0.0.1:{free_port}", there.url + "/two"])
     there.status = [503]
-    notifier.alert(1, notice(1))
+    notifier.write(1, [notice(1)], 0.0)
     with pytest.raises(OSError, match="HTTP 503"):
         notifier.flush()
     assert there.paths[1:] == ["/two"]
@@ -174,12 +181,12 @@ def test_secrets_are_used_and_shown_nowhere(receive, everything_logged, journals
     there = receive(status)
     notifier = Notifier(url.format(place=there.url[7:]), run="mine")
     outbox = Outbox(notifier)
-    outbox.alert(1, notice(1))
+    outbox.write(1, [notice(1)], 0.0)
     until(lambda: there.paths)
     written = "".join(file.read_text() for file in journals.iterdir())
     assert '"run": "mine"' in written
-    outbox.close(NOTHING, ())
-    errors = list(outbox.errors())
+    ended(outbox)
+    errors = list(outbox.tally.taken()[1])
     assert len(errors) == len(status)
     causes = [c for error in errors for c in (error.__cause__, error.__context__, error.args) if c]
 
@@ -224,11 +231,12 @@ def test_no_url_is_told(monkeypatch):
 def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypatch, journals):
     monkeypatch.setenv(NOTIFY, f"  {receive.state.url}/one\n{receive.state.url}/two ")
     outbox = Outbox(Notifier(run="left"))
-    outbox.alert(7, notice(7))
+    outbox.write(7, [notice(7)], 0.0)
     outbox.drain(0.2)  # nobody is there
     there = receive()
-    with Notifier.reopened({"run": "left"}) as notifier:
-        assert Outbox(notifier, Journal(journals / "notify-left.jsonl", {})).drain(60)
+    notifier = Notifier.find(Address({"run": "left"}))
+    assert notifier is not None
+    assert Outbox(notifier, Journal(journals / "notify-left.jsonl", {})).drain(60)
     assert sorted(there.paths) == ["/one", "/two"]
     assert [body["step"] for body in there.got] == [7, 7]
 
@@ -240,7 +248,7 @@ def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypat
 def test_through_apprise(receive, level, kind):
     there = receive()
     notifier = Notifier(there.url.replace("http", "json"), run="mine")
-    notifier.alert(3, notice(3, level))
+    notifier.write(3, [notice(3, level)], 0.0)
     assert notifier.flush()
     (body,) = there.got
     assert (body["title"], body["message"], body["type"]) == ("title 3", "text 3\n\nStep 3 of mine", kind)

@@ -157,7 +157,7 @@ def test_the_run_is_yours_to_end(rng, make_batch, trackio_runs):
     import trackio
 
     run = trackio_runs.start(config={"lr": 1e-3, "ppo": {"clip": 0.2}})
-    tracker = TrackioTracker.of(trackio)
+    tracker = TrackioTracker.find(trackio)
     assert tracker.config == {"lr": 1e-3, "ppo": {"clip": 0.2}}
     where = {"run": run.id, "name": "run", "project": trackio_runs.project}
     assert tracker.address == where | {"source": f"trackio:{trackio_runs.project}/run"}

@@ -56,7 +56,7 @@ def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
     with mlflow.start_run() as active:
         tracker = MlflowTracker(client, active.info.run_id)
         for notice in kept.notices:
-            tracker.alert(notice.step, notice)
+            tracker.write(notice.step, [notice], 0.0)
             assert tracker.flush()
             said = client.get_run(active.info.run_id).data.tags[NOTE_TAG]
             assert f"**{notice.level.upper()} at step {notice.step}: {notice.title}**" in said

@@ -22,11 +22,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-import wrapt
-
 from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
 from tracker_diag.errors import BatchError, of_a_handler
 from tracker_diag.health import Health
+from tracker_diag.hooks import when_imported
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.stats.arrays import on_device
 from tracker_diag.tensors.arrival import Arrival
@@ -94,7 +93,7 @@ class Recorder:
         if not self._placed:
             self._placed = True
             for module, put in hooks.items():
-                wrapt.register_post_import_hook(put, module)
+                when_imported(module, put)
 
     def observe(self, *, clip: tuple[float, float] = (0.2, 0.2), **tensors: Any) -> None:
         """Take in one loss.

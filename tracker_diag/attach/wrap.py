@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from inspect import getattr_static
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 from rich.text import Text
 
-from tracker_diag.attach import ears, proxies
 from tracker_diag.attach.kit import dotted
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
@@ -20,28 +19,19 @@ from tracker_diag.rules.loader import Own
 from tracker_diag.runs.postmortem.live import leave_one
 from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.ranks import Ranks
-from tracker_diag.trackers.calls import CallTracker
-from tracker_diag.trackers.discovery import tracker_of
+from tracker_diag.trackers.calls import CallTracker, heard, is_function, listen_to
+from tracker_diag.trackers.discovery import broken, listening, tracker_of
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.notify import from_environment
 from tracker_diag.trackers.open import read_run
-from tracker_diag.trackers.tracker import Tracker, is_a
+from tracker_diag.trackers.tracker import Listener, Tracker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from tracker_diag.attach import kinds
-
-HasDiagT = TypeVar("HasDiagT", bound="kinds.HasDiag")
-
-EXPECTED = (
-    "a wandb Run, the mlflow module, an mlflow ActiveRun, an MlflowClient with run_id, trackio or its Run, a "
-    "SummaryWriter, a logger of Lightning, a tracker of accelerate, or anything with log(data, step), "
-    "log_metrics(metrics, step) or a call of (metrics, step)"
-)
-
 Config: TypeAlias = Mapping[str, object]
 Baseline: TypeAlias = str | FinishedRun | Sequence[str | FinishedRun]
+Key: TypeAlias = tuple[str, object]
 
 FRAMEWORKS = {"lightning", "pytorch_lightning", "lightning_fabric", "accelerate"}
 """Their loggers hold a tracker, as `experiment` or `tracker`."""
@@ -65,34 +55,6 @@ class Settings(TypedDict, total=False):
     on_incident: "OnIncident | None"
 
 
-class Options(Settings, total=False):
-    """All that wrap takes besides the tracker."""
-
-    run_id: str | None
-    also: Sequence[Tracker]
-    config: Config | None
-    baseline: "Baseline"
-
-
-# The last one takes what the others do, and gives less; checkers call that an overlap.
-@overload
-def wrap(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
-    target: "HasDiagT", **options: "Unpack[Options]"
-) -> "HasDiagT": ...
-@overload
-def wrap(target: "kinds.IsWandbRun", **options: "Unpack[Options]") -> "kinds.WandbRun": ...
-@overload
-def wrap(target: "kinds.IsMlflow", **options: "Unpack[Options]") -> "kinds.Mlflow": ...  # type: ignore[overload-overlap]
-@overload
-def wrap(target: "kinds.IsMlflowRun", **options: "Unpack[Options]") -> "kinds.MlflowRun": ...
-@overload
-def wrap(target: "kinds.IsMlflowClient", **options: "Unpack[Options]") -> "kinds.MlflowClient": ...
-@overload
-def wrap(target: "kinds.IsTrackioRun", **options: "Unpack[Options]") -> "kinds.TrackioRun": ...
-@overload
-def wrap(target: "kinds.IsWriter", **options: "Unpack[Options]") -> "kinds.Writer": ...  # type: ignore[overload-overlap]
-@overload
-def wrap(target: object, **options: "Unpack[Options]") -> "kinds.Wrapped": ...
 def wrap(
     target: Any,
     *,
@@ -106,9 +68,10 @@ def wrap(
 
     Args:
         target: a `wandb.Run`, the `mlflow` module, an `mlflow.ActiveRun`, or an `MlflowClient` together with
-            `run_id`; `trackio` or its run; a `SummaryWriter` of torch or tensorboardX; a logger of Lightning or a
-            tracker of accelerate; any object with `log(data, step)` or `log_metrics(metrics, step)`, and any
-            function of metrics and step. The run must be underway; it is never started or ended here.
+            `run_id`; a `SummaryWriter` of torch or tensorboardX; the module or a run of another tracker that is
+            installed; a logger of Lightning or a tracker of accelerate; any object with `log(data, step)` or
+            `log_metrics(metrics, step)`, and any function of metrics and step. The run must be underway; it is never
+            started or ended here.
         also: further trackers that get the same records, and a `Notifier` that tells people; if the environment
             variable TRACKER_DIAG_NOTIFY holds URLs, there is one without it.
         config: settings of the run by dotted name, beside those that the tracker knows. `seed`, `data_splits` and
@@ -119,59 +82,93 @@ def wrap(
             `decode`, `guards` and `on_incident`, see `Monitor`.
 
     Returns:
-        An object that takes the same calls as `target`, with `diag.observe(...)` added. The step of
-        your next `log` is the step that an observation belongs to, whether you log through this object, through
-        `target`, or a framework does. What is wrapped already comes back as it is, and a run that is wrapped already
-        has the same `diag`. `diag.close()` lets go of the tracker.
+        `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. The step of your
+        next `log` is the step that an observation belongs to, whether you log through `target` or a framework does. A
+        run that is wrapped already has the same `diag`. `diag.close()` lets go of the tracker.
 
     Raises:
-        DiagError: if `target` is none of these, has no run that is underway, or has a `diag` of its own; or if a run of
-            `baseline` cannot be read, or holds nothing to judge by.
+        DiagError: if `target` is none of these, has no run that is underway, takes no attribute, or has a `diag` of its
+            own; or if a run of `baseline` cannot be read, or holds nothing to judge by.
     """
     given = {"run_id": run_id, "also": also, "config": config, "baseline": baseline, **settings}
-    if isinstance(target, proxies.Wrapped):
-        _nothing_more(given)
-        return target
     earlier = read_baseline(baseline)
-    tracker, around = _find(target, run_id)
-    key = _key(target, tracker)
+    found = _find(target, run_id)
+    if monitor := _underway.get(key_of(found.tracker)):
+        if names := [name for name, value in given.items() if value and name != "run_id"]:
+            raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
+        return _with_diag(target, monitor, found)
+    if not found.function:
+        _check_attributes(target)
+    monitor = begin(found.tracker, earlier, logger=found.logger, also=also, config=config, **settings)
+    return _with_diag(target, monitor, found)
+
+
+_underway: dict[Key, Monitor] = {}
+"""The monitors that are not closed, by the run that they watch: one that is wrapped twice has one."""
+
+
+def key_of(tracker: Tracker) -> Key:
+    """What makes two trackers those of one run; a tracker that does not say it is of a run of its own."""
+    try:
+        return tracker.key
+    except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
+        tracker.tally.failed(error)
+        return tracker.name, id(tracker)
+
+
+def begin(
+    tracker: Tracker,
+    earlier: Sequence[FinishedRun],
+    *,
+    logger: object = None,
+    also: Sequence[Tracker] = (),
+    config: Config | None = None,
+    **settings: "Unpack[Settings]",
+) -> Monitor:
+    """The monitor of the run that `tracker` writes to: the one that it has, else a new one.
+
+    Args:
+        logger: what is around the tracker and is logged to in its place.
+    """
+    key = key_of(tracker)
     if key in _underway:
-        _nothing_more(given, but="run_id")
-        return _stand_in(target, None if around else tracker, _underway[key])
-    people = from_environment(tracker.address.get("run"))
-    known = dotted(tracker.config) | dotted(config or {})
+        return _underway[key]
+    address, settings_of_run = _asked(tracker, "address", {}), _asked(tracker, "config", {})
+    people = from_environment(address.get("run"))
+    known = dotted(settings_of_run) | dotted(config or {})
     monitor = Monitor((tracker, *also, *people), config=known, baseline=earlier, **settings)
     _underway[key] = monitor
     monitor.at_close(lambda: _underway.pop(key))
+    for error in broken():
+        monitor.record("tracker_errors", error)
     leave_one(monitor)
-    _listen(target, None if around else tracker, monitor)
-    if page := tracker.page:
+    try:
+        listener = listener_of(monitor)
+        monitor.at_close(tracker.listen(listener) if logger is None else listen_to(logger, listener))
+    except DiagError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
+        monitor.record("tracker_errors", error)
+    if page := _asked(tracker, "page", ""):
         say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "watching this run; see it with  ", page)))
-    return _stand_in(target, None if around else tracker, monitor)
+    return monitor
 
 
-Key: TypeAlias = tuple[str, object]
+def listener_of(monitor: Monitor) -> Listener:
+    """Gives the monitor what was logged."""
 
-_underway: dict[Key, Monitor] = {}
-"""The monitors that are not closed, by what they watch: a run that is wrapped twice has one."""
+    def hear(metrics: Mapping[str, object], step: Any, row: int | None) -> None:
+        if step is None and not monitor.tensors_say_step:
+            step = row
+        if step is None and not monitor.observed:  # it belongs to the step that is underway
+            step = monitor.step or 0
+        log(metrics, step)
 
+    def log(metrics: Mapping[str, object], step: Any) -> None:
+        with monitor.guard("internal_errors"):
+            monitor.log(metrics, step)
 
-def _key(target: Any, tracker: Tracker) -> Key:
-    """What makes two targets the same run: its id, and else that they are one object, which its hooks keep alive."""
-    return (
-        (tracker.name, tracker.address["run"]) if tracker.name in ("mlflow", "wandb", "trackio") else ("", id(target))
-    )
-
-
-def underway(tracker: str, run_id: str) -> Monitor | None:
-    """The monitor of a run that is wrapped."""
-    return _underway.get((tracker, run_id))
-
-
-def _nothing_more(given: Mapping[str, object], but: str = "") -> None:
-    """Raise DiagError if settings are given for a monitor that is there already."""
-    if names := [name for name, value in given.items() if value and name != but]:
-        raise DiagError(f"target: wrapped already, and {', '.join(names)} given; give all to the first wrap")
+    return Listener(hear, log, monitor.close, monitor.record)
 
 
 def read_baseline(given: Baseline) -> tuple[FinishedRun, ...]:
@@ -186,29 +183,37 @@ def read_baseline(given: Baseline) -> tuple[FinishedRun, ...]:
     return found
 
 
-def _find(target: Any, run_id: str | None) -> tuple[Tracker, bool]:
-    """Where the diagnostics go, and whether `target` is but a logger around that."""
+class _Found(NamedTuple):
+    """Where the diagnostics go."""
+
+    tracker: Tracker
+    logger: object = None
+    """The target, where that is but a logger around the tracker."""
+    function: bool = False
+    """Whether the target is called itself: nothing on it can be heard, so another function takes its place."""
+
+
+def _find(target: Any, run_id: str | None) -> _Found:
     if target is None:
         raise DiagError("target: None given, expected a run; begin it first, by wandb.init() or mlflow.start_run()")
-    kind = f"{type(target).__module__}.{type(target).__qualname__}"
-    if getattr_static(target, "diag", None) is not None:
+    diag = getattr_static(target, "diag", None)
+    if diag is not None and not isinstance(diag, Monitor):
         raise DiagError(
-            f"target: {kind} with a `diag` of its own given, expected none, as ours would hide it; "
+            f"target: {_kind(target)} with a `diag` of its own given, expected none, as ours would hide it; "
             "rename it, or wrap the function that logs, as in wrap(target.log)"
         )
-    tracker = tracker_of(target, run_id=run_id)
-    if tracker is not None:
-        return tracker, False
+    if tracker := tracker_of(target, run_id=run_id):
+        return _Found(tracker)
     inner = _inside(target)
-    if isinstance(inner, proxies.Wrapped):
-        raise DiagError(f"target: {kind} around a tracker that is wrapped already given, expected one of the two")
-    if inner is not None and (tracker := tracker_of(inner, run_id=getattr(target, "run_id", None))) is not None:
-        return tracker, True
-    calls = (getattr(target, name, None) for name in ("log_metrics", "log", "__call__"))
-    call = next((call for call in calls if callable(call)), None)
-    if call is None or isinstance(target, type):
-        raise DiagError(f"target: {kind} given, expected {EXPECTED}")
-    return CallTracker(call), True
+    if inner is not None and (tracker := tracker_of(inner, run_id=getattr(target, "run_id", None))):
+        return _Found(tracker, target)
+    if tracker := CallTracker.find(target):
+        return _Found(tracker, function=is_function(target))
+    raise DiagError(
+        f"target: {_kind(target)} given, expected a run, module or writer of {', '.join(listening())}, a logger of "
+        "Lightning, a tracker of accelerate, or anything with log(data, step), log_metrics(metrics, step) or a call of "
+        "(metrics, step)"
+    )
 
 
 def _inside(target: Any) -> Any:
@@ -219,29 +224,37 @@ def _inside(target: Any) -> Any:
     return getattr(target, "experiment", None) or getattr(target, "tracker", None)
 
 
-def _listen(target: Any, tracker: Tracker | None, monitor: Monitor) -> None:
-    """Hear what is logged. Each tracker is logged to in its own way; None is for any other logger."""
-    from tracker_diag.trackers.mlflow.write import MlflowTracker
-    from tracker_diag.trackers.tensorboard.write import TensorBoardTracker
-    from tracker_diag.trackers.trackio.write import TrackioTracker
-    from tracker_diag.trackers.wandb.write import WandbTracker
-
-    if isinstance(tracker, WandbTracker):
-        ears.on_wandb(tracker, monitor)
-    elif isinstance(tracker, MlflowTracker):
-        ears.MLFLOW.listen(tracker.run_id, monitor)
-    elif isinstance(tracker, TensorBoardTracker):
-        ears.on_writer(target, monitor)
-    elif isinstance(tracker, TrackioTracker):
-        ears.on_trackio(tracker.run, monitor, tracker.next_step)
-    else:
-        ears.on_logger(target, monitor)
+def _asked(tracker: Tracker, name: str, missing: Any) -> Any:
+    """What `tracker` says of its run; what keeps it from doing so is counted."""
+    try:
+        return getattr(tracker, name)
+    except Exception as error:  # noqa: BLE001  # whatever a tracker raises
+        tracker.tally.failed(error)
+        return missing
 
 
-def _stand_in(target: Any, tracker: Tracker | None, monitor: Monitor) -> proxies.Wrapped:
-    """What is given in place of `target`."""
-    if is_a(target, "mlflow", "ActiveRun"):
-        return proxies.MlflowRun(target, monitor)
-    if tracker is not None:
-        return proxies.Wrapped(target, monitor)
-    return (proxies.CallableLogger if callable(target) else proxies.Logger)(target, monitor)
+def _check_attributes(target: Any) -> None:
+    """Raise DiagError where `diag` cannot be put on `target`, before anything is begun."""
+    try:
+        target.diag = None
+    except Exception as error:  # a frozen object raises what it likes
+        raise DiagError(
+            f"target: {_kind(target)} takes no attribute given, expected an object that takes `diag`; "
+            "wrap the function that logs, as in wrap(target.log)"
+        ) from error
+
+
+def _with_diag(target: Any, monitor: Monitor, found: _Found) -> Any:
+    if getattr_static(target, "diag", None) is monitor:
+        return target
+    if found.function:
+        target = heard(target, listener_of(monitor))
+        key = CallTracker(target).key
+        _underway[key] = monitor
+        monitor.at_close(lambda: _underway.pop(key) and target)  # which keeps it, and so its id
+    target.diag = monitor
+    return target
+
+
+def _kind(target: object) -> str:
+    return f"{type(target).__module__}.{type(target).__qualname__}"

@@ -67,13 +67,13 @@ def watch(
     from tracker_diag.runs.watch_state import open_state, short_hash
     from tracker_diag.trackers.delivery.journal import folder
     from tracker_diag.trackers.notify import NOTIFY
-    from tracker_diag.trackers.open import PREFIXES
+    from tracker_diag.trackers.open import is_of_tracker
 
     if fail_on and not once:
         refuse("--fail-on: expected with --once only, since any other watch has no end")
     if html and (html.is_dir() or not html.absolute().parent.is_dir()):
         refuse(f"--html: {html} given, expected a file in a folder that exists")
-    if source and not source.startswith(tuple(PREFIXES)):
+    if source and not is_of_tracker(source):
         source = str(Path(source).resolve())  # one name for one file, from each working directory
     name = without_password(source)
     with refusing():

@@ -17,12 +17,12 @@ from tracker_diag.demo.leads import Lead, leads
 from tracker_diag.demo.tokens import TokenTable
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Record, Scalar
+from tracker_diag.records import Scalar
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.mlflow.view import view_path
 from tracker_diag.trackers.mlflow.write import MlflowTracker
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import Entry, Metrics, Tracker
 
 LEAVES = ("mlflow.db", "mlartifacts", "wandb", "findings.jsonl", "metrics.jsonl", "tokens.parquet", "verdict.json")
 
@@ -74,6 +74,7 @@ class _Screen(Tracker):
     """A progress bar with the tails of both slices as they stand."""
 
     name = "screen"
+    takes = (Metrics, Scalar)
     local = True
 
     def __init__(self, console: Console, steps: int) -> None:
@@ -87,8 +88,8 @@ class _Screen(Tracker):
         )
         self._task = self.progress.add_task("", total=steps, tails="")
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        now = {record.name: record.value for record in records if isinstance(record, Scalar)}
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        now = {entry.name: entry.value for entry in entries if isinstance(entry, Scalar)}
 
         def tail(pair: str, name: str) -> str:
             value = now.get(f"{PREFIX}{pair}/{name}/p95")

@@ -1,7 +1,6 @@
 """preflight: every check for which something was given, in the order of the training loop."""
 
 import inspect
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,7 @@ from tracker_diag.preflight import (
 from tracker_diag.preflight.check import Check, Report, failed, unchecked
 from tracker_diag.preflight.given import Given
 from tracker_diag.preflight.limits import Broken
-from tracker_diag.trackers.tracker import writing
+from tracker_diag.trackers.tracker import Event, give, writing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -135,5 +134,5 @@ def write(report: Report, monitor: Monitor) -> None:
     failures = ", ".join(check.name for check in report.with_status("fail"))
     for tracker in monitor.trackers:
         with monitor.guard("tracker_errors"), writing():
-            tracker.log(step, [report.table()], time.time())
-            tracker.event(step, report.headline + (f": {failures}" if failures else ""))
+            give(tracker, step, [report.table()])
+            give(tracker, step, [Event(report.headline + (f": {failures}" if failures else ""))])

@@ -13,7 +13,7 @@ from tracker_diag.report.timeline import STYLE
 from tracker_diag.runs.arms import Setting
 from tracker_diag.runs.compare import Against, Comparison, NewIncident, Parted
 from tracker_diag.runs.diagnose import Diagnosis
-from tracker_diag.trackers.open import TRACKERS
+from tracker_diag.trackers.open import is_of_tracker
 
 LABELS = 12
 """Columns of the labels."""
@@ -285,7 +285,7 @@ def _line(text: str, style: str) -> Text:
 
 def _named(source: str, most: int) -> str:
     """A source in at most `most` characters: the end of a path, the beginning of a tracker's run."""
-    if source.partition(":")[0] in TRACKERS:
+    if is_of_tracker(source):
         return cut(source, most)
     path = near(source)
     return path if len(path) <= most else f"…{path[1 - most :]}"

@@ -56,7 +56,7 @@ def _send_to_log(run: str, notice: Notice) -> None:
 
 def _send_to_url(url: str, run: str, notice: Notice) -> None:
     notifier = Notifier([url], run=run)
-    notifier.alert(notice.step, notice)
+    notifier.write(notice.step, [notice], time.time())
     notifier.flush()
 
 

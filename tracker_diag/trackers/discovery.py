@@ -12,18 +12,30 @@ GROUP = "tracker_diag.trackers"
 
 _log = logging.getLogger("tracker_diag")
 
+_broken: dict[str, DiagError] = {}
+"""Trackers of other packages that raised while they were looked for, by name."""
+
 
 def tracker_class(name: str) -> type[Tracker]:
     """The tracker called `name`.
 
     Raises:
         UnknownName: none of that name is installed.
+        DiagError: it cannot be imported.
     """
     known = {entry.name: entry for entry in _entries()}
     if name not in known:
         raise UnknownName("tracker", name, tuple(sorted(known)))
-    found: type[Tracker] = known[name].load()
-    return found
+    try:
+        kind: type[Tracker] = known[name].load()
+    except Exception as error:
+        raise _failure(known[name], "cannot be loaded", error) from error
+    return kind
+
+
+def tracker_names() -> tuple[str, ...]:
+    """The names of all trackers that are installed; none is imported for that."""
+    return tuple(sorted(entry.name for entry in _entries()))
 
 
 def tracker_of(target: object, *, run_id: str | None = None) -> Tracker | None:
@@ -36,8 +48,17 @@ def tracker_of(target: object, *, run_id: str | None = None) -> Tracker | None:
         DiagError: it is a tracker that we know, but lacks a run, say.
     """
     given = {} if run_id is None else {"run_id": run_id}
-    found = (kind.of(target, **given) for kind in _kinds())
-    return next((tracker for tracker in found if tracker is not None), None)
+    for entry, kind in _kinds():
+        try:
+            tracker = kind.find(target, **given)
+        except DiagError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
+            _leave_out(entry, "is left out", error)
+            continue
+        if tracker is not None:
+            return tracker
+    return None
 
 
 def active_trackers() -> list[Tracker]:
@@ -46,38 +67,64 @@ def active_trackers() -> list[Tracker]:
     Looks only at libraries that are loaded already, and starts nothing. A tracker that cannot be written to takes
     none of the others along; the log says which, and why.
     """
-    found: list[Tracker] = []
-    for kind in _kinds():
+    active: list[Tracker] = []
+    for entry, kind in _kinds():
         try:
-            tracker = kind.underway()
+            tracker = kind.find()
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises
-            _log.warning("%s: the run that is underway gets no diagnostics: %s", kind.name, _told(error))
+            _leave_out(entry, "the run that is underway gets no diagnostics", error)
             continue
         if tracker is not None:
-            found.append(tracker)
-    return found
+            active.append(tracker)
+    return active
 
 
-def _kinds() -> Generator[type[Tracker]]:
+def watchable() -> list[type[Tracker]]:
+    """Those that can say when a run begins."""
+    return [kind for _, kind in _kinds() if kind.library]
+
+
+def listening() -> tuple[str, ...]:
+    """The names of those that can hear what their users log."""
+    return tuple(kind.name for _, kind in _kinds() if kind.listen is not Tracker.listen)
+
+
+def reading() -> tuple[str, ...]:
+    """The names of those that runs can be read from."""
+    return tuple(kind.name for _, kind in _kinds() if kind.read.__func__ is not Tracker.read.__func__)  # type: ignore[attr-defined]
+
+
+def broken() -> list[DiagError]:
+    """What went wrong with trackers of other packages, for the health of a run that begins."""
+    return [*_broken.values()]
+
+
+def _kinds() -> Generator[tuple[EntryPoint, type[Tracker]]]:
     """Each tracker that is installed, ours first, so that a fault of another package's stands in no way of ours."""
     for entry in sorted(_entries(), key=lambda entry: (not entry.value.startswith("tracker_diag."), entry.name)):
         try:
             kind: type[Tracker] = entry.load()
         except Exception as error:  # noqa: BLE001  # it is somebody else's module
-            _log.warning("tracker %s: %s cannot be loaded, left out: %s", entry.name, entry.value, _told(error))
+            _leave_out(entry, "cannot be loaded, left out", error)
             continue
-        yield kind
+        yield entry, kind
 
 
 def _entries() -> tuple[EntryPoint, ...]:
-    found = tuple(entry_points(group=GROUP))
-    if not found:
+    entries = tuple(entry_points(group=GROUP))
+    if not entries:
         raise DiagError(
             f"no entry point of group {GROUP}, expected those of tracker_diag: "
             "it can be imported here, but is not installed; install it with pip"
         )
-    return found
+    return entries
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _leave_out(entry: EntryPoint, what: str, error: Exception) -> None:
+    if entry.name not in _broken:
+        _broken[entry.name] = _failure(entry, what, error)
+        _log.warning("%s", _broken[entry.name])
+
+
+def _failure(entry: EntryPoint, what: str, error: Exception) -> DiagError:
+    return DiagError(f"tracker {entry.name} ({entry.value}): {what}: {type(error).__name__}: {error}")

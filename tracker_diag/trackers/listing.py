@@ -1,26 +1,13 @@
 """How runs stand that may still go on, without reading them: one run, or all of an experiment or folder."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from tracker_diag.errors import SourceError, without_password
+from tracker_diag.errors import SourceError
 from tracker_diag.trackers.finished import Gone, Listed, one_line
-from tracker_diag.trackers.mlflow.read import list_mlflow, list_mlflow_project
-from tracker_diag.trackers.open import KNOWN, PREFIXES
-from tracker_diag.trackers.trackio.read import list_trackio, list_trackio_project
-from tracker_diag.trackers.wandb.read import list_wandb, list_wandb_project
+from tracker_diag.trackers.open import KNOWN, is_of_tracker, of_tracker, prefixes
 
-RUNS: dict[str, Callable[[str, str], list[Listed]]] = {
-    "mlflow": list_mlflow,
-    "wandb": list_wandb,
-    "trackio": list_trackio,
-}
-PROJECTS: dict[str, Callable[[str, str], list[Listed]]] = {
-    "mlflow": list_mlflow_project,
-    "wandb": list_wandb_project,
-    "trackio": list_trackio_project,
-}
 LINES = {".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".out", ".txt"}
 ENDINGS = {*LINES, ".wandb", ".npz"}
 """Of files that are runs of their own in a folder of several."""
@@ -34,8 +21,8 @@ def list_runs(source: str, *, project: bool = False) -> list[Listed]:
     """How the run `source` stands, or with `project` all runs of an experiment, a project or a folder.
 
     Args:
-        source: as for `read_run`; of a project `mlflow:<experiment name or id>[@tracking uri]`,
-            `trackio:<project>`, `wandb:<entity>/<project>`, or a folder of files or of folders with one run each.
+        source: as for `read_run`; of a project `<tracker>:<project>`, such as `mlflow:<experiment name or
+            id>[@tracking uri]` and `wandb:<entity>/<project>`, or a folder of files or of folders with one run each.
 
     Raises:
         MissingExtra: the library that reads this kind of run is not installed.
@@ -43,17 +30,15 @@ def list_runs(source: str, *, project: bool = False) -> list[Listed]:
         SourceError: in one line, what cannot be read, where, and why.
     """
     if not source:
-        raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(PREFIXES)}")
-    tracker, _, name = source.partition(":")
-    ways = PROJECTS if project else RUNS
-    if tracker in ways and name:
-        return ways[tracker](name.removeprefix("//"), without_password(source))
+        raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(prefixes())}")
+    if is_of_tracker(source):
+        return of_tracker(source, lambda kind, name, shown: kind.runs(name, shown, project=project))
     path = Path(source)
     try:
         if not project:
             return [_listed(path)]
         if not path.is_dir():
-            raise SourceError(f"{source}: no such folder, and none of {', '.join(PREFIXES)}; --project expects one")
+            raise SourceError(f"{source}: no such folder, and none of {', '.join(prefixes())}; --project expects one")
         return [_listed(one, path) for one in _runs_in(path)]
     except FileNotFoundError as error:  # also of a file that went while its folder was looked through
         raise Gone(f"{error.filename or source}: no such file or folder") from error

@@ -12,8 +12,7 @@ import re
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Any, Protocol
 from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
@@ -21,7 +20,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit, urlunsplit
 from tracker_diag.errors import DiagError, require
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.model import Severity
-from tracker_diag.trackers.tracker import Refused, Tracker
+from tracker_diag.trackers.tracker import Address, Entry, Refused, Tracker
 
 NOTIFY = "TRACKER_DIAG_NOTIFY"
 """Environment variable that holds URLs, with spaces between them."""
@@ -52,6 +51,7 @@ class Notifier(Tracker):
     """
 
     name = "notify"
+    takes = (Notice,)
 
     def __init__(self, urls: str | Sequence[str] | None = None, *, run: str | None = None) -> None:
         given = os.environ.get(NOTIFY, "") if urls is None else urls
@@ -64,9 +64,10 @@ class Notifier(Tracker):
         self._refused: deque[Refused] = deque()
 
     @classmethod
-    @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
-        yield cls(run=address.get("run"))  # the URLs are written nowhere: those of the environment are taken
+    def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
+        if isinstance(target, Address):  # the URLs are written nowhere: those of the environment are taken
+            return cls(run=target.get("run"))
+        return None
 
     def __repr__(self) -> str:
         return f"Notifier({', '.join(str(receiver) for receiver in self._receivers)})"
@@ -75,9 +76,9 @@ class Notifier(Tracker):
     def address(self) -> Mapping[str, str]:
         return {"run": self._run} if self._run else {}
 
-    def alert(self, step: int, notice: Notice) -> None:
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
         for waiting in self._waiting:
-            waiting.append(notice)
+            waiting.extend(entry for entry in entries if isinstance(entry, Notice))
 
     def flush(self, *, last: bool = False) -> bool:
         # One that is away waits; the others are told.

@@ -4,27 +4,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
-from tracker_diag.errors import SourceError, without_password
+from tracker_diag.errors import DiagError, MissingExtra, SourceError, without_password
+from tracker_diag.trackers.discovery import reading, tracker_class, tracker_names
 from tracker_diag.trackers.files.console import read_console
 from tracker_diag.trackers.files.csv_table import read_csv
 from tracker_diag.trackers.files.kinds import kind_of
 from tracker_diag.trackers.files.read import read_jsonl
 from tracker_diag.trackers.files.sb3 import read_evaluations, read_monitor
 from tracker_diag.trackers.files.trainer_state import read_trainer_state
-from tracker_diag.trackers.finished import FinishedRun, Progress
-from tracker_diag.trackers.mlflow.read import read_mlflow
+from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
 from tracker_diag.trackers.tensorboard.read import read_tensorboard
-from tracker_diag.trackers.trackio.read import read_trackio
-from tracker_diag.trackers.wandb.read import read_wandb_api
+from tracker_diag.trackers.tracker import Tracker
 from tracker_diag.trackers.wandb.read_file import read_wandb_file, wandb_file_in
 
-TRACKERS: dict[str, Callable[[str, str, Progress | None], FinishedRun]] = {
-    "mlflow": read_mlflow,
-    "wandb": read_wandb_api,
-    "trackio": read_trackio,
-}
-PREFIXES = [f"{name}:" for name in TRACKERS]
+T = TypeVar("T")
+
 FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
     "jsonl": read_jsonl,
     "json": read_trainer_state,
@@ -47,8 +43,8 @@ def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
 
     Args:
         source: a file (JSON Lines, CSV, `trainer_state.json`, TensorBoard events, `.wandb`, console log of TRL or verl,
-            `evaluations.npz`, `monitor.csv`), a folder with one run's files, or `mlflow:<run id>[@tracking uri]`,
-            `wandb:<entity>/<project>/<run>`, `trackio:<project>/<run>`.
+            `evaluations.npz`, `monitor.csv`), a folder with one run's files, or `<tracker>:<run>`, such as
+            `mlflow:<run id>[@tracking uri]` and `wandb:<entity>/<project>/<run>`.
         progress: called about two hundred times with the share that has been read.
 
     Raises:
@@ -56,11 +52,10 @@ def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
         SourceError: in one line, what cannot be read, where, and why.
     """
     if not source:
-        raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(PREFIXES)}")
+        raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(prefixes())}")
     now_and_then = _now_and_then(progress)
-    tracker, _, name = source.partition(":")
-    if tracker in TRACKERS and name:
-        run = TRACKERS[tracker](name.removeprefix("//"), without_password(source), now_and_then)
+    if is_of_tracker(source):
+        run = of_tracker(source, lambda kind, name, shown: kind.read(name, shown, now_and_then))
     else:
         run = _read_path(Path(source), source, now_and_then)
     if progress:
@@ -68,11 +63,38 @@ def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
     return run
 
 
+def prefixes() -> list[str]:
+    """What the sources of trackers begin with."""
+    return [f"{name}:" for name in reading()]
+
+
+def is_of_tracker(source: str) -> bool:
+    """Whether `source` is `<tracker>:<name>`, of a tracker that is installed."""
+    tracker, _, name = source.partition(":")
+    return bool(name) and tracker in tracker_names()
+
+
+def of_tracker(source: str, ask: Callable[[type[Tracker], str, str], T]) -> T:
+    """What `ask` gets from the tracker of `source`, by the name there, and the source as it may be shown.
+
+    Raises:
+        SourceError: in one line, what cannot be read, where, and why.
+    """
+    tracker, _, name = source.partition(":")
+    shown = without_password(source)
+    try:
+        return ask(tracker_class(tracker), name.removeprefix("//"), shown)
+    except DiagError as error:
+        raise error if isinstance(error, SourceError | MissingExtra) else SourceError(f"{shown}: {error}") from error
+    except Exception as error:  # whatever another package's tracker raises
+        raise SourceError(f"{shown}: {tracker} raised {type(error).__name__}: {one_line(error)}") from error
+
+
 def _read_path(path: Path, source: str, progress: Progress | None) -> FinishedRun:
     if path.is_dir():
         return _read_folder(path, source, progress)
     if not path.is_file():
-        raise SourceError(f"{source}: no such file or folder, and none of {', '.join(PREFIXES)}")
+        raise SourceError(f"{source}: no such file or folder, and none of {', '.join(prefixes())}")
     kind, misnamed = kind_of(path)
     run = FILES[kind](path, source, progress)
     if kind in BESIDE:

@@ -1,22 +1,30 @@
-"""What a tracker may do. A tracker that cannot do one of these inherits the empty method."""
+"""The one protocol of a tracker: find it, watch it, read it, list it, listen to it, write to it, flush it, close it."""
 
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, TypeAlias
 
-from tracker_diag.errors import DiagError
-from tracker_diag.records import Record, Table
+from tracker_diag.errors import DiagError, SourceError
+from tracker_diag.health import open_in_forks
+from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 
 _ours = ContextVar("ours", default=False)
 
 
 @contextmanager
 def writing() -> Generator[None, None, None]:
-    """What is written to a tracker inside is ours: nobody who listens to the tracker takes it for the trainer's."""
+    """What is written to a tracker inside is ours: no listener takes it for the trainer's."""
     before = _ours.get()
     try:
         _ours.set(True)  # in here, as a signal handler may raise right after it
@@ -34,51 +42,162 @@ class Refused(DiagError):
     """The tracker will not take something, now or later; the message says what, and what it said."""
 
 
-class Tracker:
-    """A destination, written to by one thread at a time.
+class Unavailable(OSError):
+    """The tracker cannot take something now. Delivery tries again after this, as after any OSError."""
 
-    Any method may raise: that is counted, told once, and training goes on. An error that is `temporary` is tried
-    again, anything else is given up. A tracker is called in the order of the run, from a thread of its own
-    (`Outbox`) unless it is `local`.
+
+@dataclass(frozen=True)
+class Metrics:
+    """The trainer's own metrics of a step, which may be NaN or infinite; of one step they may come in several calls."""
+
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """All findings so far that have fired, each in its present state. It goes to trackers that are not `local`."""
+
+    findings: Sequence[Finding]
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something was done on purpose, such as taking a new baseline."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A text to keep among the files of the run, as `diag/<name>`; one that is there is replaced."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The diagnostics end: the last that is written. The run itself is not ours to end."""
+
+    summary: Summary
+    tables: Sequence[Table]
+
+
+Entry: TypeAlias = Record | Metrics | Finding | Standing | Notice | Event | File | End
+"""What is written to a tracker. A `Finding` is one that began, fired, was resolved or is explained by another."""
+
+RECORDS = (Scalar, Histogram, Table, Drawing)
+
+Off: TypeAlias = Callable[[], None]
+"""Lets go of what was listened to."""
+
+
+class Address(dict[str, str]):
+    """Where a tracker wrote to, for a process that comes later; without secrets."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """What a tracker calls when somebody else logs to the run. None of it raises."""
+
+    hear: Callable[[Mapping[str, object], object, int | None], None]
+    """Metrics, the step that was given with them, and the number that the tracker gives them where there was none."""
+    log: Callable[[Mapping[str, object], object], None]
+    """The same of a call that is a step of its own where none was given."""
+    end: Callable[[], object]
+    """The run is about to end."""
+    record: Callable[[str, Exception], None]
+    """A hook has failed: the kind of failure, and the error."""
+
+
+class Tally:
+    """Failures and counts that a tracker has collected; the run's health takes them."""
+
+    def __init__(self) -> None:
+        self._errors: deque[Exception] = deque(maxlen=100)
+        self._counts: Counter[str] = Counter()
+        self.new_locks()
+        open_in_forks(self)
+
+    def new_locks(self) -> None:
+        self._lock = threading.RLock()
+
+    def failed(self, error: Exception) -> None:
+        with self._lock:
+            self._errors.append(error)
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Add `n` to `diag/health/<name>`."""
+        with self._lock:
+            self._counts[name] += n
+
+    def taken(self) -> tuple[Counter[str], list[Exception]]:
+        """All since the last time of asking."""
+        with self._lock:
+            counts, errors = self._counts, [*self._errors]
+            self._counts = Counter()
+            self._errors.clear()
+        return counts, errors
+
+
+class Tracker:
+    """A destination, written to by one thread at a time. A subclass overrides what its tracker can do.
+
+    Any method may raise: the failure is counted under the tracker's name, and training continues. An OSError is
+    temporary, and delivery tries again; anything else is given up. A tracker is called in the order of the run, from
+    a thread of its own (`Outbox`) unless it is `local`.
     """
 
     name = "tracker"
+    """Also what its sources begin with: `<name>:<run>`."""
+    takes: ClassVar[tuple[type, ...]] = RECORDS
+    """Kinds of entries that it does something with; no others are written to it."""
+    library = ""
+    """Module whose import `td.watch` waits for; empty if it cannot watch for runs."""
     local = False
     """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
-    sent = 0
-    """Requests that went well, for a tracker that collects: after a failure, whether there was progress since."""
-    beside = False
-    """Whether it is none of the run's trackers: it is told before they are, and not counted among them."""
+    outside = False
+    """Whether it is none of the run's trackers: it is written to before they are, and not counted among them."""
     pace = 0.0
     """Seconds to wait before writing again, where several steps in one request cost what one does."""
+    sent = 0
+    """Requests that went well, for a tracker that collects: after a failure, whether there was progress since."""
+    full = False
+    """Whether it has collected as much as memory should hold; what comes next then stays on disk."""
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> "Tracker | None":
-        """The tracker that writes to what `wrap` was given; None if that is none of its kind.
+    def find(cls, target: object = None, *, run_id: str | None = None) -> "Tracker | None":
+        """The tracker for a run; None if there is none of this kind.
 
-        It looks only at libraries that are loaded already: an object of any other cannot be there.
+        It looks only at libraries that are loaded already, and asks no server.
 
         Args:
-            run_id: which run, where the tracker alone does not say it; left out if `wrap` was given none.
+            target: an object that `wrap` was given; an `Address`, to write there again; None for the run that is
+                underway in this process.
+            run_id: which run, where the object alone does not say it; left out if `wrap` was given none.
         """
+        if isinstance(target, Address):
+            raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
         return None
 
     @classmethod
-    def underway(cls) -> "Tracker | None":
-        """The tracker for the run that its tracker has underway in this process; None if there is none.
-
-        It looks only at libraries that are loaded already, and starts nothing.
-        """
-        return None
+    def watch(cls, begun: "Callable[[Tracker], None]") -> Off:
+        """Have `begun` called with each run that begins from now on. Called once `library` is loaded."""
+        return _nothing
 
     @classmethod
-    def reopened(cls, address: Mapping[str, str]) -> AbstractContextManager["Tracker"]:
-        """A tracker that writes to `address` again, long after; the run is left as it was found."""
-        raise DiagError(f"{cls.name}: cannot be opened again; what is left for it is in the journal alone")
+    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+        """The run of `source`, which is `<tracker>:<name>`."""
+        raise SourceError(f"{source}: {cls.name} cannot be read from")
 
-    def hears(self, *names: str) -> bool:
-        """Whether it does anything with one of these calls."""
-        return any(getattr(type(self), name) is not getattr(Tracker, name) for name in names)
+    @classmethod
+    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
+        """The state of the run `<tracker>:<name>`, or with `project` of all runs of what is called so."""
+        if project:
+            raise SourceError(f"{source}: {cls.name} cannot list the runs of a project")
+        run = cls.read(name, source)
+        last = max(run.rows, default=None)
+        return [Listed(source, name, f"{len(run.rows)} {last} {run.ended}", run.ended)]
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -86,13 +205,8 @@ class Tracker:
         return {}
 
     @property
-    def full(self) -> bool:
-        """Whether it has collected as much as memory should hold; what comes next then stays on disk."""
-        return False
-
-    @property
     def address(self) -> Mapping[str, str]:
-        """Where it writes to, for a process that comes later: `reopened` takes this. Without secrets."""
+        """Where it writes to; `find` takes this as an `Address`. `run` in it is the run's id."""
         return {}
 
     @property
@@ -105,66 +219,46 @@ class Tracker:
         """What `tracker-diag diagnose` reads the run from, later; empty if it cannot."""
         return ""
 
-    def begin(self) -> None:
-        """A monitor writes here from now on."""
+    @property
+    def key(self) -> tuple[str, object]:
+        """What makes two trackers write to the same run."""
+        return self.name, self.address.get("run", id(self))
 
-    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The trainer's own metrics of `step`, for a tracker that is not the tracker they went to.
+    @cached_property
+    def tally(self) -> Tally:
+        """What has failed in work that is done elsewhere, in a thread say."""
+        return Tally()
 
-        They may be NaN or infinite; of one step they may come in several calls.
+    def listen(self, listener: Listener | None) -> Off:
+        """Have the calls that log to the run heard. None: a monitor is about to write here, and hears nothing."""
+        return _nothing
+
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        """Write `entries` of `step`, steps in rising order; `at` in seconds since 1970.
+
+        Where more of a step came later it is called again, with what is new or has changed.
         """
-
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        """The diagnostics of `step`, steps in rising order; `at` in seconds since 1970.
-
-        Where more of a step came later it is called again, with what is new or has changed. A kind of record that it
-        does not know is to be left out.
-        """
-
-    def finding(self, step: int, finding: Finding) -> None:
-        """A finding that began, fired, was resolved, or is explained by another one or no longer so."""
-
-    def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        """All findings so far that have fired, each as it stands now; after any of them has changed."""
-
-    def alert(self, step: int, notice: Notice) -> None:
-        """A person is to be told."""
-
-    def event(self, step: int, event: str) -> None:
-        """Something was done on purpose at `step`, such as taking a new baseline."""
-
-    def file(self, name: str, text: str) -> None:
-        """Keep `text` among the files of the run, as `diag/<name>`; one that is there is replaced."""
 
     def flush(self, *, last: bool = False) -> bool:
         """Bring all that was given to the tracker; whether all of it is there. If not, it is called again.
 
-        So it is after an error; one that is not temporary must have given up what it was about.
-
-        `last`: nothing comes after this but `close`.
+        An error that is not temporary must have given up what it was about. It is called for a tracker that is not
+        `local`; after `End` with `last`.
         """
         return True
 
-    def temporary(self, error: Exception) -> bool:
-        """Whether what raised `error` may go well later: the network, a server that is down."""
-        return isinstance(error, OSError)
+    def close(self) -> None:
+        """Let go of everything. Nothing comes after this."""
 
-    def errors(self) -> Sequence[Exception]:
-        """Failures of work that is done elsewhere, in a thread say, since the last time of asking."""
-        return ()
 
-    def counts(self) -> Mapping[str, int]:
-        """What is to be added to `diag/health/<name>`, since the last time of asking."""
-        return {}
+def give(tracker: Tracker, step: int, entries: Sequence[Entry]) -> None:
+    """Write those of `entries` that `tracker` takes."""
+    if wanted := [entry for entry in entries if isinstance(entry, tracker.takes)]:
+        tracker.write(step, wanted, time.time())
 
-    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        """Nothing comes after this but `close`, which waits for what others have still to write; this does not."""
 
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        """The end: everything that is still underway is to be written. The run itself is not ours to end.
-
-        After an error `flush` is called for the rest, until it goes well or there is no more time.
-        """
+def _nothing() -> None:
+    """Where nothing is listened to, nothing is let go of."""
 
 
 def is_a(target: object, library: str, *names: str) -> bool:

@@ -11,6 +11,7 @@ from tracker_diag.runs.postmortem.signals import PROCESS
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers.files.write import JsonlTracker
+from tracker_diag.trackers.tracker import File
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +31,11 @@ class Logger:
 
 
 class Files(CapturingTracker):
-    """Keeps files as well."""
+    """Takes no file after the end."""
 
-    def __init__(self):
-        super().__init__()
-        self.kept = {}
-
-    def file(self, name, text):
-        assert self.summary is None  # it is not closed yet
-        self.kept[name] = text
+    def write(self, step, entries, at):
+        assert self.summary is None or not any(isinstance(entry, File) for entry in entries)
+        super().write(step, entries, at)
 
 
 def raised(message):
@@ -54,14 +51,14 @@ def test_the_context_record_goes_to_the_trackers_once_settings_are_there(journal
     files = Files()
     run = wrap(Logger(), also=[files], config={"trainer": {"seed": 3}, "hub.token": SECRET})
     train(run, SETTLED - 1)
-    assert files.kept == {}
+    assert files.files == {}
     run.diag.config = {**run.diag.config, "late": f"with {SECRET}"}
     train(run, SETTLED + 1)
-    said = json.loads(files.kept["context.json"])
+    said = json.loads(files.files["context.json"])
     assert said["config"] == {"trainer.seed": 3, "hub.token": "***", "late": "with ***"}
     assert said["seed"] == {"trainer.seed": 3}
     run.diag.close()
-    assert set(files.kept) == {"context.json"}
+    assert set(files.files) == {"context.json"}
     assert not (journals / "postmortem").exists()
 
 
@@ -70,7 +67,7 @@ def test_a_short_run_has_its_context_record_at_the_end():
     run = wrap(Logger(), also=[files], config={"seed": 3})
     train(run, 1)
     run.diag.close()
-    assert json.loads(files.kept["context.json"])["seed"] == {"seed": 3}
+    assert json.loads(files.files["context.json"])["seed"] == {"seed": 3}
 
 
 def test_what_is_missing_is_said_once_in_one_line(capsys):
@@ -104,7 +101,7 @@ def test_an_exception_in_the_block_of_the_run_is_in_every_place(journals, tmp_pa
         raise ValueError("stop here")
     (place,) = (journals / "postmortem").iterdir()
     there = {f"postmortem/{file.name}": file.read_text() for file in place.iterdir()}
-    assert {name: text for name, text in files.kept.items() if name.startswith("postmortem/")} == there
+    assert {name: text for name, text in files.files.items() if name.startswith("postmortem/")} == there
     assert (tmp_path / "out/postmortem/README.md").read_text() == there["postmortem/README.md"]
     assert "- step 80: new baseline: new tool" in there["postmortem/README.md"]
     assert 'raise ValueError("stop here")' in there["postmortem/traceback.txt"]

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from tracker_diag import Monitor
 from tracker_diag.records import Histogram, Scalar
+from tracker_diag.rules.alerts import Notice
+from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery import outbox as module
 from tracker_diag.trackers.delivery.journal import FOLDER, Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.pictures import STEPS
-from tracker_diag.trackers.tracker import Refused, Tracker
+from tracker_diag.trackers.tracker import RECORDS, End, Metrics, Refused, Standing, Tracker, give
 
 NOTHING = Summary("test", 0, None, None, (), {}, ())
 
@@ -26,6 +28,7 @@ class Fake(Tracker):
     """Keeps what arrives; fails as it is told to, before it has taken anything in."""
 
     name = "tracker"
+    takes = (Metrics, *RECORDS, Finding, Standing, Notice, End)
 
     @property
     def address(self):
@@ -38,28 +41,42 @@ class Fake(Tracker):
         self.ready = threading.Event()
         self.ready.set()
 
-    def log(self, step, records, at):
+    def write(self, step, entries, at):
+        records = [entry for entry in entries if isinstance(entry, RECORDS)]
+        if records or any(isinstance(entry, Metrics) for entry in entries):
+            self.log(step, records)
+        for entry in entries:
+            if isinstance(entry, Finding):
+                self.findings.append((entry.rule.id, entry.state))
+            elif isinstance(entry, Standing):
+                self.known = [(finding.rule.id, finding.state) for finding in entry.findings]
+            elif isinstance(entry, Notice):
+                self.fails("alert")
+                self.notices.append(entry.title)
+            elif isinstance(entry, End):
+                self.end()
+
+    def log(self, step, records):
         self.ready.wait()
         self.fails("log")
-        self.steps.append(step)
+        if step not in self.steps[-1:]:  # its metrics came before
+            self.steps.append(step)
         self.pictures += [step for record in records if isinstance(record, Histogram)]
 
-    def finding(self, step, finding):
-        self.findings.append((finding.rule.id, finding.state))
-
-    def standing(self, step, findings):
-        self.known = [(finding.rule.id, finding.state) for finding in findings]
-
-    def alert(self, step, notice):
-        self.fails("alert")
-        self.notices.append(notice.title)
+    def end(self):
+        pass
 
     def flush(self, *, last=False):
         self.fails("flush")
         return True
 
-    def close(self, summary, tables):
+    def close(self):
         self.closed = True
+
+
+def ended(outbox):
+    give(outbox, 0, [End(NOTHING, ())])
+    outbox.close()
 
 
 def while_it_is(down):
@@ -100,13 +117,13 @@ def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
     outbox = Outbox(tracker)
     tracker.ready.clear()
     for step in range(2000):
-        outbox.log(step, records(step), 0.0)
+        outbox.write(step, records(step), 0.0)
     assert tracker.steps == []
     tracker.ready.set()
-    outbox.close(NOTHING, ())
+    ended(outbox)
     assert tracker.steps == list(range(2000))
     assert tracker.closed
-    assert not outbox.errors()
+    assert not outbox.tally.taken()[1]
     assert list(journals.iterdir()) == []  # nothing waits: nothing is left
 
 
@@ -115,12 +132,12 @@ def test_histograms_are_dropped_oldest_first_and_counted(journals):
     outbox = Outbox(tracker)
     tracker.ready.clear()
     for step in range(STEPS + 30):
-        outbox.log(step, picture(step), 0.0)
+        outbox.write(step, picture(step), 0.0)
     tracker.ready.set()
-    outbox.close(NOTHING, ())
+    ended(outbox)
     assert tracker.steps == list(range(STEPS + 30))
     assert tracker.pictures[-STEPS:] == list(range(30, STEPS + 30))
-    assert outbox.counts()["dropped_histograms"] + len(tracker.pictures) == STEPS + 30
+    assert outbox.tally.taken()[0]["dropped_histograms"] + len(tracker.pictures) == STEPS + 30
 
 
 class Hourly(Fake):
@@ -139,14 +156,14 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
     outbox = Outbox(tracker)
     half = STEPS // 2
     for step in range(half):
-        outbox.log(step, picture(step), 0.0)
+        outbox.write(step, picture(step), 0.0)
     assert tracker.asked.wait(60)
     with outbox._wake:  # free while that thread waits
         assert tracker.steps == []
-    outbox.log(half, picture(half), 0.0)
+    outbox.write(half, picture(half), 0.0)
     until(lambda: len(tracker.steps) > half)
-    outbox.log(half + 1, records(half + 1), 0.0)
-    outbox.close(NOTHING, ())
+    outbox.write(half + 1, records(half + 1), 0.0)
+    ended(outbox)
     assert tracker.steps == list(range(half + 2))
     assert tracker.pictures == list(range(half + 1))
 
@@ -168,9 +185,9 @@ def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, 
         tracker.fails = fails
         outbox = Outbox(tracker)
         for step in range(20):
-            outbox.log(step, records(step), 0.0)
-        outbox.close(NOTHING, ())
-    gone = [error for error in outbox.errors() if isinstance(error, Refused)]
+            outbox.write(step, records(step), 0.0)
+        ended(outbox)
+    gone = [error for error in outbox.tally.taken()[1] if isinstance(error, Refused)]
     assert tracker.steps == sorted(set(tracker.steps))
     assert len(tracker.steps) + len(gone) == 20
     assert tracker.closed
@@ -226,7 +243,7 @@ def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
         journal.append({"scalars": {"a": 1.0 * step, "b": 2.0 * step}, "step": step, "at": 0.0, "n": step})
     tracker = Fake()
     sent = []
-    tracker.log = lambda step, records, at: sent.append((step, {record.name: record.value for record in records}))
+    tracker.log = lambda step, records: sent.append((step, {record.name: record.value for record in records}))
     assert Outbox(tracker, journal, {0: {"a", "b", "c"}, 1: {"a"}}).drain(10)
     assert sent == [(1, {"b": 2.0}), (2, {"a": 2.0, "b": 4.0})]
 
@@ -236,12 +253,12 @@ def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, 
     first.fails = lambda what: (_ for _ in ()).throw(ConnectionError("down"))
     outbox = Outbox(first)
     for step in range(3):
-        outbox.log(step, records(step), 0.0)
-    outbox.close(NOTHING, ())
+        outbox.write(step, records(step), 0.0)
+    ended(outbox)
     second = Fake()
     outbox = Outbox(second)
-    outbox.log(3, records(3), 0.0)
-    outbox.close(NOTHING, ())
+    outbox.write(3, records(3), 0.0)
+    ended(outbox)
     assert second.steps == [0, 1, 2, 3]
 
 
@@ -250,12 +267,12 @@ def test_two_monitors_of_one_run_have_a_journal_each(journals):
     one, other = Outbox(first), Outbox(second)
     first.ready.clear()
     for step in range(3):
-        one.log(step, records(step), 0.0)
-        other.log(step, records(step), 0.0)
+        one.write(step, records(step), 0.0)
+        other.write(step, records(step), 0.0)
     assert len(list(journals.glob("tracker-r1*.jsonl"))) == 2
     first.ready.set()
-    one.close(NOTHING, ())
-    other.close(NOTHING, ())
+    ended(one)
+    ended(other)
     assert first.steps == second.steps == [0, 1, 2]
 
 
@@ -274,7 +291,7 @@ def test_a_folder_that_cannot_be_written_is_counted_and_memory_serves(tmp_path, 
 FULL = """
 import json, resource, signal, sys
 sys.path.insert(0, sys.argv[1])
-from test_outbox import NOTHING, Fake, records
+from test_outbox import Fake, ended, records
 from tracker_diag.trackers.delivery.outbox import Outbox
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 tracker = Fake()
@@ -282,10 +299,10 @@ tracker.ready.clear()
 outbox = Outbox(tracker)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 for step in range(300):
-    outbox.log(step, records(step), 0.0)
+    outbox.write(step, records(step), 0.0)
 tracker.ready.set()
-outbox.close(NOTHING, ())
-print(json.dumps({"steps": tracker.steps, "counts": outbox.counts()}))
+ended(outbox)
+print(json.dumps({"steps": tracker.steps, "counts": outbox.tally.taken()[0]}))
 """
 
 
@@ -325,10 +342,11 @@ def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monk
     tracker.fails = fails
     outbox = Outbox(tracker)
     for step in range(7):
-        outbox.log(step, records(step), 0.0)
-    outbox.close(NOTHING, ())
-    assert outbox.counts()["dropped_steps"] == 7
-    assert "7 steps were in memory alone, and are lost" in str(outbox.errors()[-1])
+        outbox.write(step, records(step), 0.0)
+    ended(outbox)
+    counts, errors = outbox.tally.taken()
+    assert counts["dropped_steps"] == 7
+    assert "7 steps were in memory alone, and are lost" in str(errors[-1])
 
 
 @pytest.mark.slow
@@ -336,9 +354,9 @@ def test_a_tracker_that_hangs_does_not_hold_up_the_end_for_long(quick):
     tracker = Fake()
     outbox = Outbox(tracker)
     tracker.ready.clear()
-    outbox.log(0, records(0), 0.0)
-    outbox.close(NOTHING, ())  # and it comes back, though the tracker does not
-    (error,) = outbox.errors()
+    outbox.write(0, records(0), 0.0)
+    ended(outbox)  # and it comes back, though the tracker does not
+    (error,) = outbox.tally.taken()[1]
     assert "tracker-diag flush" in str(error)
     tracker.ready.set()
 
@@ -350,7 +368,7 @@ class Collector(Fake):
         super().__init__()
         self.waiting, self.sent, self.requests = [], 0, 0
 
-    def log(self, step, records, at):
+    def log(self, step, records):
         self.waiting.append(step)
 
     def flush(self, *, last=False):
@@ -376,10 +394,10 @@ def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatc
     tracker.fails = fails
     outbox = Outbox(tracker)
     for step in range(40):
-        outbox.log(step, records(step), 0.0)
+        outbox.write(step, records(step), 0.0)
     until(lambda: len(tracker.steps) == 40)  # doubled each time, the pauses would come to centuries
     assert tracker.steps == list(range(40))
-    outbox.close(NOTHING, ())
+    ended(outbox)
 
 
 def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journals):
@@ -398,12 +416,12 @@ def test_a_tracker_that_is_down_is_asked_more_and_more_seldom(monkeypatch, journ
 
     monkeypatch.setattr(outbox._wake, "wait_for", noted)
     for step in range(100):  # that it takes new steps in is no progress
-        outbox.log(step, records(step), 0.0)
+        outbox.write(step, records(step), 0.0)
         until(lambda: len(pauses) > step // 20)  # noqa: B023  # it is called here
         assert not pauses[-1][2]()  # and they cut no pause short
     assert [(seconds, requests) for seconds, requests, _ in pauses[:5]] == [(0.01 * 2**i, i + 1) for i in range(5)]
     down.clear()
-    outbox.close(NOTHING, ())
+    ended(outbox)
     assert tracker.steps == list(range(100))
 
 
@@ -420,12 +438,12 @@ def test_a_tracker_that_is_full_and_down_is_handed_nothing_more(quick, journals)
     tracker.fails = while_it_is(down)
     outbox = Outbox(tracker)
     for step in range(100):
-        outbox.log(step, records(step), 0.0)
+        outbox.write(step, records(step), 0.0)
     until(lambda: tracker.requests >= 3)
     assert tracker.waiting == list(range(5))
     down.clear()
     until(lambda: len(tracker.steps) == 100)
-    outbox.close(NOTHING, ())
+    ended(outbox)
     assert tracker.steps == list(range(100))
 
 
@@ -441,15 +459,14 @@ class Reporter(Fake):
             try:
                 self.fails(self.left[0])
             except Exception as error:
-                if not self.temporary(error):
+                if not isinstance(error, OSError):
                     self.left.pop(0)
                 raise
             self.arrived.append(self.left.pop(0))
         return True
 
-    def close(self, summary, tables):
+    def end(self):
         self.left += ["findings", "slices", "report"]
-        self.flush(last=True)
 
 
 def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_alone(quick, monkeypatch, journals):
@@ -462,10 +479,10 @@ def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_a
 
     tracker.fails = fails
     outbox = Outbox(tracker)
-    outbox.log(0, records(0), 0.0)
-    outbox.close(NOTHING, ())
+    outbox.write(0, records(0), 0.0)
+    ended(outbox)
     assert tracker.arrived == ["findings", "report"]
-    assert [str(error) for error in outbox.errors()] == ["a", "b", "c", "c", "c"]
+    assert [str(error) for error in outbox.tally.taken()[1]] == ["a", "b", "c", "c", "c"]
     assert list(journals.iterdir()) == []
 
 
@@ -478,11 +495,11 @@ def test_an_end_that_cannot_be_told_in_time_is_told_of(quick, journals):
 
     tracker.fails = fails
     outbox = Outbox(tracker)
-    outbox.log(0, records(0), 0.0)
-    outbox.close(NOTHING, ())
+    outbox.write(0, records(0), 0.0)
+    ended(outbox)
     assert tracker.steps == [0]
     assert tracker.arrived == ["findings"]
-    assert str(outbox.errors()[-1]).endswith("every step was delivered, but not all of the report at the end")
+    assert str(outbox.tally.taken()[1][-1]).endswith("every step was delivered, but not all of the report at the end")
 
 
 EXIT = """
@@ -492,10 +509,10 @@ from test_outbox import Fake
 from tracker_diag import Monitor
 
 class File(Fake):
-    def log(self, step, records, at):
+    def log(self, step, records):
         print(step)
 
-    def close(self, summary, tables):
+    def end(self):
         print("end")
 
 def refuse(thread):

@@ -18,7 +18,7 @@ from rich.text import Text
 from tracker_diag.errors import secrets_of, without_secrets
 from tracker_diag.monitor.context import FILE, Context, code_here, context_of, versions_here
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.records import Record, Table
+from tracker_diag.records import Table
 from tracker_diag.report.console import near, say, unbroken
 from tracker_diag.report.tokens import worst_table
 from tracker_diag.rules.triage import Summary
@@ -26,7 +26,7 @@ from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, of_
 from tracker_diag.runs.postmortem.signals import PROCESS, of_exception
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.trackers.delivery.journal import file_name, folder
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give
 
 RECENT = 120.0
 """Seconds after a signal that a handler of the user's has taken in which the run's end is put down to it."""
@@ -41,8 +41,9 @@ class Postmortem(Tracker):
     """Of one run. Use `leave_one`."""
 
     name = NAME
+    takes = (Metrics, Table, Event, End)
     local = True
-    beside = True
+    outside = True
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
@@ -63,16 +64,20 @@ class Postmortem(Tracker):
         """The context record as it stands."""
         return context_of(self._monitor.config, self._versions, self._code)
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._tables |= {record.name: record for record in records if isinstance(record, Table)}
-        self._steps += 1
-        if self._steps == SETTLED:  # settings may be logged after the run is wrapped
-            self._keep_context()
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        for entry in entries:
+            if isinstance(entry, Table):
+                self._tables[entry.name] = entry
+            elif isinstance(entry, Event):
+                self._events.append((step, entry.text))
+            elif isinstance(entry, Metrics):
+                self._steps += 1
+                if self._steps == SETTLED:  # settings may be logged after the run is wrapped
+                    self._keep_context()
+            elif isinstance(entry, End):
+                self._end(entry.summary, entry.tables)
 
-    def event(self, step: int, event: str) -> None:
-        self._events.append((step, event))
-
-    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
+    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Before the trackers are closed."""
         self._tables |= {table.name: table for table in tables}
         if not self._kept and self._steps:
@@ -153,7 +158,7 @@ class Postmortem(Tracker):
     def _hand_over(self, name: str, text: str) -> None:
         for tracker in self._monitor.trackers:
             with self._monitor.guard("tracker_errors"):
-                tracker.file(name, text)
+                give(tracker, self._monitor.step or 0, [File(name, text)])
 
 
 def _named(monitor: Monitor) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from tracker_diag.errors import DiagError, without_secrets
 from tracker_diag.trackers.delivery.journal import Journal, JournalInUse
 from tracker_diag.trackers.delivery.outbox import Outbox, There
 from tracker_diag.trackers.discovery import tracker_class
+from tracker_diag.trackers.tracker import Address
 
 Held: TypeAlias = Callable[[str], There]
 """What of ours a run holds already, by what `tracker-diag diagnose` reads it from."""
@@ -62,17 +63,22 @@ def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:
         return "nothing was left", True
     try:
         about = journal.about
-        with tracker_class(about["tracker"]).reopened(about["address"]) as tracker:
-            source = about["address"].get("source")
-            known = there(source) if source else {}
-            outbox = Outbox(tracker, journal, known)
+        address = Address(about["address"])
+        tracker = tracker_class(about["tracker"]).find(address)
+        if tracker is None:
+            raise DiagError(f"{about['tracker']} does not open {dict(address)} again")  # noqa: TRY301
+        source = address.get("source")
+        outbox = Outbox(tracker, journal, there(source) if source else {})
+        try:
             whole = outbox.drain(seconds)
+        finally:
+            tracker.close()
     except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
         journal.close(keep=True)
         return without_secrets(f"kept: {error if isinstance(error, DiagError) else repr(error)}"), False
-    errors = outbox.errors()
+    _, errors = outbox.tally.taken()
     if not whole:
         return without_secrets(f"kept: {errors[-1] if errors else 'not all was delivered in time'}"), False
-    lost = [error for error in errors if not tracker.temporary(error)]
+    lost = [error for error in errors if not isinstance(error, OSError)]
     refused = without_secrets(f", but for {len(lost)} that it refused, {lost[0]}") if lost else ""
     return f"delivered to {about['tracker']} {about['address'].get('run', '')}{refused}", not lost

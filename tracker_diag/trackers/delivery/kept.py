@@ -10,7 +10,7 @@ LARGEST = 4 << 20
 """Bytes that are kept; a tracker writes what is older long before."""
 
 
-def entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
+def journal_entry(step: int, records: Sequence[Record], at: float) -> dict[str, object]:
     """A line of a journal, as `Outbox` reads it; without what is too large for a file."""
     scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
     return {"scalars": scalars, "step": step, "at": at, "n": step}
@@ -30,7 +30,7 @@ class Kept:
             return None
         try:
             self._journal = self._journal or journal_for(self._tracker, "-rows")
-            self._journal.append(entry(step, records, at))
+            self._journal.append(journal_entry(step, records, at))
             if self._journal.size > LARGEST:
                 self._journal.halve()
         except OSError as error:

@@ -7,22 +7,32 @@ wait for `tracker-diag flush`. Nothing is dropped but histograms, which are larg
 import contextlib
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tracker_diag.health import open_in_forks
-from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
-from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
 from tracker_diag.trackers.delivery.memory import Memory
 from tracker_diag.trackers.delivery.patience import exit_timeout, jittered
 from tracker_diag.trackers.delivery.pictures import Pictures
-from tracker_diag.trackers.tracker import Refused, Tracker, writing
+from tracker_diag.trackers.tracker import (
+    RECORDS,
+    End,
+    Entry,
+    Event,
+    File,
+    Metrics,
+    Refused,
+    Standing,
+    Tracker,
+    give,
+    writing,
+)
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
@@ -37,6 +47,8 @@ RETRY, RETRY_AT_MOST = 0.5, 30.0
 """Seconds until a failed delivery is tried again: at first, and after many that brought nothing."""
 
 
+T = TypeVar("T")
+
 There: TypeAlias = Mapping[int, Collection[str]]
 """Names of ours that a tracker has, by step."""
 
@@ -50,7 +62,8 @@ class Outbox(Tracker):
     """
 
     def __init__(self, inner: Tracker, journal: Journal | None = None, there: There | None = None) -> None:
-        self.name, self.inner = inner.name, inner
+        self.name, self.inner, self.tally = inner.name, inner, inner.tally
+        self.takes = (*inner.takes, End, *((Finding,) if Standing in inner.takes else ()))  # type: ignore[misc]
         self._journal = journal
         self._there = there or {}
         self._memory = Memory()
@@ -59,13 +72,11 @@ class Outbox(Tracker):
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
         self._known: dict[Identity, Finding] = {}
         self._changed: int | None = None
-        """Step of a finding that `standing` has not been told of yet."""
+        """Step of a finding that is not yet in what stands."""
         self.new_locks()
         open_in_forks(self)
-        self._errors: deque[Exception] = deque(maxlen=100)
-        self._counts: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
-        self._end: tuple[Summary, Sequence[Table]] | None = None
+        self._end: End | None = None
         self._deadline = self._latest = float("inf")
         self._patience = CLOSE_WITHIN
         self._pause = 0.0
@@ -83,66 +94,57 @@ class Outbox(Tracker):
 
     @property
     def address(self) -> Mapping[str, str]:
-        return self.inner.address
+        return self._of_inner("address", {})
 
     @property
     def page(self) -> str:
-        return self.inner.page
+        return self._of_inner("page", "")
 
     @property
     def source(self) -> str:
-        return self.inner.source
+        return self._of_inner("source", "")
 
-    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self.inner.hears("metrics"):
-            self._put({"metrics": dict(metrics), "step": step})
+    def _of_inner(self, name: str, missing: T) -> T:
+        try:
+            value: T = getattr(self.inner, name)
+        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+            self.tally.failed(error)
+            return missing
+        return value
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        if self.inner.hears("log"):
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        records = [entry for entry in entries if isinstance(entry, RECORDS)]
+        for entry in entries:
+            if isinstance(entry, Metrics):
+                self._put({"metrics": dict(entry.values), "step": step, "at": at})
+        if records:
             scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
             pictures = [record for record in records if not isinstance(record, Scalar)]
             self._put({"scalars": scalars, "step": step, "at": at}, pictures)
+        for entry in entries:
+            if isinstance(entry, Finding):
+                rule = entry.rule.model_dump(mode="json", by_alias=True)
+                self._put({"finding": entry.state_dict(), "rule": rule, "step": step, "at": at}, keep=True)
+            elif isinstance(entry, Notice):
+                self._put({"alert": [entry.level, entry.title, entry.text], "step": step, "at": at})
+            elif isinstance(entry, Event):
+                self._put({"event": entry.text, "step": step, "at": at})
+            elif isinstance(entry, File):
+                self._put({"file": entry.name, "text": entry.text, "step": step, "at": at})
+            elif isinstance(entry, End):
+                self._begin_end(entry)
 
-    def finding(self, step: int, finding: Finding) -> None:
-        if self.inner.hears("finding", "standing"):
-            rule = finding.rule.model_dump(mode="json", by_alias=True)
-            self._put({"finding": finding.state_dict(), "rule": rule, "step": step}, keep=True)
-
-    def alert(self, step: int, notice: Notice) -> None:
-        if self.inner.hears("alert"):
-            self._put({"alert": [notice.level, notice.title, notice.text], "step": step})
-
-    def event(self, step: int, event: str) -> None:
-        if self.inner.hears("event"):
-            self._put({"event": event, "step": step})
-
-    def file(self, name: str, text: str) -> None:
-        if self.inner.hears("file"):
-            self._put({"file": name, "text": text})
-
-    def errors(self) -> Sequence[Exception]:
-        with self._wake:
-            found = list(self._errors)
-            self._errors.clear()
-        return found
-
-    def counts(self) -> Mapping[str, int]:
-        with self._wake:
-            found, self._counts = self._counts, Counter()
-        return found
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        """Deliver what waits and end, as long as something gets through; what is left then stays in the journal."""
-        self.end(summary, tables)
+    def close(self) -> None:
+        """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
         self._finish()
 
-    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        """Say that nothing comes after this, and wait for nothing; `close` then waits."""
+    def _begin_end(self, end: End) -> None:
+        """Nothing comes after this. It waits for nothing; `close` then waits."""
         with self._wake:
             if self._end is None:
                 now, self._patience = time.monotonic(), min(exit_timeout(), CLOSE_WITHIN)
                 self._latest, self._deadline = now + CLOSE_WITHIN, now + self._patience
-                self._end = summary, tables
+                self._end = end
                 self._start()
                 self._wake.notify()
 
@@ -167,13 +169,11 @@ class Outbox(Tracker):
         with self._wake:
             if self._whole:
                 return True
-            self._counts["dropped_steps"] += (lost := self._memory.steps)
+            self.tally.count("dropped_steps", lost := self._memory.steps)
             left = f"; what is in {self._journal.path} waits for tracker-diag flush" if self._journal else ""
             left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
             every = "every step was delivered, but not all of the report at the end"
-            self._errors.append(
-                TimeoutError(f"{self.name}: {f'not all was delivered{left}' if self._waits else every}")
-            )
+            self.tally.failed(TimeoutError(f"{self.name}: {f'not all was delivered{left}' if self._waits else every}"))
         return False
 
     @property
@@ -185,10 +185,10 @@ class Outbox(Tracker):
             self._number += 1
             entry["n"] = self._number
             if pictures and (dropped := self._pictures.add(self._number, pictures)):
-                self._counts["dropped_histograms"] += dropped
+                self.tally.count("dropped_histograms", dropped)
             self._start()
             if self._memory or not self._on_disk(entry, keep=keep):
-                self._counts["dropped_steps"] += self._memory.append(entry, MEMORY)
+                self.tally.count("dropped_steps", self._memory.append(entry, MEMORY))
             self._wake.notify()
 
     def _on_disk(self, entry: dict[str, Any], *, keep: bool) -> bool:
@@ -197,8 +197,8 @@ class Outbox(Tracker):
         try:
             self._journal.append(entry, keep=keep)
         except OSError as error:
-            self._counts["spool_errors"] += 1
-            self._errors.append(error)
+            self.tally.count("spool_errors")
+            self.tally.failed(error)
             return False
         return True
 
@@ -216,8 +216,8 @@ class Outbox(Tracker):
             try:
                 self._journal = journal_for(self.inner)
             except OSError as error:
-                self._counts["spool_errors"] += 1
-                self._errors.append(error)
+                self.tally.count("spool_errors")
+                self.tally.failed(error)
         if self._journal:
             for entry in self._journal.kept():
                 self._attempt(partial(self._remember, entry))  # one of another version is told, and left out
@@ -226,9 +226,9 @@ class Outbox(Tracker):
     def _tell_damage(self, journal: Journal) -> None:
         with self._wake:
             if journal.damaged:
-                self._counts["damaged_lines"] += journal.damaged
+                self.tally.count("damaged_lines", journal.damaged)
                 told = f"{self.name}: {journal.damaged} damaged lines, put aside in {journal.aside}"
-                self._errors.append(Refused(told))
+                self.tally.failed(Refused(told))
                 journal.damaged = 0
 
     def _work(self) -> None:
@@ -255,7 +255,7 @@ class Outbox(Tracker):
                 before, place = place, self._progress()
                 pause, failed = (min(RETRY_AT_MOST, 2 * pause) if failed and place == before else RETRY), True
                 self._failed(error)
-        self._told = self._end is None or (not self._waits and self._tell_end(*self._end))
+        self._told = self._end is None or (not self._waits and self._write_end(self._end))
         with self._wake:
             self._whole = self._told and not self._waits
             if self._journal:
@@ -270,32 +270,38 @@ class Outbox(Tracker):
 
     def _failed(self, error: Exception) -> None:
         """Count what may go well later; at the end, pause."""
-        with self._wake:
-            self._errors.append(error)
+        self.tally.failed(error)
         if self._ending:
             self._pause = min(2 * self._pause, 8 * RETRY) if self._pause else RETRY
             time.sleep(max(0.0, min(jittered(self._pause), self._deadline - time.monotonic())))
 
-    def _tell_end(self, summary: Summary, tables: Sequence[Table]) -> bool:
-        """`close` of the tracker, then `flush` for what that could not bring, until the deadline."""
-        call: Callable[[], object] = partial(self.inner.close, summary, tables)
-        refused = 0
-        while refused < REFUSALS:
+    def _write_end(self, end: End) -> bool:
+        """Write the end and flush the tracker until all is there, or until the deadline; then close it."""
+        step, refused = end.summary.last_step or 0, 0
+        try:
+            give(self.inner, step, [end])
+        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+            refused += 1
+            self.tally.failed(error)
+        whole = False
+        while not whole and refused < REFUSALS and time.monotonic() <= self._deadline:
             try:
-                call()
-            except Exception as error:  # noqa: BLE001, PERF203  # whatever a tracker raises is to be counted
-                call = partial(self.inner.flush, last=True)
-                if self._lasting(error):
+                whole = bool(self.inner.flush(last=True))
+                time.sleep(0.0 if whole else 0.05)
+            except Exception as error:  # noqa: BLE001, PERF203
+                if isinstance(error, OSError):
+                    self._failed(error)
+                else:
                     refused += 1
-                    with self._wake:
-                        self._errors.append(error)
-                    continue
-                self._failed(error)
-                if time.monotonic() > self._deadline:
-                    return False
-            else:
-                return True
-        return False
+                    self.tally.failed(error)
+        self._attempt_last(self.inner.close)
+        return whole
+
+    def _attempt_last(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+            self.tally.failed(error)
 
     @property
     def _ending(self) -> bool:
@@ -322,8 +328,7 @@ class Outbox(Tracker):
                 self._memory.given += 1
         self._handing = None
         if self._changed is not None:
-            step, known = self._changed, tuple(self._known.values())
-            self._attempt(lambda: self.inner.standing(step, known))
+            self._attempt(partial(give, self.inner, self._changed, [Standing(tuple(self._known.values()))]))
             self._changed = None
         arrived = self._arrives()
         if arrived:
@@ -344,7 +349,7 @@ class Outbox(Tracker):
 
     def _hand(self, entry: Mapping[str, Any]) -> None:
         """Give one entry to the tracker."""
-        step = entry.get("step", 0)
+        step, at = entry.get("step", 0), entry.get("at", 0.0)
         if "scalars" in entry:
             known = self._there.get(step, ())
             scalars = [Scalar(name, value) for name, value in entry["scalars"].items() if name not in known]
@@ -353,24 +358,30 @@ class Outbox(Tracker):
             with self._wake:
                 pictures = self._pictures.take(entry["n"])
             try:
-                self.inner.log(step, [*scalars, *pictures], entry["at"])
+                self.inner.write(step, [*scalars, *pictures], at)
             except Exception:
                 with self._wake:
                     self._pictures.put_back(entry["n"], pictures)
                 raise
-        elif "metrics" in entry:
-            self.inner.metrics(step, entry["metrics"])
-        elif "alert" in entry:
-            self.inner.alert(step, Notice(step, *entry["alert"]))
-        elif "event" in entry:
-            self.inner.event(step, entry["event"])
-        elif "file" in entry:
-            self.inner.file(entry["file"], entry["text"])
-        elif "finding" in entry:
+        else:
+            given = self._entry(step, entry)
+            if isinstance(given, self.inner.takes):
+                self.inner.write(step, [given], at)
+
+    def _entry(self, step: int, entry: Mapping[str, Any]) -> Entry:
+        """What was put into the journal; a finding that has fired changes what stands."""
+        if "finding" in entry:
             finding = self._remember(entry)
             if finding.fired is not None:
                 self._changed = step
-            self.inner.finding(step, finding)
+            return finding
+        if "alert" in entry:
+            return Notice(step, *entry["alert"])
+        if "event" in entry:
+            return Event(entry["event"])
+        if "file" in entry:
+            return File(entry["file"], entry["text"])
+        return Metrics(entry["metrics"])
 
     def _remember(self, entry: Mapping[str, Any]) -> Finding:
         finding = Finding.of_state(Rule.model_validate(entry["rule"]), entry["finding"])
@@ -382,13 +393,8 @@ class Outbox(Tracker):
         """`call()`; what will never go well is counted and given up, what may is raised, to be tried again."""
         try:
             return call()
-        except Exception as error:
-            if not self._lasting(error):
-                raise
-            with self._wake:
-                self._errors.append(error)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+            self.tally.failed(error)
             return None
-
-    def _lasting(self, error: Exception) -> bool:
-        """Whether what raised `error` will never go well."""
-        return isinstance(error, Refused) or not self.inner.temporary(error)

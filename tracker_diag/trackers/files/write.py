@@ -9,25 +9,25 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import TextIO
 
-from tracker_diag.records import Record, Scalar, Table
+from tracker_diag.records import Scalar
 from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery import journal
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import Entry, Event, File, Metrics, Tracker
 
 
 class JsonlTracker(Tracker):
     """Writes into `folder`, made if need be; what an earlier run left there is replaced."""
 
     name = "jsonl"
+    takes = (Metrics, Scalar, Finding, Event, File)
     local = True
 
     def __init__(self, folder: str | Path) -> None:
@@ -35,7 +35,6 @@ class JsonlTracker(Tracker):
         self.folder.mkdir(parents=True, exist_ok=True)
         self._metrics: TextIO = (self.folder / "metrics.jsonl").open("w", encoding="utf-8")
         self._findings: TextIO = (self.folder / "findings.jsonl").open("w", encoding="utf-8")
-        self._own: dict[str, float] = {}
 
     @property
     def page(self) -> str:
@@ -45,27 +44,25 @@ class JsonlTracker(Tracker):
     def source(self) -> str:
         return near(self.folder)
 
-    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._own = dict(metrics)
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        row: dict[str, object] = {}
+        for entry in entries:
+            if isinstance(entry, Metrics):
+                row |= entry.values
+            elif isinstance(entry, Scalar):
+                row[entry.name] = entry.value
+            elif isinstance(entry, Finding):
+                _write(self._findings, {"step": step, **entry.to_json()})
+            elif isinstance(entry, Event):
+                _write(self._findings, {"step": step, "event": entry.text})
+            elif isinstance(entry, File):
+                place = self.folder / entry.name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(entry.text, encoding="utf-8")
+        if row:
+            _write(self._metrics, {"step": step, **row})
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
-        if self._own or scalars:
-            _write(self._metrics, {"step": step, **self._own, **scalars})
-        self._own = {}
-
-    def finding(self, step: int, finding: Finding) -> None:
-        _write(self._findings, {"step": step, **finding.to_json()})
-
-    def event(self, step: int, event: str) -> None:
-        _write(self._findings, {"step": step, "event": event})
-
-    def file(self, name: str, text: str) -> None:
-        place = self.folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+    def close(self) -> None:
         self._metrics.close()
         self._findings.close()
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -16,15 +16,30 @@ from tracker_diag.errors import DiagError, require, require_installed, without_p
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.painter import Painter, file_of
+from tracker_diag.report.picture import drawn, drawn_tail, picture, png_of
 from tracker_diag.report.tables import CHECKPOINTS, TIMELINE, events_table
 from tracker_diag.report.tokens import WORST
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
+from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
-from tracker_diag.trackers.tracker import Refused, Tracker, is_a
+from tracker_diag.trackers.tracker import (
+    RECORDS,
+    Address,
+    End,
+    Entry,
+    Event,
+    File,
+    Listener,
+    Off,
+    Refused,
+    Standing,
+    Tracker,
+    Unavailable,
+    is_a,
+)
 
 SQLITE = "sqlite:///"
 
@@ -67,20 +82,20 @@ class MlflowTracker(Tracker):
 
     Args:
         client: an `mlflow.MlflowClient`.
-        image_every: observed steps between two pictures of the distribution; each takes about 0.05 s to draw.
     """
 
     name = "mlflow"
+    takes = (*RECORDS, Standing, Notice, Event, File, End)
+    library = "mlflow"
     pace = 1.0
 
-    def __init__(self, client: Any, run_id: str, *, image_every: int = 20) -> None:
+    def __init__(self, client: Any, run_id: str) -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
-        self._client, self.run_id, self._painter = client, run_id, Painter()
-        self._image_every = image_every
-        self._since_image, self._last_image = 0, -1
+        self._client, self.run_id = client, run_id
+        self._last_image = -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
-        self._experiment = client.get_run(run_id).info.experiment_id  # a run that does not exist is told now
+        """The last histograms, and their step; they are drawn at an alert and at the end."""
         self._shown: set[str] = set()
         """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
         self._metrics: list[Any] = []
@@ -94,37 +109,31 @@ class MlflowTracker(Tracker):
         """Times that the first of the tasks was answered by 4xx."""
 
     @classmethod
-    def of(cls, target: Any, *, run_id: str | None = None) -> Tracker | None:
+    def find(cls, target: Any = None, *, run_id: str | None = None) -> Tracker | None:
         """For the `mlflow` module, that is for its active run, for an `ActiveRun`, or for a client with `run_id`.
 
         Raises:
             DiagError: no run is active, or a client came without `run_id`.
         """
+        if isinstance(target, Address):
+            return cls._reopened(target)
         mlflow: Any = sys.modules.get("mlflow")
-        if mlflow is None:
-            return None
-        if target is mlflow:
-            tracker = cls.underway()
-            if tracker is None:
+        if target is None or target is mlflow:
+            active = mlflow.active_run() if hasattr(mlflow, "active_run") else None
+            if active is None and target is not None:
                 raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-            return tracker
+            return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
         if is_a(target, "mlflow", "ActiveRun"):
             return cls(mlflow.MlflowClient(), target.info.run_id)
-        if not is_a(target, "mlflow", "MlflowClient"):
-            return None
-        if run_id is None:
-            raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
-        return cls(target, run_id)
+        if is_a(target, "mlflow", "MlflowClient"):
+            if run_id is None:
+                raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
+            target.get_run(run_id)  # a run that does not exist is reported now
+            return cls(target, run_id)
+        return None
 
     @classmethod
-    def underway(cls) -> Tracker | None:
-        mlflow: Any = sys.modules.get("mlflow")
-        active: Any = mlflow.active_run() if hasattr(mlflow, "active_run") else None
-        return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
-
-    @classmethod
-    @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
+    def _reopened(cls, address: Address) -> Tracker:
         import mlflow
 
         uri, named = address["uri"], os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -135,15 +144,32 @@ class MlflowTracker(Tracker):
                 f"the journal names {uri}, and MLFLOW_TRACKING_URI does not; to send it there, with the credentials "
                 f"that you have for MLflow: tracker-diag flush --to {uri}"
             )
-        yield cls(mlflow.MlflowClient(uri), address["run"])
+        return cls(mlflow.MlflowClient(uri), address["run"])
+
+    @classmethod
+    def watch(cls, begun: Callable[[Tracker], None]) -> Off:
+        return listen.EARS.watch(lambda client, run_id: begun(cls(client, run_id)))
+
+    @classmethod
+    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+        return read.read_mlflow(name, source, progress)
+
+    @classmethod
+    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
+        return read.list_mlflow_project(name, source) if project else read.list_mlflow(name, source)
+
+    def listen(self, listener: Listener | None) -> Off:
+        if listener is None:
+            return super().listen(None)
+        return listen.EARS.listen(self.run_id, listener)
+
+    @cached_property
+    def _experiment(self) -> str:
+        return str(self._client.get_run(self.run_id).info.experiment_id)
 
     @property
     def config(self) -> Mapping[str, object]:
         return dict(self._client.get_run(self.run_id).data.params)
-
-    @property
-    def full(self) -> bool:
-        return len(self._metrics) >= MOST
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -165,7 +191,22 @@ class MlflowTracker(Tracker):
         uri = without_password(str(self._client.tracking_uri))
         return SQLITE + near(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else uri
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        self._write_records(step, [entry for entry in entries if isinstance(entry, RECORDS)], at)
+        for entry in entries:
+            if isinstance(entry, Standing):
+                self._tags |= tags_of(entry.findings)
+            elif isinstance(entry, Notice):
+                self._alert(entry)
+            elif isinstance(entry, Event):  # a table that is there grows
+                self._tasks.append(partial(self._write_table, events_table([(step, entry.text)])))
+            elif isinstance(entry, File):  # before pictures, which take long
+                self._tasks.appendleft(partial(self._put, f"diag/{entry.name}", entry.text.encode()))
+            elif isinstance(entry, End):
+                self._end(entry.summary, entry.tables)
+        self.full = len(self._metrics) >= MOST
+
+    def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         self._metrics += [
             self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
             for record in records
@@ -174,45 +215,62 @@ class MlflowTracker(Tracker):
         tables = {record.name: record for record in records if isinstance(record, Table)}
         self._tables |= tables
         self._tasks += [partial(self._write_table, table) for table in tables.values()]
-        self._tasks += [partial(self._draw_now, record) for record in records if isinstance(record, Drawing)]
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
                 pictures.setdefault(record.pair, []).append(record)
         if pictures:
             self._pictures = (step, pictures)
-            if self._since_image % self._image_every == 0:
-                self._last_image = step
-                self._tasks.append(partial(self._draw, step, pictures))
-            self._since_image += 1
+        for record in records:
+            if isinstance(record, Drawing):
+                self._tasks.append(partial(self._draw_time_line, record))
+                self._draw_tails()
         rules = {record.name for record in records if record.name.startswith(RULE)}
         if not rules <= self._shown:
             self._shown |= rules
             self._tasks.append(self._show)
 
-    def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        self._tags |= tags_of(findings)
+    def _draw_tails(self) -> None:
+        """Have the last distributions drawn, unless they are."""
+        step, pictures = self._pictures
+        if pictures and step != self._last_image:
+            self._last_image = step
+            self._tasks.append(partial(self._draw, step, pictures))
 
-    def alert(self, step: int, notice: Notice) -> None:
+    def _alert(self, notice: Notice) -> None:
         if notice.level != "info":
             charts, _, picture = links(self._experiment, self.run_id)
-            note = f"**{notice.level.upper()} at step {step}: {notice.title}** {charts}\n\n{notice.text}\n\n{picture}"
-            self._tags[NOTE_TAG] = note
+            where = f"**{notice.level.upper()} at step {notice.step}: {notice.title}** {charts}"
+            self._tags[NOTE_TAG] = f"{where}\n\n{notice.text}\n\n{picture}"
 
-    def event(self, step: int, event: str) -> None:
-        # A table that is there grows.
-        self._tasks.append(partial(self._write_table, events_table([(step, event)])))
-
-    def file(self, name: str, text: str) -> None:
-        self._tasks.appendleft(partial(self._put, f"diag/{name}", text.encode()))  # before pictures, which take long
+    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
+        self._tasks += [
+            partial(self._put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
+            partial(self._report, summary, tables),
+            partial(self._timeline, summary),
+            *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
+        ]
+        self._draw_tails()
 
     def flush(self, *, last: bool = False) -> bool:
+        try:
+            self._flush()
+        except Exception as error:
+            if self._temporary(error) and not isinstance(error, OSError):
+                raise Unavailable(f"mlflow: {error}") from error
+            if isinstance(error, OSError) and not self._temporary(error):
+                raise Refused(f"mlflow: {error}") from error
+            raise
+        return True
+
+    def _flush(self) -> None:
         answered = None
         try:
             self._flush_metrics()
         except Exception as error:
             answered = error  # whoever answers may take tags: an alert does not wait for a quota of metrics
-            if not (self.temporary(error) and _status(error)):
+            if not (self._temporary(error) and _status(error)):
                 raise
         while self._tags:
             key, value = next(iter(self._tags.items()))
@@ -225,7 +283,6 @@ class MlflowTracker(Tracker):
             with self._request(self._tasks.popleft):
                 instead = self._tried(self._tasks[0])
             self._tasks.extendleft(reversed(instead or ()))
-        return True
 
     def _flush_metrics(self) -> None:
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
@@ -233,10 +290,11 @@ class MlflowTracker(Tracker):
             try:
                 self._client.log_batch(self.run_id, metrics=now, synchronous=True)
             except Exception as error:
-                if self.temporary(error):
+                if self._temporary(error):
                     raise
                 refused = self._one_by_one(now)
             del self._metrics[: len(now)]
+            self.full = False
             self.sent += 1
             if refused:
                 raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
@@ -260,7 +318,7 @@ class MlflowTracker(Tracker):
         try:
             yield
         except Exception as error:
-            if not self.temporary(error):
+            if not self._temporary(error):
                 done()
             raise
         done()
@@ -273,35 +331,20 @@ class MlflowTracker(Tracker):
             try:
                 self._client.log_batch(self.run_id, metrics=[metric], synchronous=True)
             except Exception as error:  # noqa: PERF203  # each on its own is the point
-                if self.temporary(error):
+                if self._temporary(error):
                     raise
                 refused.append(f"{metric.key}: {error}")
         return refused
 
-    def temporary(self, error: Exception) -> bool:
+    def _temporary(self, error: Exception) -> bool:
         if isinstance(error, Refused):
             return False
         if code := getattr(error, "error_code", None):
             return bool(code != REFUSED)
-        return super().temporary(error) and _status(error) != TOO_LARGE
+        return isinstance(error, OSError) and _status(error) != TOO_LARGE
 
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self._painter.close()  # from here on nobody waits for what is drawn in this process
-        step, pictures = self._pictures
-        self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
-        self._tasks += [
-            partial(self._put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
-            partial(self._report, summary, tables),
-            partial(self._timeline, summary),
-            *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
-        ]
-        if pictures and step != self._last_image:
-            self._last_image = step
-            self._tasks.append(partial(self._draw, step, pictures))
-        self.flush(last=True)
-
-    def _draw_now(self, drawing: Drawing) -> list[Task]:
-        return [partial(self._put, "diag/timeline.png", file_of(self._painter.picture(drawing)))]
+    def _draw_time_line(self, drawing: Drawing) -> list[Task]:
+        return [partial(self._put, "diag/timeline.png", png_of(drawn(drawing)))]
 
     def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
         from tracker_diag.report.html import render_html
@@ -309,15 +352,14 @@ class MlflowTracker(Tracker):
         return [partial(self._put, "diag/report.html", render_html(summary, tables).encode())]
 
     def _timeline(self, summary: Summary) -> list[Task]:
-        from tracker_diag.report.figures import pixels, png, timeline_figure
-
-        figure = timeline_figure(summary)
-        if figure is None:
+        shown = picture(summary)
+        if shown is None:
             return []
+        image = drawn(shown.drawing())
         self._shown.add(TIMELINE)
         given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
-        parts = self._parts(lambda client: client.log_image(self.run_id, pixels(figure), **given))
-        return [partial(self._put, "diag/timeline.png", png(figure)), *parts, self._show]
+        parts = self._parts(lambda client: client.log_image(self.run_id, image, **given))
+        return [partial(self._put, "diag/timeline.png", png_of(image)), *parts, self._show]
 
     def _write_table(self, table: Table) -> list[Task]:
         path = f"{table.name}.json"
@@ -341,7 +383,7 @@ class MlflowTracker(Tracker):
             key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
             given = {"key": key, "step": step, "synchronous": True}
             title = "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
-            image = self._painter.tail(shown, f"{title}, step {step}")
+            image = drawn_tail(shown, f"{title}, step {step}")
             parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         return [*parts, self._show]
 

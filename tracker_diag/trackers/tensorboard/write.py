@@ -9,7 +9,6 @@ import shlex
 import socket
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,22 @@ from tracker_diag.metrics.series import CONTEXT, PAIRS, StatKey
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.markdown import findings_text, markdown
-from tracker_diag.report.painter import Painter, Pixels, file_of
+from tracker_diag.report.picture import Pixels, drawn, picture, png_of
 from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_table
-from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.panels import PLOTS
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tensorboard import listen
+from tracker_diag.trackers.tracker import (
+    RECORDS,
+    Address,
+    End,
+    Entry,
+    Event,
+    Listener,
+    Off,
+    Standing,
+    Tracker,
+)
 
 CHARTS = {plot.of.name: plot.title for plot in PLOTS if plot.section != "Shape"}
 """Statistics that stand once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
@@ -40,9 +49,10 @@ class TensorBoardTracker(Tracker):
     """Writes into `folder`/diag, for the writer that logs into `folder`; the writer itself is left alone."""
 
     name = "tensorboard"
+    takes = (*RECORDS, Standing, Event, End)
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = str(folder)
+    def __init__(self, folder: str | Path, writer: Any = None) -> None:
+        self._folder, self._writer = str(folder), writer
         place = os.path.join(self._folder, PREFIX.rstrip("/"))  # noqa: PTH118  # it may be a bucket's address
         self._main = EventFile(place)
         self._slices: dict[str, EventFile] = {
@@ -52,20 +62,21 @@ class TensorBoardTracker(Tracker):
         self._pairs: set[str] = set()
         self._events: list[tuple[int, str]] = []
         self._step, self._at = 0, time.time()
-        self._painter = Painter()
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> Tracker | None:
-        """For a `SummaryWriter`: that of torch, of tensorboardX, and what is made of them, are told by their name."""
+    def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
+        """For a `SummaryWriter`: that of torch, of tensorboardX, and what is made of them, are known by their name."""
+        if isinstance(target, Address):
+            return cls(target["folder"])
         if not any(kind.__name__ == "SummaryWriter" for kind in type(target).__mro__):
             return None
         folder = getattr(target, "log_dir", None) or getattr(target, "logdir", None)
-        return cls(folder) if folder else None
+        return cls(folder, target) if folder else None
 
-    @classmethod
-    @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
-        yield cls(address["folder"])  # `flush` puts all of it on the disk
+    def listen(self, listener: Listener | None) -> Off:
+        if listener is None or self._writer is None:
+            return super().listen(None)
+        return listen.listen(self._writer, listener)
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -77,6 +88,10 @@ class TensorBoardTracker(Tracker):
         }  # one folder, one name
 
     @property
+    def key(self) -> tuple[str, object]:
+        return self.name, id(self if self._writer is None else self._writer)
+
+    @property
     def page(self) -> str:
         return f"tensorboard --logdir {shlex.quote(self.source)}"
 
@@ -84,7 +99,22 @@ class TensorBoardTracker(Tracker):
     def source(self) -> str:
         return self._folder if "://" in self._folder else near(self._folder)
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        self._write_records(step, [entry for entry in entries if isinstance(entry, RECORDS)], at)
+        for entry in entries:
+            if isinstance(entry, Standing):
+                self._put([_summary(findings_table(entry.findings))])
+            elif isinstance(entry, Event):
+                self._events.append((step, entry.text))
+                self._put([_summary(events_table(self._events))])
+            elif isinstance(entry, End):
+                everything = [*entry.tables, findings_table(entry.summary.findings)]
+                self._put([_summary(table) for table in everything if table.rows])
+                self._put([*_timeline(entry.summary)])
+
+    def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
+        if not records:
+            return
         self._step, self._at = step, at
         charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
         pairs: set[str] = set()
@@ -99,28 +129,14 @@ class TensorBoardTracker(Tracker):
         self._put([_summary(record) for record in records if not isinstance(record, Drawing)])
         for name, values in charts.items():
             self._slices[name].put(step, at, values)
-        self._put([_image(self._painter.picture(record)) for record in records if isinstance(record, Drawing)])
-
-    def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        self._put([_summary(findings_table(findings))])
-
-    def event(self, step: int, event: str) -> None:
-        self._events.append((step, event))
-        self._put([_summary(events_table(self._events))])
+        for record in records:
+            if isinstance(record, Drawing):
+                self._put([_image(drawn(record))])
 
     def flush(self, *, last: bool = False) -> bool:
         for file in (self._main, *self._slices.values()):
             file.flush()
         return True
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self._painter.close()
-        everything = [*tables, findings_table(summary.findings)]
-        self._put([_summary(table) for table in everything if table.rows])
-        try:
-            self._put([*_timeline(summary)])
-        finally:  # it may lack matplotlib
-            self.flush(last=True)
 
     def _put(self, values: Sequence[Any]) -> None:
         self._main.put(self._step, self._at, values)
@@ -195,17 +211,15 @@ def _summary(record: Scalar | Histogram | Table) -> Any:
 def _timeline(summary: Summary) -> Generator[Any]:
     """The picture of what was found, if there is anything to point at."""
     require("matplotlib", "tensorboard")
-    from tracker_diag.report.figures import pixels, timeline_figure
-
-    figure = timeline_figure(summary)
-    if figure is not None:
-        yield _image(pixels(figure))
+    shown = picture(summary)
+    if shown is not None:
+        yield _image(drawn(shown.drawing()))
 
 
-def _image(drawn: Pixels) -> Any:
-    height, width, _ = drawn.shape
-    of = {"height": height, "width": width, "colorspace": 3, "encoded_image_string": file_of(drawn)}
-    return _pb("summary").Summary.Value(tag=TIMELINE, image=_pb("summary").Summary.Image(**of))
+def _image(image: Pixels) -> Any:
+    height, width, _ = image.shape
+    values = {"height": height, "width": width, "colorspace": 3, "encoded_image_string": png_of(image)}
+    return _pb("summary").Summary.Value(tag=TIMELINE, image=_pb("summary").Summary.Image(**values))
 
 
 def scalar(tag: str, value: float) -> Any:

@@ -8,26 +8,40 @@ bears no second thread: so ours come from the thread that logs, and leave its co
 import shlex
 import sys
 import threading
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.painter import Painter, Pixels
+from tracker_diag.report.picture import Pixels, drawn, picture
 from tracker_diag.report.tables import TIMELINE, events_table, findings_table
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.kept import Kept
-from tracker_diag.trackers.tracker import Tracker, is_a
+from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
+from tracker_diag.trackers.tracker import (
+    RECORDS,
+    Address,
+    End,
+    Entry,
+    Event,
+    Listener,
+    Off,
+    Tracker,
+    is_a,
+)
+from tracker_diag.trackers.trackio import listen, read
 
 
 class TrackioTracker(Tracker):
     """Writes into `run`, a `trackio.Run` that is underway, and never finishes it."""
 
     name = "trackio"
+    takes = (*RECORDS, Finding, Notice, Event, End)
+    library = "trackio"
     local = True
 
     def __init__(self, run: Any) -> None:
@@ -40,49 +54,58 @@ class TrackioTracker(Tracker):
         self._found: dict[Identity, Finding] = {}
         self._events: list[tuple[int, str]] = []
         self._tables: dict[str, Table] = {}
-        self._failed: list[Exception] = []
-        self._painter = Painter()
+        self._reopened = False
+        """Whether the run was begun by `find`, and is ended by `close`."""
         self._drawn: Pixels | None = None
         """The time line of an alert, once it is drawn."""
         self._kept = Kept(self)
         """Trackio loses what it has queued when the process is killed: half a second, or what its server missed."""
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> Tracker | None:
+    def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
         """For the `trackio` module, that is for its current run, or for a run.
 
         Raises:
             DiagError: no run is underway.
         """
-        trackio = sys.modules.get("trackio")
-        if trackio is not None and target is trackio:
-            tracker = cls.underway()
-            if tracker is None:
-                raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
-            return tracker
-        return cls(target) if is_a(target, "trackio", "Run") else None
-
-    @classmethod
-    def underway(cls) -> Tracker | None:
+        if isinstance(target, Address):
+            return cls._reopen(target)
         trackio: Any = sys.modules.get("trackio")
-        run: Any = trackio.context_vars.current_run.get() if hasattr(trackio, "context_vars") else None
-        if run is None or run._stop_flag.is_set():  # noqa: SLF001  # `run.finish()` leaves it the current one
+        if trackio is None or (target is not None and target is not trackio):
+            return cls(target) if is_a(target, "trackio", "Run") else None
+        run = trackio.context_vars.current_run.get() if hasattr(trackio, "context_vars") else None
+        if run is not None and not run._stop_flag.is_set():  # noqa: SLF001  # `run.finish()` leaves it the current one
+            return cls(run)
+        if target is None:
             return None
-        return cls(run)
+        raise DiagError("trackio: no run is underway, expected one; call trackio.init() before wrap(trackio)")
 
     @classmethod
-    @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
+    def _reopen(cls, address: Address) -> Tracker:
         trackio: Any = require("trackio", "trackio")
         options = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         with redirect_stdout(StringIO()):
-            run = trackio.init(project=address["project"], name=address["name"], **options)
-            tracker = cls(run)
-            tracker._kept.close()  # what it is given stands in a journal
-            try:
-                yield tracker
-            finally:
-                run.finish()
+            tracker = cls(trackio.init(project=address["project"], name=address["name"], **options))
+        tracker._kept.close()  # what it is given is in a journal
+        tracker._reopened = True
+        return tracker
+
+    @classmethod
+    def watch(cls, begun: Callable[[Tracker], None]) -> Off:
+        return listen.on_begin(sys.modules["trackio"], lambda run: begun(cls(run)))
+
+    @classmethod
+    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+        return read.read_trackio(name, source, progress)
+
+    @classmethod
+    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
+        return read.list_trackio_project(name, source) if project else read.list_trackio(name, source)
+
+    def listen(self, listener: Listener | None) -> Off:
+        if listener is None:
+            return super().listen(None)
+        return listen.listen(self.run, listener, self.next_step)
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -106,12 +129,31 @@ class TrackioTracker(Tracker):
         upcoming: int = self.run._next_step  # noqa: SLF001  # there is no other way
         return upcoming
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        records = [entry for entry in entries if isinstance(entry, RECORDS)]
+        if records:
+            self._write_records(step, records, at)
+        for entry in entries:
+            if isinstance(entry, Finding) and entry.fired is not None:
+                self._found[identity(entry)] = entry
+                table = findings_table(tuple(self._found.values()))
+                self._tables[table.name] = table  # with the next step, since several may change in one
+            elif isinstance(entry, Notice):
+                level = self._trackio.AlertLevel(entry.level)
+                self.run.alert(entry.title, entry.text, level=level, step=step)
+            elif isinstance(entry, Event):
+                self._events.append((step, entry.text))
+                table = events_table(self._events)
+                self._tables[table.name] = table
+            elif isinstance(entry, End):
+                self._end(entry.summary, entry.tables)
+
+    def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
         self._put_tables()
         self._put_picture()
         self._step = step
         if error := self._kept.add(step, records, at):
-            self._failed.append(error)
+            self.tally.failed(error)
         media = {one.name: self._media(one) for one in records if not isinstance(one, Drawing)}
         if media:
             self._put(media)
@@ -119,37 +161,21 @@ class TrackioTracker(Tracker):
             if isinstance(record, Drawing):  # the thread that logs does not wait for it
                 threading.Thread(target=self._draw, args=(record,), name="tracker_diag-trackio", daemon=True).start()
 
-    def finding(self, step: int, finding: Finding) -> None:
-        if finding.fired is not None:
-            self._found[identity(finding)] = finding
-            table = findings_table(tuple(self._found.values()))
-            self._tables[table.name] = table  # with the next step, since several may change in one
-
-    def alert(self, step: int, notice: Notice) -> None:
-        level = self._trackio.AlertLevel(notice.level)
-        self.run.alert(notice.title, notice.text, level=level, step=step)
-
-    def event(self, step: int, event: str) -> None:
-        self._events.append((step, event))
-        table = events_table(self._events)
-        self._tables[table.name] = table
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
+    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
         everything = [*tables, findings_table(summary.findings)]
         self._tables |= {table.name: table for table in everything if table.rows}
         self._put_tables()
-        self._painter.close()
         self._kept.close()
         require("matplotlib", "trackio")
-        from tracker_diag.report.figures import pixels, timeline_figure
+        shown = picture(summary)
+        if shown is not None:
+            self._put({TIMELINE: self._trackio.Image(drawn(shown.drawing()))})
 
-        figure = timeline_figure(summary)
-        if figure is not None:
-            self._put({TIMELINE: self._trackio.Image(pixels(figure))})
-
-    def errors(self) -> Sequence[Exception]:
-        found, self._failed = self._failed, []
-        return found
+    def close(self) -> None:
+        self._kept.close()
+        if self._reopened:
+            with redirect_stdout(StringIO()):
+                self.run.finish()
 
     def _put_tables(self) -> None:
         if self._tables:
@@ -158,15 +184,15 @@ class TrackioTracker(Tracker):
 
     def _draw(self, drawing: Drawing) -> None:
         try:
-            self._drawn = self._painter.picture(drawing)
+            self._drawn = drawn(drawing)
         except Exception as error:  # noqa: BLE001  # it may lack matplotlib
-            self._failed.append(error)
+            self.tally.failed(error)
 
     def _put_picture(self) -> None:
         """Log the time line that was drawn since the last step, at that one."""
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None:
-            self._put({TIMELINE: self._trackio.Image(drawn)})
+        image, self._drawn = self._drawn, None
+        if image is not None:
+            self._put({TIMELINE: self._trackio.Image(image)})
 
     def _put(self, values: dict[str, Any]) -> None:
         """Log `values` at the step of ours; the next row of yours without a step gets the number it would have had."""

@@ -3,19 +3,28 @@
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.painter import Painter
-from tracker_diag.report.tables import TIMELINE, events_table, findings_table
+from tracker_diag.records import Drawing, Histogram, Scalar, Table
+from tracker_diag.report.picture import drawn, picture
+from tracker_diag.report.tables import events_table, findings_table
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.tracker import Tracker
+from tracker_diag.trackers.tracker import (
+    RECORDS,
+    End,
+    Entry,
+    Event,
+    File,
+    Standing,
+    Tracker,
+    Unavailable,
+)
 
 STEP = PREFIX + "step"
 MORE = PREFIX + "more"
@@ -37,6 +46,7 @@ class Beside(Tracker):
     """
 
     name = "wandb"
+    takes = (*RECORDS, Standing, Notice, Event, File, End)
 
     def __init__(self, address: Mapping[str, str], run: Any = None) -> None:
         self._wandb: Any = require("wandb", "wandb")
@@ -50,7 +60,6 @@ class Beside(Tracker):
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
         self._files: dict[str, str] = {}
-        self._painter = Painter()
         self._drawing: Drawing | None = None
         """The time line that is to be drawn next."""
 
@@ -62,32 +71,60 @@ class Beside(Tracker):
     def source(self) -> str:
         return self._address["source"]
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._tables |= {record.name: record for record in records if isinstance(record, Table)}
-        self._drawing = next((record for record in records if isinstance(record, Drawing)), self._drawing)
-        of_row = {record.name: media(record) for record in records if isinstance(record, Scalar | Histogram)}
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        of_row = {entry.name: media(entry) for entry in entries if isinstance(entry, Scalar | Histogram)}
         if of_row and (not self._rows or self._rows[-1][STEP] != step):
             self._rows.append({STEP: step})
         if of_row:
             self._rows[-1] |= of_row
+        for entry in entries:
+            self._collect(step, entry)
 
-    def standing(self, step: int, findings: Sequence[Finding]) -> None:
-        table = findings_table(findings)
+    def _collect(self, step: int, entry: Entry) -> None:
+        match entry:
+            case Table():
+                self._keep(entry)
+            case Drawing():
+                self._drawing = entry
+            case Standing():
+                self._keep(findings_table(entry.findings))
+            case Notice():
+                with self._network():
+                    run = self._run or self._begin()
+                    run.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
+            case Event():
+                self._events.append((step, entry.text))
+                self._keep(events_table(self._events))
+            case File():
+                self._files[PREFIX + entry.name] = entry.text
+            case End():
+                self._end(entry.summary, entry.tables)
+            case _:
+                pass
+
+    def _keep(self, table: Table) -> None:
         self._tables[table.name] = table
 
-    def alert(self, step: int, notice: Notice) -> None:
-        run = self._run or self._begin()
-        run.alert(notice.title, notice.text, level=notice.level.upper(), wait_duration=1)
-
-    def event(self, step: int, event: str) -> None:
-        self._events.append((step, event))
-        table = events_table(self._events)
-        self._tables[table.name] = table
-
-    def file(self, name: str, text: str) -> None:
-        self._files[PREFIX + name] = text
+    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
+        require("matplotlib", "wandb")
+        shown = picture(summary)
+        self._drawing = shown.drawing() if shown else None
 
     def flush(self, *, last: bool = False) -> bool:
+        with self._network():
+            self._flush()
+        return True
+
+    @contextmanager
+    def _network(self) -> Generator[None, None, None]:
+        """What W&B says of the network is an error that may pass."""
+        try:
+            yield
+        except self._wandb.errors.CommError as error:
+            raise Unavailable(f"wandb: {error}") from error
+
+    def _flush(self) -> None:
         while self._rows:
             self._begin().log(self._rows[0], commit=True)
             self._rows.popleft()
@@ -97,7 +134,7 @@ class Beside(Tracker):
             try:
                 (self._run or self._begin()).summary[name] = media(table)
             except Exception as error:
-                if not self.temporary(error):  # as of a run that is over; making a table takes time
+                if not self._passes(error):  # as of a run that is over; making a table takes time
                     del self._tables[name]
                 raise
             del self._tables[name]
@@ -107,9 +144,8 @@ class Beside(Tracker):
             self.sent += 1
         if self._drawing:
             drawing, self._drawing = self._drawing, None  # the next alert has another one
-            picture = self._wandb.Image(self._painter.picture(drawing))
-            (self._run or self._begin()).summary[drawing.name] = picture
-        return True
+            image = self._wandb.Image(drawn(drawing))
+            (self._run or self._begin()).summary[drawing.name] = image
 
     def _save(self, name: str, text: str) -> None:
         """Put a file among those of the run; W&B takes them from the run's own folder alone."""
@@ -120,26 +156,13 @@ class Beside(Tracker):
         file.write_text(text, encoding="utf-8")
         run.save(str(file), base_path=run.dir, policy="now")
 
-    def finish(self) -> None:
-        """End the run beside, if there is one; what it was given lies in a file of W&B's already."""
-        if self._own is not None:
+    def close(self) -> None:
+        """End the run of our own, if there is one; what it was given is in a file of W&B's already."""
+        if self._own is not None and self._run is None:
             self._own.finish()
 
-    def temporary(self, error: Exception) -> bool:
-        return isinstance(error, self._wandb.errors.CommError) or super().temporary(error)
-
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
-        self._painter.close()
-        self._drawing = None  # that of the end comes in its place
-        self.flush(last=True)
-        require("matplotlib", "wandb")
-        from tracker_diag.report.figures import pixels, timeline_figure
-
-        figure = timeline_figure(summary)
-        if figure is not None:
-            picture = self._wandb.Image(pixels(figure))
-            (self._run or self._begin()).summary[TIMELINE] = picture
+    def _passes(self, error: Exception) -> bool:
+        return isinstance(error, OSError | self._wandb.errors.CommError)
 
     def _begin(self) -> Any:
         """The run beside yours: a number of its own for each process, as W&B counts rows from 0 in each."""
@@ -164,7 +187,7 @@ class Beside(Tracker):
                     settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),
                 )
             except Exception as error:
-                self._refused = None if self.temporary(error) else error
+                self._refused = None if self._passes(error) else error
                 raise
             self._own.define_metric(STEP, hidden=True)
             self._own.define_metric(PREFIX + "*", step_metric=STEP)

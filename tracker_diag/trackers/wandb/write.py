@@ -11,32 +11,38 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tracker_diag.errors import DiagError, require
 from tracker_diag.health import open_in_forks
-from tracker_diag.hooks import Unlocked, before
 from tracker_diag.metrics.registry import PREFIX
-from tracker_diag.records import Histogram, Record, Scalar, Table
+from tracker_diag.records import Histogram, Scalar
 from tracker_diag.report.console import near
-from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
-from tracker_diag.trackers.delivery.kept import Kept, entry
+from tracker_diag.trackers.delivery.kept import Kept, journal_entry
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.patience import exit_timeout
-from tracker_diag.trackers.tracker import Tracker, is_a, writing, writing_of_ours
+from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
+from tracker_diag.trackers.tracker import (
+    Address,
+    End,
+    Entry,
+    Listener,
+    Metrics,
+    Off,
+    Tracker,
+    is_a,
+    writing,
+    writing_of_ours,
+)
+from tracker_diag.trackers.wandb import listen, read
 from tracker_diag.trackers.wandb.summary import MORE, STEP, Beside, media
-
-Heard: TypeAlias = Callable[[Mapping[str, Any], int | None, int | None], None]
-"""Is told of each row of yours before W&B is: its metrics, the step that was said, and the row's number."""
-
 
 ABOUT_THE_SERVER = ("API_KEY", "BASE_URL", "IDENTITY_TOKEN_FILE", "SILENT", "ERROR_REPORTING")
 SAME = {f"WANDB_{name}" for name in (*ABOUT_THE_SERVER, "CONFIG_DIR", "CACHE_DIR", "DATA_DIR")}
@@ -50,13 +56,16 @@ class WandbTracker(Tracker):
     """
 
     name = "wandb"
+    takes = (Metrics, Finding, *Beside.takes)
+    library = "wandb"
     local = True
 
     def __init__(self, run: Any) -> None:
         require("wandb", "wandb")
         self.run = run
-        self.heard: Heard | None = None
-        self._row = row_of(run)
+        self._listener: Listener | None = None
+        """Hears each row of yours before W&B does."""
+        self._row: int | None = None
         """Number of the row that your next call goes into; None in shared mode, where each call has one of its own."""
         self._closing: int | None = None
         """Number of the row that your call, which is about to be made, closes if it goes into another."""
@@ -70,29 +79,31 @@ class WandbTracker(Tracker):
         self._hearing = False
         self._more: Journal | None = None
         """The steps that found no row of yours."""
-        self._steps_more = self._dropped = self._lost = 0
-        self._errors: deque[Exception] = deque(maxlen=100)
+        self._steps_more = 0
         self._process = os.getpid()
         self._rest = Outbox(Beside(address_of(run), run))
+        self.tally = self._rest.tally
         self._kept = Kept(self._rest.inner)
         """W&B loses its last rows when the process is killed: it writes blocks of 32 KiB."""
-        # No summary= here: on a glob it would corrupt the summaries of histograms.
-        run.define_metric(STEP, hidden=True)
-        run.define_metric(PREFIX + "*", step_metric=STEP)
-        self._off: list[Callable[[], None]] = []
+        self._off: Off | None = None
 
     def new_locks(self) -> None:
         self._lock = threading.RLock()
         """Of what waits; nothing is called while it is held."""
 
     @classmethod
-    def of(cls, target: object, *, run_id: str | None = None) -> Tracker | None:
+    def find(cls, target: object = None, *, run_id: str | None = None) -> Tracker | None:
         """For a run, or for the `wandb` module, that is for its current run.
 
         Raises:
             DiagError: no run is underway.
         """
-        wandb = sys.modules.get("wandb")
+        if isinstance(target, Address):
+            return Beside(target)
+        wandb: Any = sys.modules.get("wandb")
+        if target is None:
+            run = getattr(wandb, "run", None)
+            return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
         if wandb is not None and target is wandb:
             if wandb.run is None:
                 raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
@@ -100,16 +111,16 @@ class WandbTracker(Tracker):
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod
-    def underway(cls) -> Tracker | None:
-        run = getattr(sys.modules.get("wandb"), "run", None)
-        return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
+    def watch(cls, begun: Callable[[Tracker], None]) -> Off:
+        return listen.on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
 
     @classmethod
-    @contextmanager
-    def reopened(cls, address: Mapping[str, str]) -> Generator[Tracker]:
-        beside = Beside(address)
-        yield beside
-        beside.finish()
+    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
+        return read.read_wandb_api(name, source, progress)
+
+    @classmethod
+    def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
+        return read.list_wandb_project(name, source) if project else read.list_wandb(name, source)
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -130,22 +141,33 @@ class WandbTracker(Tracker):
         settings: Mapping[str, object] = self.run.config.as_dict()
         return settings
 
-    def begin(self) -> None:
-        own, parameters = Unlocked(lambda _, error: self._errors.append(error)), ("data", "step", "commit")
-        module: Any = sys.modules.get("wandb")
-        # That one would keep the run's own method.
-        current = getattr(getattr(module, "log", None), "__self__", None) is self.run
-        self._off = [before(self.run, "log", parameters, self._logged, own)]
-        if current:
-            self._off.append(before(module, "log", parameters, self._logged, own))
+    def listen(self, listener: Listener | None) -> Off:
+        if self._off is None:
+            self._row = row_of(self.run)
+            # No summary= here: on a glob it would corrupt the summaries of histograms.
+            self.run.define_metric(STEP, hidden=True)
+            self.run.define_metric(PREFIX + "*", step_metric=STEP)
+            self._off = listen.on_log(self.run, self._logged, self.tally.failed)
+        if listener is None:
+            return super().listen(None)
+        self._listener = listener
+        return listen.on_end(self.run, listener)
 
-    def log(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._evaluated = step
-        if files := [record for record in records if not isinstance(record, Scalar | Histogram)]:
-            self._rest.log(step, files, at)  # an upload that goes wrong would take your row's other values of ours
-        of_row = [record for record in records if isinstance(record, Scalar | Histogram)]
-        if not of_row:
-            return
+    def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        if any(isinstance(entry, Metrics) for entry in entries):
+            self._evaluated = step
+        of_row = [entry for entry in entries if isinstance(entry, Scalar | Histogram)]
+        # An upload that goes wrong would take your row's other values of ours.
+        rest = [entry for entry in entries if not isinstance(entry, Metrics | Scalar | Histogram | End)]
+        if rest:
+            self._rest.write(step, rest, at)
+        if of_row:
+            self._write_row(step, of_row, at)
+        for entry in entries:
+            if isinstance(entry, End):
+                self._end(step, entry, at)
+
+    def _write_row(self, step: int, of_row: "list[Scalar | Histogram]", at: float) -> None:
         with self._lock:
             if self._waiting and self._waiting[-1].step == step:
                 self._waiting[-1].records.extend(of_row)
@@ -157,7 +179,7 @@ class WandbTracker(Tracker):
             earlier = [self._waiting.popleft() for _ in range(many)]
             used, is_open = self._used, self._row if self._closing is None else self._closing
         if error := self._kept.add(step, of_row, at):
-            self._errors.append(error)
+            self.tally.failed(error)
         for one in earlier:
             self._put_by(one)
         if self._row is None or (is_open, step) == used:
@@ -165,31 +187,10 @@ class WandbTracker(Tracker):
         elif not self._hearing:  # nobody knows when your next row comes, and the process may die before
             self._into_summary()
 
-    def finding(self, step: int, finding: Finding) -> None:
-        self._rest.finding(step, finding)
-
-    def alert(self, step: int, notice: Notice) -> None:
-        self._rest.alert(step, notice)
-
-    def event(self, step: int, event: str) -> None:
-        self._rest.event(step, event)
-
-    def file(self, name: str, text: str) -> None:
-        self._rest.file(name, text)
-
-    def errors(self) -> Sequence[Exception]:
-        found = [*self._errors, *self._rest.errors()]
-        self._errors.clear()
-        return found
-
-    def counts(self) -> Mapping[str, int]:
-        own = Counter({"dropped_histograms": self._dropped, "dropped_steps": self._lost})
-        self._dropped = self._lost = 0
-        return own + Counter(self._rest.counts())
-
-    def end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        while self._off:
-            self._off.pop()()
+    def _end(self, step: int, end: End, at: float) -> None:
+        if self._off:
+            self._off()
+            self._off = None
         with self._lock:
             # A single one stands in the summary, unless a row that is open still comes after it.
             alone = not self._more and len(self._waiting) == 1 and (self._row is None or self._row != self._used[0])
@@ -197,18 +198,17 @@ class WandbTracker(Tracker):
             try:
                 self._into_summary()  # again: a row of an earlier step may have closed since
             except Exception as error:  # noqa: BLE001  # the run may be over
-                self._errors.append(error)
+                self.tally.failed(error)
                 alone = False
         with self._lock:
             waiting = [*self._waiting]
             self._waiting.clear()
         for one in () if alone else waiting:
             self._put_by(one)
-        self._rest.end(summary, tables)
+        self._rest.write(step, [end], at)
 
-    def close(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self.end(summary, tables)
-        self._rest.close(summary, tables)
+    def close(self) -> None:
+        self._rest.close()
         self._kept.close()
         if self._more:
             with suppress(Exception):  # the run may be over
@@ -219,15 +219,15 @@ class WandbTracker(Tracker):
 
     def _put_by(self, one: "_Step") -> None:
         """Keep a step that found no row of yours."""
-        self._dropped += sum(not isinstance(record, Scalar) for record in one.records)
+        self.tally.count("dropped_histograms", sum(not isinstance(record, Scalar) for record in one.records))
         self._steps_more += 1
         try:
             if self._more is None:
                 self._more = journal_for(self._rest.inner, "-more")
-            self._more.append(entry(one.step, one.records, one.at))
+            self._more.append(journal_entry(one.step, one.records, one.at))
         except OSError as error:
-            self._errors.append(error)
-            self._lost += 1
+            self.tally.failed(error)
+            self.tally.count("dropped_steps")
 
     def _bring(self, path: Path) -> None:
         """Have another process bring `path` to a run beside yours; it goes on if that takes longer than an exit may."""
@@ -239,7 +239,7 @@ class WandbTracker(Tracker):
             child.wait(exit_timeout())
         except subprocess.TimeoutExpired:
             left = f"{self._steps_more} steps are still on their way; if they do not come: tracker-diag flush {path}"
-            self._errors.append(TimeoutError(f"wandb: {left}"))
+            self.tally.failed(TimeoutError(f"wandb: {left}"))
 
     def _logged(self, given: Mapping[str, Any]) -> None:
         """A call of `Run.log` is about to be made."""
@@ -251,12 +251,12 @@ class WandbTracker(Tracker):
             if self._row is not None:  # asking W&B for it would take a message to a process
                 late = step is not None and step < self._row
                 row = self._row if step is None else max(self._row, step)
-                self._closing = self._row if self.heard else None
+                self._closing = self._row if self._listener else None
                 self._row = self._row if late else row + (step is None if commit is None else bool(commit))
-        if self.heard:
+        if self._listener:
             self._hearing = True
             try:
-                self.heard(data, step, row)
+                self._listener.hear(data, step, row)
             finally:
                 self._hearing, self._closing = False, None
         if not late:
@@ -317,16 +317,6 @@ def address_of(run: Any) -> dict[str, str]:
         "mode": "offline" if run.offline else "online",
         "source": str(Path(run.dir).parent.absolute()) if run.offline else f"wandb:{run.path}",
     }
-
-
-def before_finish(run: Any, call: Callable[[], None]) -> None:
-    """Have `call` run just before `run` is finished, by whoever; a W&B without such a hook leaves it to `finish`."""
-    try:
-        from wandb.sdk.wandb_run import TeardownHook, TeardownStage
-
-        run._teardown_hooks.append(TeardownHook(call, TeardownStage.EARLY))  # noqa: SLF001  # there is no other way
-    except (ImportError, AttributeError):
-        return
 
 
 def row_of(run: Any) -> int | None:

@@ -1,0 +1,94 @@
+"""MLflow: every `MlflowClient` is heard, as the module's functions and autologging use one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tracker_diag.health import Health
+from tracker_diag.hooks import Unlocked, after, before
+from tracker_diag.trackers.tracker import Listener, Off, writing_of_ours
+
+NOT_OF_THE_RUN = "system/"
+"""Beginning of the names that MLflow gives to what it measures of the machine, on a clock of its own."""
+
+
+class Ears:
+    """The hooks on `MlflowClient`, which are there while there is a listener."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, Listener] = {}
+        self._begun: list[Callable[[Any, str], None]] = []
+        """Called for a run that has no listener, with a client and the run's id."""
+        self._off: list[Off] = []
+
+    def listen(self, run_id: str, listener: Listener) -> Off:
+        """Hear what is logged to `run_id`, and its end."""
+        self._open()
+        self._listeners[run_id] = listener
+
+        def off() -> None:
+            if self._listeners.get(run_id) is listener:
+                del self._listeners[run_id]
+            self._close_if_idle()
+
+        return off
+
+    def watch(self, begun: Callable[[Any, str], None]) -> Off:
+        """Have `begun` called before what is logged to a run without a listener is heard."""
+        self._open()
+        self._begun.append(begun)
+
+        def off() -> None:
+            self._begun.remove(begun)
+            self._close_if_idle()
+
+        return off
+
+    def _open(self) -> None:
+        from mlflow import MlflowClient
+
+        if not self._off:
+            own = Unlocked(Health().record)  # for several runs at once; each listener counts its own failures itself
+            metric, batch = ("run_id", "key", "value", "step"), ("run_id", "metrics")
+            self._off = [
+                after(MlflowClient, "log_metric", metric, self._metric, own),
+                after(MlflowClient, "log_batch", batch, self._batch, own),
+                before(MlflowClient, "set_terminated", ("run_id",), self._ended, own),
+            ]
+
+    def _close_if_idle(self) -> None:
+        if not self._listeners and not self._begun:
+            while self._off:
+                self._off.pop()()
+
+    def _metric(self, _: Any, given: Mapping[str, Any]) -> None:
+        self._hear(given, {given.get("step") or 0: {given["key"]: given["value"]}})
+
+    def _batch(self, _: Any, given: Mapping[str, Any]) -> None:
+        by_step: dict[int, dict[str, float]] = {}
+        for metric in given.get("metrics", ()):
+            by_step.setdefault(metric.step, {})[metric.key] = metric.value
+        self._hear(given, by_step)
+
+    def _hear(self, given: Mapping[str, Any], by_step: Mapping[int, Mapping[str, float]]) -> None:
+        if writing_of_ours():
+            return
+        of_run = {
+            step: {key: value for key, value in metrics.items() if not key.startswith(NOT_OF_THE_RUN)}
+            for step, metrics in by_step.items()
+        }
+        run_id = given["run_id"]
+        if run_id not in self._listeners and any(of_run.values()):
+            for begun in tuple(self._begun):
+                begun(given["self"], run_id)
+        if listener := self._listeners.get(run_id):
+            for step, metrics in sorted(of_run.items()):
+                if metrics:
+                    # To MLflow a call without a step is one of step 0.
+                    listener.hear(metrics, step or None, None)
+
+    def _ended(self, given: Mapping[str, Any]) -> None:
+        if listener := self._listeners.get(given["run_id"]):
+            listener.end()
+
+
+EARS = Ears()
