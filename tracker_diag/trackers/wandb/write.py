@@ -100,14 +100,14 @@ class WandbTracker(Tracker):
         """
         if isinstance(target, Address):
             return Beside(target)
-        wandb: Any = sys.modules.get("wandb")
+        module = sys.modules.get("wandb")
+        run: Any = getattr(module, "run", None)
         if target is None:
-            run = getattr(wandb, "run", None)
             return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
-        if wandb is not None and target is wandb:
-            if wandb.run is None:
+        if target is module:
+            if run is None:
                 raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
-            return cls(wandb.run)
+            return cls(run)
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod
