@@ -86,7 +86,6 @@ MLFLOW_WAYS = {
     "wrapped module, one by one": lambda mlflow, run: (w := wrap(mlflow), singly(w.log_metric)),
     "raw module": lambda mlflow, run: (wrap(mlflow), mlflow.log_metrics),
     "raw module, one by one": lambda mlflow, run: (wrap(mlflow), singly(mlflow.log_metric)),
-    "wrapped run": lambda mlflow, run: (w := wrap(run), w.log_metrics),
     "wrapped run, raw module": lambda mlflow, run: (wrap(run), mlflow.log_metrics),
     "wrapped client": lambda mlflow, run: (
         w := wrap(mlflow.MlflowClient(), run_id=run.info.run_id), by_batch(w, run.info.run_id),
@@ -307,10 +306,10 @@ def test_a_logger_that_is_heard_is_copied_and_pickled_as_ever():
 
 def test_what_is_wrapped_already_has_one_monitor(make_batch):
     own = Own()
-    first, second = wrap(own), wrap(own)
-    assert first.diag is second.diag
-    first.diag.close()
-    assert wrap(own).diag is not first.diag
+    first = wrap(own).diag
+    assert wrap(own).diag is first
+    first.close()
+    assert wrap(own).diag is not first
 
 
 def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
@@ -318,15 +317,16 @@ def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
 
     log_batch = mlflow.MlflowClient.log_batch
     with mlflow.start_run():
-        outer = wrap(mlflow)
+        outer = wrap(mlflow).diag
         with mlflow.start_run(nested=True):
-            inner = wrap(mlflow)
+            inner = wrap(mlflow).diag
             assert mlflow.MlflowClient.log_batch is not log_batch
             mlflow.log_metrics({"loss": 1.0}, step=3)
-        assert (inner.diag.step, outer.diag.step) == (3, None)
+        assert (inner.step, outer.step) == (3, None)
+        assert mlflow.diag is outer
         mlflow.log_metrics({"loss": 1.0}, step=4)
-        assert outer.diag.step == 4
-        assert not any(inner.diag.health.values())
+        assert outer.step == 4
+        assert not any(inner.health.values())
     assert mlflow.MlflowClient.log_batch is log_batch
     assert EARS._listeners == {}
 

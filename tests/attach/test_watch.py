@@ -90,7 +90,7 @@ def test_tensors_without_a_run_are_told_once(watcher, make_batch, rng, caplog):
         for _ in range(3):
             watcher.observe(**make_batch(rng))
     (told,) = (record.message for record in caplog.records)
-    assert told.startswith("tensors were observed while no run of mlflow or wandb or trackio is underway")
+    assert told.startswith("tensors were observed while no run of mlflow or trackio or wandb is underway")
 
 
 def test_a_tracker_that_is_imported_later(tmp_path, journals):

@@ -129,8 +129,7 @@ def test_it_is_the_object_itself_and_a_copy_has_the_same_monitor():
     copied.log({"a": 1.0}, step=3)  # it is logged to itself, and is not heard
     assert target.diag.step is None
     assert not target.calls
-    with pytest.raises(TypeError, match="cannot be pickled: a run that is underway lives in one process"):
-        pickle.dumps(wrapped)
+    assert pickle.loads(pickle.dumps(wrapped)).diag is None  # noqa: S301  # our own
 
 
 def test_what_takes_no_attribute_is_refused_before_anything_begins():
@@ -141,7 +140,7 @@ def test_what_takes_no_attribute_is_refused_before_anything_begins():
             self.calls = [data]
 
     target = Slots()
-    with pytest.raises(DiagError, match=r"Slots takes no attribute given, expected .*wrap\(target\.log\)"):
+    with pytest.raises(DiagError, match=r"Slots with slots given, expected .*wrap\(target\.log\)"):
         wrap(target)
     logged = wrap(target.log)
     logged({"a": 1.0}, 2)

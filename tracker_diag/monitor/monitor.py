@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
@@ -173,11 +173,8 @@ class Monitor(AbstractContextManager["Monitor"]):
     def __deepcopy__(self, memo: object) -> "Monitor":
         return self  # a copy of the tracker has it too
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            "a Monitor cannot be pickled: a run that is underway lives in one process; "
-            "wrap the tracker in the process that logs to it"
-        )
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return type(None), ()  # a run is watched in one process; the tracker that is pickled must not fail for it
 
     def at_close(self, call: Callable[[], object]) -> None:
         """Have `call` called at the end; of several, the last one first. It releases the tracker, for example."""

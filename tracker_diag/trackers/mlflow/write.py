@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -82,6 +82,7 @@ class MlflowTracker(Tracker):
 
     Args:
         client: an `mlflow.MlflowClient`.
+        experiment: the id of the run's experiment, where it is known; else MLflow is asked.
     """
 
     name = "mlflow"
@@ -89,10 +90,11 @@ class MlflowTracker(Tracker):
     library = "mlflow"
     pace = 1.0
 
-    def __init__(self, client: Any, run_id: str) -> None:
+    def __init__(self, client: Any, run_id: str, *, experiment: str = "") -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
         self._client, self.run_id = client, run_id
+        self._experiment = experiment or client.get_run(run_id).info.experiment_id  # an unknown run is reported now
         self._last_image = -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
         """The last histograms, and their step; they are drawn at an alert and at the end."""
@@ -122,15 +124,18 @@ class MlflowTracker(Tracker):
             active = mlflow.active_run() if hasattr(mlflow, "active_run") else None
             if active is None and target is not None:
                 raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-            return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
+            return None if active is None else cls._of_active(mlflow, active)
         if is_a(target, "mlflow", "ActiveRun"):
-            return cls(mlflow.MlflowClient(), target.info.run_id)
+            return cls._of_active(mlflow, target)
         if is_a(target, "mlflow", "MlflowClient"):
             if run_id is None:
                 raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
-            target.get_run(run_id)  # a run that does not exist is reported now
             return cls(target, run_id)
         return None
+
+    @classmethod
+    def _of_active(cls, mlflow: Any, run: Any) -> Tracker:
+        return cls(mlflow.MlflowClient(), run.info.run_id, experiment=run.info.experiment_id)
 
     @classmethod
     def _reopened(cls, address: Address) -> Tracker:
@@ -162,10 +167,6 @@ class MlflowTracker(Tracker):
         if listener is None:
             return super().listen(None)
         return listen.EARS.listen(self.run_id, listener)
-
-    @cached_property
-    def _experiment(self) -> str:
-        return str(self._client.get_run(self.run_id).info.experiment_id)
 
     @property
     def config(self) -> Mapping[str, object]:
