@@ -14,8 +14,9 @@ import requests
 
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.trackers.delivery import outbox
+from tracker_diag.trackers.mlflow.artifacts import TABLES_TAG
 from tracker_diag.trackers.mlflow.view import VIEW_TAG
-from tracker_diag.trackers.mlflow.write import NOTE_TAG, TABLES_TAG, MlflowTracker
+from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
 from tracker_diag.trackers.tracker import File, Refused
 
 pytestmark = pytest.mark.slow

@@ -82,9 +82,10 @@ def wrap(
             `decode`, `guards` and `on_incident`, see `Monitor`.
 
     Returns:
-        `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. A module or a
-        client may serve several runs; its `diag` is that of the run that was wrapped last. The step of your next `log` is the step that an observation belongs to, whether you log through `target` or a framework does. A
-        run that is wrapped already has the same `diag`. `diag.close()` lets go of the tracker.
+        `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. The step of your
+        next `log` is the step that an observation belongs to, whether you log through `target` or a framework does. A
+        run that is wrapped already has the same `diag`. A module or a client can serve several runs; its `diag` is that
+        of the run that was wrapped last and is underway. `diag.close()` lets go of the tracker.
 
     Raises:
         DiagError: if `target` is none of these, has no run that is underway, takes no attribute, or has a `diag` of its

@@ -100,6 +100,7 @@ class TensorBoardTracker(Tracker):
         return self._folder if "://" in self._folder else near(self._folder)
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        self._step, self._at = step, at
         self._write_records(step, [entry for entry in entries if isinstance(entry, RECORDS)], at)
         for entry in entries:
             if isinstance(entry, Standing):
@@ -113,9 +114,6 @@ class TensorBoardTracker(Tracker):
                 self._put([*_timeline(entry.summary)])
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
-        if not records:
-            return
-        self._step, self._at = step, at
         charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
         pairs: set[str] = set()
         for record in records:
