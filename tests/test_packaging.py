@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-HARD = {"numpy", "pydantic", "pyyaml", "rich", "typer", "wrapt"}
+HARD = {"numpy", "pydantic", "pyyaml", "rich", "typer"}
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from tracker_diag.attach.ears import MLFLOW
 
 from tracker_diag import wrap
 from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.trackers.mlflow.listen import EARS
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,6 @@ MLFLOW_WAYS = {
     "wrapped module, one by one": lambda mlflow, run: (w := wrap(mlflow), singly(w.log_metric)),
     "raw module": lambda mlflow, run: (wrap(mlflow), mlflow.log_metrics),
     "raw module, one by one": lambda mlflow, run: (wrap(mlflow), singly(mlflow.log_metric)),
-    "wrapped run": lambda mlflow, run: (w := wrap(run), w.log_metrics),
     "wrapped run, raw module": lambda mlflow, run: (wrap(run), mlflow.log_metrics),
     "wrapped client": lambda mlflow, run: (
         w := wrap(mlflow.MlflowClient(), run_id=run.info.run_id), by_batch(w, run.info.run_id),
@@ -307,10 +307,10 @@ def test_a_logger_that_is_heard_is_copied_and_pickled_as_ever():
 
 def test_what_is_wrapped_already_has_one_monitor(make_batch):
     own = Own()
-    first, second = wrap(own), wrap(own)
-    assert first.diag is second.diag
-    first.diag.close()
-    assert wrap(own).diag is not first.diag
+    first = wrap(own).diag
+    assert wrap(own).diag is first
+    first.close()
+    assert wrap(own).diag is not first
 
 
 def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
@@ -318,17 +318,18 @@ def test_the_hooks_are_off_once_the_diagnostics_are_closed(mlflow_store):
 
     log_batch = mlflow.MlflowClient.log_batch
     with mlflow.start_run():
-        outer = wrap(mlflow)
+        outer = wrap(mlflow).diag
         with mlflow.start_run(nested=True):
-            inner = wrap(mlflow)
+            inner = wrap(mlflow).diag
             assert mlflow.MlflowClient.log_batch is not log_batch
             mlflow.log_metrics({"loss": 1.0}, step=3)
-        assert (inner.diag.step, outer.diag.step) == (3, None)
+        assert (inner.step, outer.step) == (3, None)
+        assert mlflow.diag is outer
         mlflow.log_metrics({"loss": 1.0}, step=4)
-        assert outer.diag.step == 4
-        assert not any(inner.diag.health.values())
+        assert outer.step == 4
+        assert not any(inner.health.values())
     assert mlflow.MlflowClient.log_batch is log_batch
-    assert MLFLOW._monitors == {}
+    assert EARS._listeners == {}
 
 
 def test_two_runs_that_alternate_in_one_process(mlflow_store):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tracker_diag.attach.ears import MLFLOW
 
 import tracker_diag as td
+from tracker_diag.trackers.mlflow.listen import EARS
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_after_close_nothing_is_watched(mlflow_store):
         mlflow.log_metrics({"loss": 1.0}, step=1)
     assert monitor.step == 0
     assert mlflow.MlflowClient.log_batch is log_batch
-    assert MLFLOW._monitors == {}
+    assert EARS._listeners == {}
 
 
 def test_a_run_that_is_wrapped_has_one_monitor(mlflow_store, make_batch, rng):
@@ -90,7 +90,7 @@ def test_tensors_without_a_run_are_told_once(watcher, make_batch, rng, caplog):
         for _ in range(3):
             watcher.observe(**make_batch(rng))
     (told,) = (record.message for record in caplog.records)
-    assert told.startswith("tensors were observed while no run of mlflow or wandb or trackio is underway")
+    assert told.startswith("tensors were observed while no run of mlflow or trackio or wandb is underway")
 
 
 def test_a_tracker_that_is_imported_later(tmp_path, journals):

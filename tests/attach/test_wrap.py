@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tracker_diag import DiagError, wrap
+from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.errors import MissingExtra, require
 
 
@@ -20,9 +20,9 @@ def test_what_cannot_be_wrapped_is_told_with_what_can(target):
     with pytest.raises(DiagError) as error:
         wrap(target)
     assert str(error.value) == (
-        f"target: builtins.{type(target).__qualname__} given, expected a wandb Run, the mlflow module, an mlflow "
-        "ActiveRun, an MlflowClient with run_id, trackio or its Run, a SummaryWriter, a logger of Lightning, a tracker "
-        "of accelerate, or anything with log(data, step), log_metrics(metrics, step) or a call of (metrics, step)"
+        f"target: builtins.{type(target).__qualname__} given, expected a run, module or writer of mlflow, tensorboard, "
+        "trackio, wandb, a logger of Lightning, a tracker of accelerate, or anything with log(data, step), "
+        "log_metrics(metrics, step) or a call of (metrics, step)"
     )
 
 
@@ -120,15 +120,46 @@ def test_the_targets_own_answer_and_its_own_end_come_through():
         wrapped.log()
 
 
-def test_it_passes_for_the_tracker_and_is_not_copied(rng):
+def test_it_is_the_object_itself_and_a_copy_has_the_same_monitor():
     target = OwnLogger()
     wrapped = wrap(target)
-    assert isinstance(wrapped, OwnLogger)
-    assert copy.deepcopy({"run": wrapped})["run"] is wrapped
-    wrapped.ended = 7
-    assert target.ended == 7
-    with pytest.raises(TypeError, match="cannot be pickled: a run that is underway lives in one process"):
-        pickle.dumps(wrapped)
+    assert wrapped is target
+    copied = copy.deepcopy(wrapped)
+    assert copied.diag is target.diag
+    copied.log({"a": 1.0}, step=3)  # it is logged to itself, and is not heard
+    assert target.diag.step is None
+    assert not target.calls
+    assert pickle.loads(pickle.dumps(wrapped)).diag is None  # noqa: S301  # our own
+
+
+def test_what_takes_no_attribute_is_refused_before_anything_begins():
+    class Slots:
+        __slots__ = ("calls",)
+
+        def log(self, data, step=None):
+            self.calls = [data]
+
+    target = Slots()
+    with pytest.raises(DiagError, match=r"Slots with slots given, expected .*wrap\(target\.log\)"):
+        wrap(target)
+    logged = wrap(target.log)
+    logged({"a": 1.0}, 2)
+    assert target.calls == [{"a": 1.0}]
+    assert logged.diag.step == 2
+
+
+def test_a_function_is_wrapped_once_and_so_is_what_stands_for_it():
+    calls = []
+
+    def log(metrics, step):
+        calls.append(step)
+
+    first = wrap(log)
+    assert first.__wrapped__ is log
+    assert wrap(first) is first
+    assert wrap(log).diag is first.diag
+    with pytest.raises(DiagError, match="wrapped already, and window given"):
+        wrap(first, window=4)
 
 
 def test_your_log_from_another_thread_loses_no_step(rng, make_batch):
@@ -176,3 +207,39 @@ def test_settings_come_from_the_tracker_and_name_the_algorithm(mlflow_store):
         assert wrapped.diag.config == {"algorithm": "GSPO", "lr": "1e-6"}
         assert wrapped.diag.algorithm == "gspo"
         wrapped.diag.close()
+
+
+class Plain:
+    def __init__(self):
+        self.rows = []
+
+    def log(self, data, step=None):
+        self.rows.append((dict(data), step))
+
+
+def test_a_diag_of_the_targets_own_is_told_with_the_way_out():
+    class Doctor(Plain):
+        def diag(self, text):
+            return text
+
+    message = r"Doctor with a `diag` of its own given, expected none, .*; rename it, or .* wrap\(target\.log\)"
+    with pytest.raises(DiagError, match=message):
+        wrap(Doctor())
+    target = Doctor()
+    wrapped = wrap(target.log)
+    wrapped({"loss": 0.5}, step=2)
+    assert target.rows[-1] == ({"loss": 0.5}, 2)
+    assert wrapped.diag.step == 2
+
+
+def test_a_diag_that_is_only_declared_or_answered_to_is_none():
+    class Declared(Plain):
+        diag: Monitor
+
+    class Answers(Plain):
+        def __getattr__(self, name):
+            return name
+
+    assert isinstance(wrap(Declared()).diag, Monitor)
+    assert isinstance(wrap(Answers()).diag, Monitor)
+    assert wrap(Answers()).anything == "anything"

@@ -43,6 +43,7 @@ def installed(monkeypatch):
     """Installs entry points beside ours: classes by name, or text for a module that is not there."""
     ours = tuple(discovery.entry_points(group=GROUP))
     load = EntryPoint.load
+    monkeypatch.setattr(discovery, "_broken", {})
 
     def install(**classes):
         theirs = [

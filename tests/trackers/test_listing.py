@@ -91,7 +91,7 @@ def test_sources_that_are_none(tmp_path, monkeypatch):
     for source, project, message in (
         ("", False, "no source given, expected a file"),
         ("nowhere", False, "nowhere: no such file or folder"),
-        ("nowhere", True, "nowhere: no such folder, and none of mlflow:, wandb:, trackio:; --project expects one"),
+        ("nowhere", True, "nowhere: no such folder, and none of mlflow:, trackio:, wandb:; --project expects one"),
         ("trackio:nowhere/run", False, "trackio:nowhere/run: no such run in Trackio's folder"),
         ("trackio:nowhere", True, "trackio:nowhere: no project 'nowhere' in Trackio's folder"),
     ):

@@ -14,8 +14,9 @@ import requests
 
 from tracker_diag import DiagError, Monitor, wrap
 from tracker_diag.trackers.delivery import outbox
+from tracker_diag.trackers.mlflow.artifacts import TABLES_TAG
 from tracker_diag.trackers.mlflow.view import VIEW_TAG
-from tracker_diag.trackers.mlflow.write import NOTE_TAG, TABLES_TAG, MlflowTracker
+from tracker_diag.trackers.mlflow.write import NOTE_TAG, MlflowTracker
 from tracker_diag.trackers.tracker import File, Refused
 
 pytestmark = pytest.mark.slow
@@ -84,8 +85,8 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
     with mlflow.start_run() as active:
         run = wrap(active)
         run.diag.observe(**make_batch(rng))
-        run.log_metrics({"loss": math.nan}, 0)
-        run.log_metrics({"loss": 0.1}, 1)
+        mlflow.log_metrics({"loss": math.nan}, 0)
+        mlflow.log_metrics({"loss": 0.1}, 1)
         tags, until = {}, time.monotonic() + 60
         while not ("NUM004" in tags.get(NOTE_TAG, "") and "diag.alert.state" in tags) and time.monotonic() < until:
             time.sleep(0.1)  # whoever reads without a pause keeps SQLite from taking what is written
@@ -177,7 +178,7 @@ def test_ending_the_run_writes_what_is_left(rng, make_batch, mlflow):
 
     with wrap(mlflow.start_run()) as third:
         third.diag.observe(**make_batch(rng))
-        third.log_metric("reward", 1.0, step=0)
+        mlflow.log_metric("reward", 1.0, step=0)
     assert client.list_artifacts(third.info.run_id, "diag")
 
 
@@ -431,7 +432,7 @@ def test_your_own_chart_views_are_left_alone(rng, make_batch, mlflow):
     with mlflow.start_run(experiment_id="0") as active:
         run = wrap(active)
         run.diag.observe(**make_batch(rng))
-        run.log_metrics({"reward": 1.0}, 0)
+        mlflow.log_metrics({"reward": 1.0}, 0)
         run.diag.close()
     tags = client.get_experiment("0").tags
     assert tags["mlflow.sharedViewState.mine"] == "{}"
@@ -444,7 +445,7 @@ def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, mlflow):
             if step in (1, 3):
                 run.diag.rebaseline(f"tools changed at {step}")
             run.diag.observe(**make_batch(rng))
-            run.log_metrics({"reward": 0.5}, step=step)
+            mlflow.log_metrics({"reward": 0.5}, step=step)
     table = mlflow.load_table("diag/events.json", run_ids=[run.info.run_id])
     assert table["step"].tolist() == [0, 1, 3]
     assert "what is seen at step 0" in table["event"][0]

@@ -14,7 +14,7 @@ from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.notify import NOTIFY, Notifier
-from tracker_diag.trackers.tracker import End, Refused
+from tracker_diag.trackers.tracker import Address, End, Refused
 
 POL001 = next(rule for rule in catalog() if rule.id == "POL001")
 
@@ -109,7 +109,7 @@ def test_one_receiver_that_is_away_holds_up_no_other(receive, free_port):
     there = receive()
     notifier = Notifier([f"http://127.0.0.1:{free_port}", there.url + "/two"])
     there.status = [503]
-    notifier.alert(1, notice(1))
+    notifier.write(1, [notice(1)], 0.0)
     with pytest.raises(OSError, match="HTTP 503"):
         notifier.flush()
     assert there.paths[1:] == ["/two"]
@@ -234,8 +234,9 @@ def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypat
     outbox.write(7, [notice(7)], 0.0)
     outbox.drain(0.2)  # nobody is there
     there = receive()
-    with Notifier.reopened({"run": "left"}) as notifier:
-        assert Outbox(notifier, Journal(journals / "notify-left.jsonl", {})).drain(60)
+    notifier = Notifier.find(Address({"run": "left"}))
+    assert notifier is not None
+    assert Outbox(notifier, Journal(journals / "notify-left.jsonl", {})).drain(60)
     assert sorted(there.paths) == ["/one", "/two"]
     assert [body["step"] for body in there.got] == [7, 7]
 
@@ -247,7 +248,7 @@ def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypat
 def test_through_apprise(receive, level, kind):
     there = receive()
     notifier = Notifier(there.url.replace("http", "json"), run="mine")
-    notifier.alert(3, notice(3, level))
+    notifier.write(3, [notice(3, level)], 0.0)
     assert notifier.flush()
     (body,) = there.got
     assert (body["title"], body["message"], body["type"]) == ("title 3", "text 3\n\nStep 3 of mine", kind)

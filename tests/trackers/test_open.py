@@ -184,8 +184,8 @@ def test_bad_input_is_one_line_that_names_the_place(tmp_path, name):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("none.jsonl", "none.jsonl: no such file or folder, and none of mlflow:, wandb:, trackio:"),
-        ("", "no source given, expected a file, a folder or one of mlflow:, wandb:, trackio:"),
+        ("none.jsonl", "none.jsonl: no such file or folder, and none of mlflow:, trackio:, wandb:"),
+        ("", "no source given, expected a file, a folder or one of mlflow:, trackio:, wandb:"),
         ("/dev/zero", "/dev/zero: no such file or folder"),
         ("wandb:only/two", "wandb:only/two: expected wandb:<entity>/<project>/<run>"),
         ("wandb:", "wandb:: no such file or folder"),

@@ -84,7 +84,8 @@ def wrap(
     Returns:
         `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. The step of your
         next `log` is the step that an observation belongs to, whether you log through `target` or a framework does. A
-        run that is wrapped already has the same `diag`. `diag.close()` lets go of the tracker.
+        run that is wrapped already has the same `diag`. A module or a client can serve several runs; its `diag` is that
+        of the run that was wrapped last and is underway. `diag.close()` lets go of the tracker.
 
     Raises:
         DiagError: if `target` is none of these, has no run that is underway, takes no attribute, or has a `diag` of its
@@ -235,13 +236,11 @@ def _asked(tracker: Tracker, name: str, missing: Any) -> Any:
 
 def _check_attributes(target: Any) -> None:
     """Raise DiagError where `diag` cannot be put on `target`, before anything is begun."""
-    try:
-        target.diag = None
-    except Exception as error:  # a frozen object raises what it likes
+    if not hasattr(target, "__dict__"):
         raise DiagError(
-            f"target: {_kind(target)} takes no attribute given, expected an object that takes `diag`; "
+            f"target: {_kind(target)} with slots given, expected an object that takes the attribute `diag`; "
             "wrap the function that logs, as in wrap(target.log)"
-        ) from error
+        )
 
 
 def _with_diag(target: Any, monitor: Monitor, found: _Found) -> Any:
@@ -252,7 +251,11 @@ def _with_diag(target: Any, monitor: Monitor, found: _Found) -> Any:
         key = CallTracker(target).key
         _underway[key] = monitor
         monitor.at_close(lambda: _underway.pop(key) and target)  # which keeps it, and so its id
-    target.diag = monitor
+    # Not by setattr: a run of W&B refuses names that it does not know, and a frozen object refuses all.
+    attributes = vars(target)
+    outer = attributes.get("diag")
+    attributes["diag"] = monitor
+    monitor.at_close(lambda: attributes.update(diag=outer) if outer in _underway.values() else None)
     return target
 
 

@@ -170,6 +170,12 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Whether `observe` is given steps: what is logged without one is then of theirs."""
         return self._intake.says_step
 
+    def __deepcopy__(self, memo: object) -> "Monitor":
+        return self  # a copy of the tracker has it too
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return type(None), ()  # a run is watched in one process; the tracker that is pickled must not fail for it
+
     def at_close(self, call: Callable[[], object]) -> None:
         """Have `call` called at the end; of several, the last one first. It releases the tracker, for example."""
         self._at_close.callback(call)

@@ -46,8 +46,8 @@ class CallTracker(Tracker):
 
 
 def is_function(target: object) -> bool:
-    """Whether it has no method that can be heard, and what is called is `target` itself."""
-    return not any(_heard_methods(target))
+    """Whether it has no method to log with, and what is called is `target` itself."""
+    return inspect.isroutine(target) or not any(callable(getattr(target, name, None)) for name in LOGGING)
 
 
 def listen_to(logger: Any, listener: Listener) -> Off:

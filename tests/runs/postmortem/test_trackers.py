@@ -18,7 +18,7 @@ from tracker_diag.testing import example_batch
 def train(run):
     for step in range(8):
         run.diag.observe(**example_batch(step))
-        log = getattr(run, "log_metrics", None) or run.log
+        log = getattr(run, "log", None) or mlflow.log_metrics
         log({"reward": 0.5}, step=step)
 """
 MLFLOW = """

@@ -19,7 +19,7 @@ from tracker_diag.trackers.delivery import outbox as module
 from tracker_diag.trackers.delivery.journal import FOLDER, Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.pictures import STEPS
-from tracker_diag.trackers.tracker import RECORDS, End, Refused, Standing, Tracker, give
+from tracker_diag.trackers.tracker import RECORDS, End, Metrics, Refused, Standing, Tracker, give
 
 NOTHING = Summary("test", 0, None, None, (), {}, ())
 
@@ -27,8 +27,8 @@ NOTHING = Summary("test", 0, None, None, (), {}, ())
 class Fake(Tracker):
     """Keeps what arrives; fails as it is told to, before it has taken anything in."""
 
-    name = "fake"
-    takes = (*RECORDS, Finding, Standing, Notice, End)
+    name = "tracker"
+    takes = (Metrics, *RECORDS, Finding, Standing, Notice, End)
 
     @property
     def address(self):
@@ -43,7 +43,7 @@ class Fake(Tracker):
 
     def write(self, step, entries, at):
         records = [entry for entry in entries if isinstance(entry, RECORDS)]
-        if records:
+        if records or any(isinstance(entry, Metrics) for entry in entries):
             self.log(step, records)
         for entry in entries:
             if isinstance(entry, Finding):
@@ -59,7 +59,8 @@ class Fake(Tracker):
     def log(self, step, records):
         self.ready.wait()
         self.fails("log")
-        self.steps.append(step)
+        if step not in self.steps[-1:]:  # its metrics came before
+            self.steps.append(step)
         self.pictures += [step for record in records if isinstance(record, Histogram)]
 
     def end(self):
@@ -242,7 +243,7 @@ def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
         journal.append({"scalars": {"a": 1.0 * step, "b": 2.0 * step}, "step": step, "at": 0.0, "n": step})
     tracker = Fake()
     sent = []
-    tracker.log = lambda step, records, at: sent.append((step, {record.name: record.value for record in records}))
+    tracker.log = lambda step, records: sent.append((step, {record.name: record.value for record in records}))
     assert Outbox(tracker, journal, {0: {"a", "b", "c"}, 1: {"a"}}).drain(10)
     assert sent == [(1, {"b": 2.0}), (2, {"a": 2.0, "b": 4.0})]
 
@@ -343,8 +344,9 @@ def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monk
     for step in range(7):
         outbox.write(step, records(step), 0.0)
     ended(outbox)
-    assert outbox.tally.taken()[0]["dropped_steps"] == 7
-    assert "7 steps were in memory alone, and are lost" in str(outbox.tally.taken()[1][-1])
+    counts, errors = outbox.tally.taken()
+    assert counts["dropped_steps"] == 7
+    assert "7 steps were in memory alone, and are lost" in str(errors[-1])
 
 
 @pytest.mark.slow

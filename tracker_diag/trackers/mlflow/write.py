@@ -6,23 +6,20 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from functools import cached_property, partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 from tracker_diag.errors import DiagError, require, require_installed, without_password
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
 from tracker_diag.report.picture import drawn, drawn_tail, picture, png_of
-from tracker_diag.report.tables import CHECKPOINTS, TIMELINE, events_table
-from tracker_diag.report.tokens import WORST
+from tracker_diag.report.tables import TIMELINE, events_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
+from tracker_diag.trackers.mlflow.artifacts import Artifacts, Task
 from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -48,9 +45,6 @@ BATCH = 1000
 
 NOTE_TAG = "mlflow.note.content"
 
-TABLES_TAG = "mlflow.loggedArtifacts"
-"""Tag in which MLflow lists the tables of a run."""
-
 MOST = 20 * BATCH
 """Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
 
@@ -69,9 +63,6 @@ TOO_EARLY = frozenset({408, 425, 429})
 TRIES = 8
 """Times in a row that a store of artifacts answers 4xx to a file, after which it does not want it."""
 
-Task: TypeAlias = Callable[[], "Sequence[Task] | None"]
-"""Writes one thing, or writes nothing and gives the tasks to be done in its place."""
-
 
 class MlflowTracker(Tracker):
     """Writes into the run `run_id` through `client`, and never ends it.
@@ -82,6 +73,7 @@ class MlflowTracker(Tracker):
 
     Args:
         client: an `mlflow.MlflowClient`.
+        experiment: the id of the run's experiment, where it is known; else MLflow is asked.
     """
 
     name = "mlflow"
@@ -89,10 +81,12 @@ class MlflowTracker(Tracker):
     library = "mlflow"
     pace = 1.0
 
-    def __init__(self, client: Any, run_id: str) -> None:
+    def __init__(self, client: Any, run_id: str, *, experiment: str = "") -> None:
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
         self._client, self.run_id = client, run_id
+        self._experiment = experiment or client.get_run(run_id).info.experiment_id  # an unknown run is reported now
+        self._artifacts = Artifacts(client, run_id)
         self._last_image = -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
         """The last histograms, and their step; they are drawn at an alert and at the end."""
@@ -122,15 +116,18 @@ class MlflowTracker(Tracker):
             active = mlflow.active_run() if hasattr(mlflow, "active_run") else None
             if active is None and target is not None:
                 raise DiagError("mlflow: no active run, expected one; call mlflow.start_run() before wrap(mlflow)")
-            return None if active is None else cls(mlflow.MlflowClient(), active.info.run_id)
+            return None if active is None else cls._of_active(mlflow, active)
         if is_a(target, "mlflow", "ActiveRun"):
-            return cls(mlflow.MlflowClient(), target.info.run_id)
+            return cls._of_active(mlflow, target)
         if is_a(target, "mlflow", "MlflowClient"):
             if run_id is None:
                 raise DiagError("run_id: nothing given, expected the id of the run that the client logs to")
-            target.get_run(run_id)  # a run that does not exist is reported now
             return cls(target, run_id)
         return None
+
+    @classmethod
+    def _of_active(cls, mlflow: Any, run: Any) -> Tracker:
+        return cls(mlflow.MlflowClient(), run.info.run_id, experiment=run.info.experiment_id)
 
     @classmethod
     def _reopened(cls, address: Address) -> Tracker:
@@ -162,10 +159,6 @@ class MlflowTracker(Tracker):
         if listener is None:
             return super().listen(None)
         return listen.EARS.listen(self.run_id, listener)
-
-    @cached_property
-    def _experiment(self) -> str:
-        return str(self._client.get_run(self.run_id).info.experiment_id)
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -199,9 +192,9 @@ class MlflowTracker(Tracker):
             elif isinstance(entry, Notice):
                 self._alert(entry)
             elif isinstance(entry, Event):  # a table that is there grows
-                self._tasks.append(partial(self._write_table, events_table([(step, entry.text)])))
+                self._tasks.append(partial(self._artifacts.table, events_table([(step, entry.text)])))
             elif isinstance(entry, File):  # before pictures, which take long
-                self._tasks.appendleft(partial(self._put, f"diag/{entry.name}", entry.text.encode()))
+                self._tasks.appendleft(partial(self._artifacts.put, f"diag/{entry.name}", entry.text.encode()))
             elif isinstance(entry, End):
                 self._end(entry.summary, entry.tables)
         self.full = len(self._metrics) >= MOST
@@ -214,7 +207,7 @@ class MlflowTracker(Tracker):
         ]
         tables = {record.name: record for record in records if isinstance(record, Table)}
         self._tables |= tables
-        self._tasks += [partial(self._write_table, table) for table in tables.values()]
+        self._tasks += [partial(self._artifacts.table, table) for table in tables.values()]
         pictures: dict[str, list[Histogram]] = {}
         for record in records:
             if isinstance(record, Histogram):
@@ -246,10 +239,10 @@ class MlflowTracker(Tracker):
     def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
         self._tasks += [
-            partial(self._put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
+            partial(self._artifacts.put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
             partial(self._report, summary, tables),
             partial(self._timeline, summary),
-            *(partial(self._write_table, table) for table in tables if self._tables.get(table.name) != table),
+            *(partial(self._artifacts.table, table) for table in tables if self._tables.get(table.name) != table),
         ]
         self._draw_tails()
 
@@ -344,12 +337,12 @@ class MlflowTracker(Tracker):
         return isinstance(error, OSError) and _status(error) != TOO_LARGE
 
     def _draw_time_line(self, drawing: Drawing) -> list[Task]:
-        return [partial(self._put, "diag/timeline.png", png_of(drawn(drawing)))]
+        return [partial(self._artifacts.put, "diag/timeline.png", png_of(drawn(drawing)))]
 
     def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
         from tracker_diag.report.html import render_html
 
-        return [partial(self._put, "diag/report.html", render_html(summary, tables).encode())]
+        return [partial(self._artifacts.put, "diag/report.html", render_html(summary, tables).encode())]
 
     def _timeline(self, summary: Summary) -> list[Task]:
         shown = picture(summary)
@@ -358,24 +351,8 @@ class MlflowTracker(Tracker):
         image = drawn(shown.drawing())
         self._shown.add(TIMELINE)
         given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
-        parts = self._parts(lambda client: client.log_image(self.run_id, image, **given))
-        return [partial(self._put, "diag/timeline.png", png_of(image)), *parts, self._show]
-
-    def _write_table(self, table: Table) -> list[Task]:
-        path = f"{table.name}.json"
-        if table.name in (WORST, CHECKPOINTS):  # each is the whole; MLflow's own call would add to what stands there
-            whole = json.dumps({"columns": table.columns, "data": table.rows}).encode()
-            return [partial(self._put, path, whole), partial(self._list_table, path)]
-        columns = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
-        file, *_ = self._parts(lambda client: client.log_table(self.run_id, columns, path))
-        return [file, partial(self._list_table, path)]
-
-    def _list_table(self, path: str) -> None:
-        """As MLflow's `log_table` ends; read again each time, since the list is not ours alone."""
-        listed = json.loads(self._client.get_run(self.run_id).data.tags.get(TABLES_TAG, "[]"))
-        ours = {"path": path, "type": "table"}
-        if ours not in listed:
-            self._client.set_tag(self.run_id, TABLES_TAG, json.dumps([*listed, ours]), synchronous=True)
+        parts = self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))
+        return [partial(self._artifacts.put, "diag/timeline.png", png_of(image)), *parts, self._show]
 
     def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
         parts: list[Task] = []
@@ -384,7 +361,7 @@ class MlflowTracker(Tracker):
             given = {"key": key, "step": step, "synchronous": True}
             title = "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
             image = drawn_tail(shown, f"{title}, step {step}")
-            parts += self._parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
+            parts += self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
         return [*parts, self._show]
 
     def _show(self) -> None:
@@ -395,40 +372,6 @@ class MlflowTracker(Tracker):
         of_run = shown_of(self._client.get_run(self.run_id).data.metrics)
         view = chart_view(pairs, image_step, self._shown | of_run | keys_in(present))
         self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
-
-    def _parts(self, write: Callable[[Any], object]) -> list[Task]:
-        """What `write` makes its client write, one request each; done here, it reads and writes nothing.
-
-        MLflow's own calls write several things each, and under a new name or beneath the last ones when repeated.
-        """
-        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-        parts: list[Task] = []
-
-        def log_artifact(_: str, local_path: str, artifact_path: str | None = None) -> None:
-            file = Path(local_path)
-            parts.append(partial(self._put, str(Path(artifact_path or "", file.name)), file.read_bytes()))
-
-        def set_tag(run_id: str, key: str, value: object, *_: object, **__: object) -> None:
-            parts.append(partial(self._client.set_tag, run_id, key, value, synchronous=True))
-
-        def download_artifacts(run_id: str, path: str, dst_path: str) -> str:
-            place = str(Path(dst_path) / Path(path).name)
-            uri = client.get_run(run_id).info.artifact_uri
-            store: Any = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
-            store._download_file(path, place)  # noqa: SLF001  # all else takes a pool of threads: none in `atexit`
-            return place
-
-        client = copy(self._client)
-        client.log_artifact, client.set_tag, client.download_artifacts = log_artifact, set_tag, download_artifacts
-        write(client)
-        return parts
-
-    def _put(self, path: str, content: bytes) -> None:
-        folder, _, name = path.rpartition("/")
-        with TemporaryDirectory() as place:
-            (Path(place) / name).write_bytes(content)
-            self._client.log_artifact(self.run_id, str(Path(place) / name), folder or None)
 
     def _described(self, text: str) -> str:
         """The run's description with `text` in it, beside what stands there already."""

@@ -25,10 +25,8 @@ from tracker_diag.report.markdown import findings_text, markdown
 from tracker_diag.report.picture import Pixels, drawn, picture, png_of
 from tracker_diag.report.tables import TIMELINE, brief, events_table, findings_table
 from tracker_diag.rules.triage import Summary
-from tracker_diag.trackers.finished import FinishedRun, Progress
 from tracker_diag.trackers.panels import PLOTS
 from tracker_diag.trackers.tensorboard import listen
-from tracker_diag.trackers.tensorboard.read import read_tensorboard
 from tracker_diag.trackers.tracker import (
     RECORDS,
     Address,
@@ -75,10 +73,6 @@ class TensorBoardTracker(Tracker):
         folder = getattr(target, "log_dir", None) or getattr(target, "logdir", None)
         return cls(folder, target) if folder else None
 
-    @classmethod
-    def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
-        return read_tensorboard(Path(name), source, progress)
-
     def listen(self, listener: Listener | None) -> Off:
         if listener is None or self._writer is None:
             return super().listen(None)
@@ -106,6 +100,7 @@ class TensorBoardTracker(Tracker):
         return self._folder if "://" in self._folder else near(self._folder)
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
+        self._step, self._at = step, at
         self._write_records(step, [entry for entry in entries if isinstance(entry, RECORDS)], at)
         for entry in entries:
             if isinstance(entry, Standing):
@@ -119,9 +114,6 @@ class TensorBoardTracker(Tracker):
                 self._put([*_timeline(entry.summary)])
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
-        if not records:
-            return
-        self._step, self._at = step, at
         charts: dict[str, list[Any]] = {name: [] for name in CONTEXT}
         pairs: set[str] = set()
         for record in records:

@@ -100,14 +100,14 @@ class WandbTracker(Tracker):
         """
         if isinstance(target, Address):
             return Beside(target)
-        wandb: Any = sys.modules.get("wandb")
-        current: Any = getattr(wandb, "run", None)
+        module = sys.modules.get("wandb")
+        run: Any = getattr(module, "run", None)
         if target is None:
-            return None if current is None or current.disabled else cls(current)  # a disabled one keeps nothing
-        if wandb is not None and target is wandb:
-            if current is None:
+            return None if run is None or run.disabled else cls(run)  # a disabled one keeps nothing
+        if target is module:
+            if run is None:
                 raise DiagError("wandb: no run is underway, expected one; call wandb.init() before wrap(wandb)")
-            return cls(current)
+            return cls(run)
         return cls(target) if is_a(target, "wandb", "Run") else None
 
     @classmethod
