@@ -9,7 +9,6 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from tracker_diag.attach.ears import MLFLOW
 
 from tracker_diag import wrap
 from tracker_diag.metrics.registry import PREFIX
