@@ -1,9 +1,10 @@
 """Write what the rules find on every planted and simulated run, to compare two checkouts.
 
-    python tests/faults/findings.py OUT.jsonl [--simulated N]
+    python tests/faults/findings.py OUT.jsonl [--every N] [--simulated N]
     python tests/faults/findings.py --compare BEFORE.jsonl AFTER.jsonl
 
-One line a run: its findings in full, and the incidents. Of the untouched half only a fingerprint is written.
+One line a run: its findings in full, the incidents, and the rules that are blind or healthy. Of the untouched half only
+fingerprints are written. Runs that only one of two files has are counted, and not compared.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import json
 import runpy
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
@@ -52,8 +54,13 @@ def planted(run: Run) -> dict[str, Any]:
         "healthy": sorted(found["healthy"]),
     }
     if run.half == "untouched":
-        line = {"sealed": hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()[:16]}
+        line = {key: sealed(value) for key, value in line.items()}
     return {"run": run.name, "half": run.half, **line}
+
+
+def sealed(value: object) -> str:
+    """A fingerprint by which it can be compared without being read."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def simulated(case: tuple[str, str, int]) -> dict[str, Any]:
@@ -90,40 +97,35 @@ def lines(file: str) -> dict[str, dict[str, Any]]:
 def compare(before: str, after: str) -> int:
     """Print each difference; the number of runs that differ."""
     was, now = lines(before), lines(after)
-    differing = 0
-    for name in was.keys() | now.keys():
-        one, other = was.get(name), now.get(name)
-        if one == other:
-            continue
-        differing += 1
-        if one is None or other is None:
-            print(f"{name}: only in {after if one is None else before}")
-            continue
-        for key in one.keys() | other.keys():
-            if one.get(key) != other.get(key):
-                print(f"{name}: {key}")
-                a, b = one.get(key), other.get(key)
-                if isinstance(a, list) and isinstance(b, list):
-                    for gone in [x for x in a if x not in b]:
-                        print(f"  - {gone}")
-                    for new in [x for x in b if x not in a]:
-                        print(f"  + {new}")
-                else:
-                    print(f"  - {a}\n  + {b}")
-    print(f"{differing} of {len(was.keys() | now.keys())} runs differ")
-    return differing
+    common = was.keys() & now.keys()
+    differing: Counter[str] = Counter()
+    for name in sorted(common):
+        for key in was[name].keys() | now[name].keys():
+            old, new = was[name].get(key), now[name].get(key)
+            if old == new:
+                continue
+            differing[key] += 1
+            print(f"{name}: {key}")
+            if isinstance(old, list) and isinstance(new, list):
+                print(*(f"  - {value}" for value in old if value not in new), sep="\n")
+                print(*(f"  + {value}" for value in new if value not in old), sep="\n")
+            else:
+                print(f"  - {old}\n  + {new}")
+    print(f"{len(common)} runs compared, {len(was.keys() ^ now.keys())} only in one; differing: {dict(differing)}")
+    return differing.total()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", nargs="?")
+    parser.add_argument("--every", type=int, default=1, help="only every so many planted runs")
     parser.add_argument("--simulated", type=int, default=6, help="seeds of each simulated kind")
     parser.add_argument("--compare", nargs=2, metavar=("BEFORE", "AFTER"))
     args = parser.parse_args()
     if args.compare:
         sys.exit(1 if compare(*args.compare) else 0)
     with ProcessPoolExecutor() as pool, Path(args.out).open("w", encoding="utf-8") as out:
-        for judge, runs in ((planted, list(read())), (simulated, list(cases(args.simulated)))):
+        for judge, runs in ((planted, list(read())[:: args.every]), (simulated, list(cases(args.simulated)))):
             out.writelines(json.dumps(line) + "\n" for line in pool.map(judge, runs, chunksize=4))
 
 
