@@ -73,6 +73,18 @@ def load_rules(folder: Path) -> tuple[Rule, ...]:
     return _unique([load_rule(file) for file in files])
 
 
+def rule_called(id: str) -> Rule:
+    """The rule of the catalogue with this id.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    rules = {rule.id: rule for rule in catalog()}
+    if id not in rules:
+        raise UnknownName("rule", id, tuple(rules))
+    return rules[id]
+
+
 def in_force(own: Own = (), *, with_catalog: bool = True) -> tuple[Rule, ...]:
     """What a run is held against: the catalogue, the rules that TRACKER_DIAG_RULES names, and `own`.
 

@@ -15,6 +15,7 @@ from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar
 from tracker_diag.rules.alerts import Identity, Notice, identity
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import rule_called
 from tracker_diag.rules.model import Rule
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
 from tracker_diag.trackers.delivery.memory import Memory
@@ -123,8 +124,7 @@ class Outbox(Tracker):
             self._put({"scalars": scalars, "step": step, "at": at}, pictures)
         for entry in entries:
             if isinstance(entry, Finding):
-                rule = entry.rule.model_dump(mode="json", by_alias=True)
-                self._put({"finding": entry.state_dict(), "rule": rule, "step": step, "at": at}, keep=True)
+                self._put({**_line_of(entry), "step": step, "at": at}, keep=True)
             elif isinstance(entry, Notice):
                 self._put({"alert": [entry.level, entry.title, entry.text], "step": step, "at": at})
             elif isinstance(entry, Event):
@@ -384,7 +384,9 @@ class Outbox(Tracker):
         return Metrics(entry["metrics"])
 
     def _remember(self, entry: Mapping[str, Any]) -> Finding:
-        finding = Finding.of_state(Rule.model_validate(entry["rule"]), entry["finding"])
+        own = entry.get("own_rule")
+        rule = rule_called(entry["rule"]) if own is None else Rule.model_validate(own)
+        finding = Finding.of_state(rule, entry["finding"])
         if finding.fired is not None:
             self._known[identity(finding)] = finding
         return finding
@@ -398,3 +400,10 @@ class Outbox(Tracker):
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
             self.tally.failed(error)
             return None
+
+
+def _line_of(finding: Finding) -> dict[str, Any]:
+    """A finding with the id of its rule; with all of the rule if that is a user's own, which nobody can look up."""
+    rule = finding.rule
+    own = {"own_rule": rule.model_dump(mode="json", by_alias=True)} if rule.own else {}
+    return {"finding": finding.state_dict(), "rule": rule.id, **own}
