@@ -252,10 +252,15 @@ def _with_diag(target: Any, monitor: Monitor, found: _Found) -> Any:
         _underway[key] = monitor
         monitor.at_close(lambda: _underway.pop(key) and target)  # which keeps it, and so its id
     # Not by setattr: a run of W&B refuses names that it does not know, and a frozen object refuses all.
-    attributes = vars(target)
+    attributes: dict[str, Any] = vars(target)
     outer = attributes.get("diag")
     attributes["diag"] = monitor
-    monitor.at_close(lambda: attributes.update(diag=outer) if outer in _underway.values() else None)
+
+    def give_back() -> None:
+        if outer in _underway.values():
+            attributes["diag"] = outer
+
+    monitor.at_close(give_back)
     return target
 
 
