@@ -14,6 +14,8 @@ from tracker_diag import Monitor
 from tracker_diag.records import Histogram, Scalar
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import rule_called
+from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery import outbox as module
 from tracker_diag.trackers.delivery.journal import FOLDER, Journal
@@ -538,3 +540,22 @@ def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(
     expected = [0, 1] if late else [*range(steps)]
     assert done.stdout.split() == [*map(str, expected), "end"]
     assert list(journals.iterdir()) == []
+
+
+def test_a_finding_travels_by_the_id_of_its_rule_and_one_of_a_users_own_rule_with_all_of_it(quick, journals):
+    own = Rule(id="ACM001", title="Loss is off", signals={"off": "loss above 1"}, when=["off"], summary="loss is off")
+    rules = (rule_called("NUM004"), own)
+    inner, there = Fake(), Fake()
+    inner.fails = while_it_is([OSError("down")])
+    outbox = Outbox(inner)
+    findings = [Finding(rule, None, "all", "firing", 3, 4, None, "off", ()) for rule in rules]
+    for finding in findings:
+        give(outbox, 4, [finding])
+    ended(outbox)
+    (path,) = journals.glob("tracker-r1.jsonl")
+    lines = [json.loads(line.rpartition("\t")[0] or line) for line in path.read_text().splitlines()]
+    kept = [line for line in lines if "finding" in line]
+    assert [line["rule"] for line in kept] == ["NUM004", "ACM001"]
+    assert ["own_rule" in line for line in kept] == [False, True]
+    assert Outbox(there, Journal(path, {})).drain(10)
+    assert there.findings == [("NUM004", "firing"), ("ACM001", "firing")]
