@@ -131,7 +131,7 @@ def _lacking(modules: Sequence[str], extra: str) -> str:
 
     package = modules[0].partition(".")[0]
     if package != modules[0] and _exists(package):
-        return f"no module {' or '.join(modules)} in the {package} that is installed: another version than was tested"
+        return f"no module {' or '.join(modules)} in the {package} that is installed; it is not a tested version"
     try:
         ours = metadata("tracker-diag").get_all("Provides-Extra") or []
     except PackageNotFoundError:  # a source tree on the path

@@ -660,6 +660,6 @@ def test_a_prime_rl_without_either_kind_of_monitor_is_told_and_training_goes_on(
     assert len(train_released(released, rng, 2)) == 8
     (told,) = [record.message for record in caplog.records if record.name == "tracker_diag"]
     assert told.endswith(
-        "no module prime_rl.monitors or prime_rl.utils.monitor in the prime_rl that is installed: "
-        "another version than was tested"
+        "no module prime_rl.monitors or prime_rl.utils.monitor in the prime_rl that is installed; "
+        "it is not a tested version"
     )
