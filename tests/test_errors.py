@@ -51,8 +51,8 @@ def test_the_first_name_that_there_is_counts(trainer):
 
 
 def test_a_package_without_the_module_is_another_version(trainer):
-    message = "no module a_trainer.newest or a_trainer.newer.one in the a_trainer that is installed; it is not a tested version"
-    with pytest.raises(MissingExtra, match=message):
+    lacking = "no module a_trainer.newest or a_trainer.newer.one in the a_trainer that is installed"
+    with pytest.raises(MissingExtra, match=f"{lacking}; it is not a tested version"):
         require("a_trainer.newest", "slime", "a_trainer.newer.one")
 
 
