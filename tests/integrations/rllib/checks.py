@@ -16,6 +16,9 @@ from tracker_diag.testing import CapturingTracker
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
+TOO_FAST = {"lr": 0.1, "clip_param": 1000.0, "entropy_coeff": 1.0}
+"""A policy without the reward for entropy is certain after two steps. Its ratios are then all 1 and are no signal."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
@@ -70,7 +73,7 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
 @pytest.mark.matrix("ray", "run for real")
 def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_underway(tmp_path, underway, alerted):
     with underway("mlflow", "trackio", "wandb"), SummaryWriter(str(tmp_path / "curves")) as writer:
-        monitor = train(config(lr=0.1, clip_param=1000.0), 6, writer=writer)
+        monitor = train(config(**TOO_FAST), 6, writer=writer)
     assert monitor.failures == []
     assert alerted("POL010") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
 
@@ -78,7 +81,7 @@ def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_that_is_under
 @pytest.mark.nightly
 @pytest.mark.matrix("ray", "run for real")
 def test_without_any_tracker_it_is_told_in_files(alerted):
-    assert train(config(lr=0.1, clip_param=1000.0), 6).failures == []
+    assert train(config(**TOO_FAST), 6).failures == []
     assert alerted("POL010") == {"jsonl", "webhook"}
 
 
