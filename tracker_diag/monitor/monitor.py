@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-import tracker_diag.report.notebook  # noqa: F401  # a notebook then shows a Summary as its page
+import tracker_diag.report.notebook  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a Summary shows as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
