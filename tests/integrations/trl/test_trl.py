@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tracker_diag.guards.control import kl_coefficient
+from tracker_diag.stats.tails import NO_SIGNAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
@@ -99,6 +100,17 @@ def counts(run, pair):
     return {row["slice"]: row["count"] for row in run["slices"] if row["pair"] == pair}
 
 
+def tokens_with_signal(runs, pair, kind="tokens"):
+    """Tokens of the steps in which a ratio of `pair` is not 1 on some rank, as the trainers have counted them.
+
+    The first update has the reference's own weights, and the first of each generation those that have sampled it.
+    """
+    calls = [call for run in runs for call in run["calls"]]
+    steps = {call["step"] for call in calls if call[pair] > NO_SIGNAL}
+    assert steps, f"no step has a signal of {pair}"
+    return sum(call[kind] for call in calls if call["step"] in steps)
+
+
 def is_sound(run):
     broken = {kind: n for kind, n in run["health"].items() if n and kind not in ("masked_sequences", "unscored_tokens")}
     assert not broken, run["failures"]
@@ -171,11 +183,10 @@ def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     run = result("settings")[name]
     is_sound(run)
     assert run["said"] == []
-    calls = run["calls"]
-    for pair, seen in (("reference", calls), ("policy", [call for call in calls if call["step"] % 2])):
-        found = counts(run, pair)
-        assert found["all"] == sum(call["tokens"] for call in seen)
-        assert found["post_tool"] == sum(call["post"] for call in seen)
+    for pair in ("reference", "policy"):
+        counted = counts(run, pair)
+        assert counted["all"] == tokens_with_signal([run], pair)
+        assert counted["post_tool"] == tokens_with_signal([run], pair, "post")
     assert (counts(run, "policy")["post_tool"] > 0) == (name != "no_tools")
 
 
@@ -290,10 +301,8 @@ def test_an_environments_answers_are_tool_results(tmp_path, zygote):
     is_sound(run)
     assert run["said"] == []
     assert run["met"]["asked"] > 0
-    post = sum(call["post"] for call in run["calls"])
-    assert post > 0
-    assert counts(run, "reference")["post_tool"] == post
-    assert counts(run, "reference")["all"] == sum(call["tokens"] for call in run["calls"])
+    assert counts(run, "reference")["post_tool"] == tokens_with_signal([run], "reference", "post") > 0
+    assert counts(run, "reference")["all"] == tokens_with_signal([run], "reference")
     assert "rewards/Desk/mean" in run["metrics"]["1"]
 
 
@@ -363,7 +372,7 @@ def test_several_processes_are_counted_together(tmp_path, zygote, two_ranks):
     for run in (first, second):
         is_sound(run)
     assert counts(first, "reference") == counts(second, "reference")
-    assert counts(first, "reference")["all"] == sum(call["tokens"] for run in (first, second) for call in run["calls"])
+    assert counts(first, "reference")["all"] == tokens_with_signal((first, second), "reference")
     assert first["calls"] != second["calls"]
 
 
@@ -404,7 +413,6 @@ def test_the_private_functions_are_as_we_know_them_and_every_tracker_is_told_in(
         assert keys | ({"tool_mask"} if run["tools"] else set()) <= set(call["keys"])
     is_sound(run)
     assert [said.split()[0] for said in run["said"]] == ["ACM001"]
-    assert counts(run, "reference")["all"] == sum(call["tokens"] for call in run["calls"])
-    late = [call for call in run["calls"] if call["step"] % 2]  # the second iteration of each generation
-    assert counts(run, "policy")["all"] == sum(call["tokens"] for call in late)
+    for pair in ("reference", "policy"):
+        assert counts(run, pair)["all"] == tokens_with_signal([run], pair)
     assert (counts(run, "policy")["post_tool"] > 0) == run["tools"]

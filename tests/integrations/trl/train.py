@@ -52,11 +52,12 @@ class Tapped(trl.GRPOTrainer):
             mine = response & (inputs.get("tool_mask", torch.ones_like(response)) == 1)
             post = mine & ((response & ~mine).cumsum(1) > 0)
             old = inputs.get("old_per_token_logps", self.last)
-            ratio = (self.last - old)[mine].abs()
+            reference = inputs.get("ref_per_token_logps", self.last)
+            moved = {"policy": (self.last - old)[mine], "reference": (self.last - reference)[mine]}
         if torch.is_grad_enabled():  # not an evaluation
             call = {"step": self.state.global_step, "keys": sorted(inputs), "tokens": int(mine.sum())}
             call |= {"post": int(post.sum()), "empty": int((~response.any(1)).sum())}
-            self.calls.append(call | {"largest": float(ratio.max()) if len(ratio) else 0.0})
+            self.calls.append(call | {pair: max(r.abs().tolist(), default=0.0) for pair, r in moved.items()})
         return loss
 
 
