@@ -51,7 +51,7 @@ def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, m
     _, ill = run(1, 0.125, baseline=f"mlflow:{known}@{mlflow_store}")
     assert fired(ill) == [("POL001", "post_tool", 6)]
     (finding,) = ill.findings
-    grows = next(one for one in finding.evidence if one.signal == "post_tool_tail_grows")
+    grows = next(one for one in finding.evidence if one.signal == "post_tool_tail_grows_each_step")
     assert (finding.onset, grows.baseline) == (0, pytest.approx(0.1, rel=0.1))
     assert "too early" not in str(ill.caveats)
 
