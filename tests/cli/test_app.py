@@ -77,7 +77,7 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     assert found["run"]["steps"] == 156
     evidence = {reading["signal"]: reading for reading in found["findings"][0]["evidence"]}
     assert evidence["reward_falls"]["holds"] is False
-    assert evidence["mean_kl_grows"]["holds"] is None
+    assert evidence["kl_grows"]["holds"] is None
 
 
 def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_has(table, tmp_path):
