@@ -285,7 +285,9 @@ def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(cou
         found = [replace(one, inhibited_by=cover.get(one.rule.id)) for one in found]
         changed = [one for one in found if before.get(one.rule.id) != one]
         before = {one.rule.id: one for one in found}
-        told = alerts.notices(step, changed, SimpleNamespace(findings=found, best=()))
+        told = alerts.notices(
+            step, changed, SimpleNamespace(findings=found, incidents=incidents(recent(found)), best=())
+        )
         alerts.load_state_dict(json.loads(json.dumps(alerts.state_dict())))
         assert all(one.text for one in told)
         for incident in incidents(found):
