@@ -21,10 +21,10 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEM
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
-test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) browser  ## with real servers, a browser and training; eight minutes on two cores
+test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) browser  ## with real servers, a browser and training
 	$(PYTEST) -m "not nightly"
 
-check: lint types fast  ## what every change must pass first; two minutes
+check: lint types fast  ## what every change must pass first
 
 nightly: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) $(NIGHTLY) browser  ## what `test` leaves out; hours, and docs/chaos.json
 	$(PYTEST) -m nightly --timeout 3600
