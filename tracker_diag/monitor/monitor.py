@@ -51,7 +51,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 13
+STATE_VERSION = 14
 
 
 class Monitor(AbstractContextManager["Monitor"]):

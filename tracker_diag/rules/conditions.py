@@ -151,8 +151,8 @@ class Judgement:
         return tuple(found)
 
     def unknown(self, ways: Ways, *, excuses: bool = False) -> Reason | None:
-        """Why the first signal that decides is unknown. Ways that lack a metric do not count."""
-        present = (way for way in ways if all(self._series[name].logged is True for name in way.needs))
+        """Why the first signal that decides is unknown. A way that lacks a metric counts only where all do."""
+        present = [way for way in ways if all(self._series[name].logged is True for name in way.needs)] or ways
         reasons = (self._name_unknown(name, excuses or name in way.unless) for way in present for name in named((way,)))
         return next(filter(None, reasons), None)
 

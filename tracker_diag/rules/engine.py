@@ -10,7 +10,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, Pair, SeriesKey, StatKey, any_of
+from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, PAIRS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
@@ -19,7 +19,7 @@ from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place, SeriesTable
 from tracker_diag.rules.signals import AnySignal
-from tracker_diag.rules.signals.base import Signal
+from tracker_diag.rules.signals.base import Signal, has_come
 from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.watch import RuleState, Watch
 
@@ -47,6 +47,11 @@ class Engine:
         self._signals: dict[str, Signal] = {}
         """What several rules ask of the same series is read once, and each series once for all readers."""
         self._watches: list[Watch] = []
+        self._asked: list[Signal] = []
+        """The signals that have anything to look at, and after them the watches that do."""
+        self._seeing: list[Watch] = []
+        self._given: set[Pair] = set()
+        """Pairs that were ever observed, and gave a signal."""
         self._noted: set[str] = set()
         self._step: int | None = None
         """The last one that came."""
@@ -58,6 +63,7 @@ class Engine:
             for slice in rule.slices:
                 if slice not in ANY:
                     self._watch(rule, slice)
+        self._ask()
 
     def _watch(self, rule: Rule, slice: str) -> None:
         """Hold `rule` against `slice` of each of its pairs from now on."""
@@ -71,14 +77,21 @@ class Engine:
                 signals[name] = self._signals[key]
             self._watches.append(Watch(rule, at, signals))
 
-    def _meet(self, slices: Iterable[str]) -> None:
-        """Have the rules that ask for such look at each of `slices` that is new."""
+    def _meet(self, slices: Iterable[str]) -> bool:
+        """Have the rules that ask for such look at each of `slices` that is new; whether any is."""
+        before = len(self._cells)
         for slice in slices:
             if slice not in self._cells and (name := any_of(slice)) and len(self._cells) < MOST_CELLS:
                 self._cells.add(slice)
                 for rule in self.rules:
                     if name in rule.slices:
                         self._watch(rule, slice)
+        return len(self._cells) > before
+
+    def _ask(self) -> None:
+        """Find the signals and watches that have anything to look at: the others cost nothing."""
+        self._asked = [signal for signal in self._signals.values() if has_come(signal)]
+        self._seeing = [watch for watch in self._watches if watch.can_see]
 
     def evaluate(self, observed: Observed) -> list[Finding]:
         """Take in one step; the findings whose state changed at it, inhibitions already marked.
@@ -88,12 +101,14 @@ class Engine:
         """
         again, self._step = observed.step == self._step, observed.step
         observed = replace(observed, fired={**observed.fired, **self._fired()})
-        self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
-        self._series.read(observed, again=again)
-        for signal in self._signals.values():
+        met = self._meet(dict.fromkeys(filter(None, map(_cell, observed.series))))
+        self._given.update(pair for pair in PAIRS if pair not in observed.absent)
+        if self._series.read(observed, again=again) or met:
+            self._ask()
+        for signal in self._asked:
             if not again or not signal.looks_at or any(series.new for series in signal.looks_at):
                 signal.update(observed)
-        changed = {watch for watch in self._watches if watch.step(observed)}
+        changed = {watch for watch in self._seeing if watch.step(observed)}
         if changed:
             changed.update(w for w, new in zip(self._watches, self._inhibit(), strict=True) if new)
         return [w.finding for w in self._watches if w in changed and w.finding]
@@ -174,7 +189,8 @@ class Engine:
         }
         seeing = {watch.rule.id for watch in self._watches if watch.sees}
         for watch in self._watches:
-            if not watch.sees and (watch.given or watch.rule.id not in seeing):
+            given = watch.of_all or watch.pair in self._given  # a metric need not be logged of each tool
+            if not watch.sees and (given or watch.rule.id not in seeing):
                 of_rule = reasons.setdefault(watch.rule.id, [])
                 if watch.blindness not in of_rule:
                     of_rule.append(watch.blindness)
@@ -195,6 +211,7 @@ class Engine:
             "series": self._series.state_dict(),
             "signals": {key: signal.state_dict() for key, signal in self._signals.items()},
             "noted": sorted(self._noted),
+            "given": sorted(self._given),
             "cells": sorted(self._cells),
             "watches": {watch.key: watch.state_dict() for watch in self._watches},
         }
@@ -205,7 +222,7 @@ class Engine:
         Args:
             underway: the last step that came, if more of it may come.
         """
-        self._noted, self._step = set(state["noted"]), state["step"]
+        self._noted, self._given, self._step = set(state["noted"]), set(state["given"]), state["step"]
         self._meet(state["cells"])
         if underway:
             self._series.read(underway, again=False)
@@ -216,6 +233,7 @@ class Engine:
         for watch in self._watches:
             if watch.key in state["watches"]:
                 watch.load_state_dict(state["watches"][watch.key])
+        self._ask()
 
     def _fired(self) -> dict[str, int]:
         """The step at which each rule last fired."""

@@ -8,7 +8,7 @@ from typing import Any
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.metrics.series import Pair
+from tracker_diag.metrics.series import Pair, SeriesKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.nodes import SeriesRef, SliceName
@@ -37,15 +37,19 @@ class Series:
         self.keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
         self.name = " / ".join(self.keys)
         self._table = table
-        self._steps = 0
-        """Steps at which the run gave anything, since the first rule has asked for this series."""
+        self._before = table.steps
+        """Steps of the run before the first rule asked for this series."""
         self._missing = list(self.keys)
         """Keys that have never come."""
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the run has ever given any of it."""
+        return len(self._missing) < len(self.keys)
 
     def read(self, observed: Observed, *, again: bool = False) -> None:
         """Take in one step, or what came of it later."""
         had = self.now is not None and again
-        self._steps += observed.checked and not again
         self.now = observed.series.get(self.keys[0])
         if self._missing:
             self._missing = [key for key in self._missing if key not in observed.series]
@@ -56,7 +60,9 @@ class Series:
     @property
     def logged(self) -> bool | None:
         """Whether the run logs it; None while it has not come and still may."""
-        return True if not self._missing else False if self._steps >= self._table.wait else None
+        if not self._missing:
+            return True
+        return False if self._table.steps - self._before >= self._table.wait else None
 
     def reading(
         self, holds: bool | None, value: float | None = None, baseline: float | None = None, onset: int | None = None
@@ -70,10 +76,10 @@ class Series:
         return Reading("", self.name, None, unknown=why or self._why(), keys=tuple(self.keys))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._steps, "missing": list(map(str, self._missing))}
+        return {"before": self._before, "missing": list(map(str, self._missing))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._steps, self._missing = state["steps"], [key for key in self.keys if key in state["missing"]]
+        self._before, self._missing = state["before"], [key for key in self.keys if key in state["missing"]]
 
     def _ratio(self, over: Scalar, under: Scalar | None) -> Scalar | None:
         if under is None or under.value == 0:
@@ -98,24 +104,46 @@ class SeriesTable:
         self.observed: Observed | None = None
         """The last step that came, for series that have no value of it too."""
         self.wait = horizon(WAIT, settings, part=4, fewest=5)
+        self.rows = 0
+        """Steps that came."""
+        self.steps = 0
+        """Those of them at which the run gave anything."""
         self._series: dict[str, Series] = {}
+        self._by_key: dict[SeriesKey, list[Series]] = {}
+        self._with_value: list[Series] = []
 
     def get(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> Series:
         """The series `ref`, or its ratio to `over`; the same object for everyone who asks."""
         series = Series(ref, over, pair, slice, self)
-        return self._series.setdefault(series.name, series)
+        if series.name not in self._series:
+            self._series[series.name] = series
+            for key in series.keys:
+                self._by_key.setdefault(key, []).append(series)
+        return self._series[series.name]
 
-    def read(self, observed: Observed, *, again: bool) -> None:
-        """Read every series at one step; `again` if more has come of the last one."""
+    def read(self, observed: Observed, *, again: bool) -> bool:
+        """Read every series at one step; `again` if more has come of the last one.
+
+        Returns:
+            Whether any series has come for the first time.
+        """
         self.observed = observed
-        for series in self._series.values():
+        self.rows += not again
+        self.steps += observed.checked and not again
+        given = [series for key in observed.series for series in self._by_key.get(key, ())]
+        first = any(not series.has_come for series in given)
+        for series in dict.fromkeys([*self._with_value, *given]):
             series.read(observed, again=again)
+        self._with_value = [series for series in given if series.now is not None]
+        return first
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: series.state_dict() for name, series in self._series.items()}
+        series = {name: each.state_dict() for name, each in self._series.items()}
+        return {"rows": self.rows, "steps": self.steps, "series": series}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, kept in state.items():
+        self.rows, self.steps = state["rows"], state["steps"]
+        for name, kept in state["series"].items():
             if name in self._series:
                 self._series[name].load_state_dict(kept)
 

@@ -19,7 +19,7 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import LOST_AFTER, Place, horizon
-from tracker_diag.rules.signals.base import Signal
+from tracker_diag.rules.signals.base import Signal, has_come
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 
@@ -59,16 +59,20 @@ class Watch:
         self.state: RuleState = "unknown"
         self.finding: Finding | None = None
         self.past: list[Finding] = []
-        self.given = False
-        """Whether the pair was ever observed, and gave a signal; of metrics, whether they are not those of one tool."""
-        self._of_all = at.pair is None and any_of(at.slice) is None
-        self._blindness: Reason | None = reason(Why.NO_STEP)
+        self.of_all = at.pair is None and any_of(at.slice) is None
+        """Whether it looks at metrics that every run may have, and not at those of one tool."""
+        self._blindness: Reason | None = None
         """Why it cannot see, where its signals do not tell."""
         self._has_seen, self._missed = False, 0
 
     @property
     def key(self) -> str:
         return f"{self.rule.id}/{self.pair or ''}/{self.slice}"
+
+    @property
+    def can_see(self) -> bool:
+        """Whether anything that it looks at has come; before that there is nothing to judge."""
+        return any(map(has_come, self._deciding)) or any(series.has_come for series in self._asked)
 
     @property
     def sees(self) -> bool:
@@ -89,8 +93,6 @@ class Watch:
         basis += [series.logged for series in self._asked]
         if basis != self._basis:  # at most steps nothing changes
             self._basis, self._verdict = basis, self._judge()
-        if not self.given:  # a metric need not be logged of each tool
-            self.given = self._of_all or (self.pair is not None and self.pair not in observed.absent)
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
             if self._verdict is None and any(series.new for signal in self._deciding for series in signal.looks_at):
@@ -128,11 +130,12 @@ class Watch:
         if not any(signal.historical for signal in self._deciding):
             return False
         fired = self.finding is not None and self.state == "firing"
+        if self._has_seen:
+            self._has_seen, self._blindness = False, reason(Why.NEW_BASELINE)
         if self.finding and fired:
             self.finding = self.finding.moved(state="resolved", resolved=step)
         self._drop_pending()
         self._failed, self.state = 0, "unknown"
-        self._has_seen, self._blindness = False, reason(Why.NEW_BASELINE)
         return fired
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,17 +145,17 @@ class Watch:
             "state": self.state,
             "finding": self.finding.state_dict() if self.finding else None,
             "past": [finding.state_dict() for finding in self.past],
-            "given": self.given,
             "has_seen": self._has_seen,
-            "blindness": self.blindness.state_dict(),
+            "blindness": self.blindness.state_dict() if self.can_see else None,
             "silent": list(self._silent),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._held, self._failed, self._since, self._missed = state["counts"]
         self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
-        self.state, self.given = state["state"], state["given"]
-        self._has_seen, self._blindness, self._basis = state["has_seen"], Reason.of_state(state["blindness"]), []
+        self.state = state["state"]
+        self._has_seen, self._basis = state["has_seen"], []
+        self._blindness = Reason.of_state(state["blindness"]) if state["blindness"] else None
         self._silent = [name for name in self._required if name in state["silent"]]
         self.finding = Finding.of_state(self.rule, state["finding"]) if state["finding"] else None
         self.past = [Finding.of_state(self.rule, past) for past in state["past"]]

@@ -88,6 +88,11 @@ class Signal:
         """Continue where `state` was taken."""
 
 
+def has_come(signal: Signal) -> bool:
+    """Whether there is anything for `signal` to look at: it has no series, or one of them has come."""
+    return not signal.looks_at or any(series.has_come for series in signal.looks_at)
+
+
 @dataclass(config=CLOSED, kw_only=True)
 class Limited(Signal):
     """What is above or below one limit."""

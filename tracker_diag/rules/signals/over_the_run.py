@@ -39,11 +39,16 @@ class OverTheRun(Signal):
         self._is_loss = self._series.definition.unit == "loss"
         """Of a loss half is lost when it has come half the way back on a log scale: it falls by factors."""
         self._course = self._new_course()
-        self._last_step, self._missed, self._rows = 0, 0, 0
+        self._table, self._begun = at.table, at.table.rows
+        """Rows of the run before this signal began, or began anew."""
+        self._last_step, self._missed = 0, 0
+
+    @property
+    def _rows(self) -> int:
+        return self._table.rows - self._begun
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
-        self._rows += 1
         if now is None:
             self._missed += 1
             if self._missed > LOST_AFTER:
@@ -77,15 +82,15 @@ class OverTheRun(Signal):
         return self._decided_reading()
 
     def rebaseline(self) -> None:
-        self._course, self.holds, self._rows = self._new_course(), None, 0
+        self._course, self.holds, self._begun = self._new_course(), None, self._table.rows
 
     def state_dict(self) -> dict[str, Any]:
-        counts = {"missed": self._missed, "step": self._last_step, "rows": self._rows}
+        counts = {"missed": self._missed, "step": self._last_step, "begun": self._begun}
         return {"course": self._course.state_dict(), "holds": self.holds, **counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._course.load_state_dict(state["course"])
-        self._missed, self._last_step, self._rows = state["missed"], state["step"], state["rows"]
+        self._missed, self._last_step, self._begun = state["missed"], state["step"], state["begun"]
         self.holds = state["holds"]
         self.holds = self._decide() if self._course.rows and self._missed <= LOST_AFTER else None
 
