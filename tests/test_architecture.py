@@ -107,6 +107,7 @@ def test_optional_libraries_are_imported_where_they_are_used(file):
         assert not (at_top and library in OPTIONAL - allowed), f"{path} imports {library} at module level"
 
 
+@pytest.mark.slow
 def test_the_core_imports_no_integration():
     for file in FILES:
         assert not any(module.startswith("tracker_diag_") for module, _ in imports(file))
@@ -119,6 +120,7 @@ def test_stats_need_numpy_alone_and_torch_where_it_is_loaded_already():
             assert libraries - set(sys.stdlib_module_names) <= {"numpy", "tracker_diag"}
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_no_optional_library():
     code = f"import sys, tracker_diag, tracker_diag.cli.app; print(*sorted(set(sys.modules) & {OPTIONAL!r}))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

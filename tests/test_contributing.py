@@ -65,6 +65,7 @@ def loopy(tmp_path, monkeypatch):
     del sys.modules["tracker_diag_loopy"]
 
 
+@pytest.mark.slow
 def test_the_integration_watches_a_trainer(loopy):
     trainer = SimpleNamespace(on_step=[], on_end=[])
     monitor = loopy.attach(trainer)

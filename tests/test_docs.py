@@ -18,6 +18,7 @@ README = (ROOT / "README.md").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_metrics_page_is_up_to_date():
     pages = runpy.run_path(str(ROOT / "docs" / "generate.py"))["PAGES"]
     for name, page in pages.items():

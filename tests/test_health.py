@@ -140,6 +140,7 @@ def test_what_a_handler_raises_is_not_ours_to_count(alarms):
     assert health.counts == {"interrupted_steps": 1}
 
 
+@pytest.mark.slow
 def test_handlers_that_a_c_library_has_set_stay(alarms):
     """Python cannot see such a handler, so it must never set another in its place."""
     libc = ctypes.CDLL(None)

@@ -27,6 +27,7 @@ def test_the_call_is_seen_and_comes_out_as_it_was():
     assert "loss" not in vars(trainer)
 
 
+@pytest.mark.slow
 def test_functions_of_modules_and_of_classes_too():
     module, seen = SimpleNamespace(double=double, __name__="module"), []
     off = after(module, "double", ("x",), lambda result, given: seen.append(dict(given)), Monitor())

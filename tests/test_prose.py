@@ -44,6 +44,7 @@ def test_a_new_mistake_fails_and_an_old_one_does_not(monkeypatch, tmp_path):
     PROSE["main"]()
 
 
+@pytest.mark.slow
 def test_rules_helps_and_pages_are_all_read():
     files = {file for file, _, _ in PROSE["texts"]()}
     assert {"README.md", "docs/inputs.md", "tracker_diag/rules/catalog/POL001.yaml", "tracker_diag/cli"} <= files

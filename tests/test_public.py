@@ -63,11 +63,13 @@ def test_a_checker_sees_the_very_objects_that_a_user_gets():
         assert getattr(tracker_diag, name) is getattr(there, name)
 
 
+@pytest.mark.slow
 def test_no_submodule_appears_by_accident():
     code = "import tracker_diag, tracker_diag.rules.loader, tracker_diag.preflight.files; print(*dir(tracker_diag))"
     assert in_a_new_process(code) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "import tracker_diag.preflight.files; "], ids=["function", "room"])
 def test_preflight_is_the_function_whatever_was_imported_first(first):
     code = f"{first}import tracker_diag as td; print(type(td.preflight).__name__, td.preflight.__module__)"
@@ -97,6 +99,7 @@ def test_every_public_error_has_the_one_base():
     assert all(issubclass(kind, tracker_diag.DiagError) for kind in own)
 
 
+@pytest.mark.slow
 def test_what_a_run_adds_up_to_prints_as_a_short_paragraph(make_batch, rng):
     monitor = tracker_diag.Monitor()
     for step in range(3):

@@ -68,6 +68,7 @@ def test_without_trajectories_the_rows_are_taken_for_whole_ones_and_the_blame_is
     assert "post_tool" not in seen or not seen["post_tool"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["numpy", "torch", "packed", "packed torch"])
 @pytest.mark.parametrize("names", [int, "task {}".format])
 def test_only_sequences_that_share_their_trajectory_are_unknown(on, names):
@@ -104,6 +105,7 @@ def test_a_negative_turn_is_unknown_and_nan_there_is_told_of(caplog):
     assert any("log-ratio of policy on unknown" in str(one) for _, one in captured.findings)
 
 
+@pytest.mark.slow
 def test_what_is_unknown_survives_a_save():
     captured = CapturingTracker()
     with Monitor([captured]) as monitor:

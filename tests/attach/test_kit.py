@@ -54,6 +54,7 @@ def test_plain_settings_are_those_that_rules_look_at():
     assert kit.plain({1: "one"}) == {"1": "one"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("low", "high", "clip"),
     [
@@ -73,6 +74,7 @@ def test_every_clip_range_is_one_that_a_monitor_takes(low, high, clip):
     Monitor(rules=(), clip=clip)
 
 
+@pytest.mark.slow
 def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "of_ours"))
     sees = {"policy, mismatch": "always", "post_tool": "", "not": "reference"}
@@ -92,6 +94,7 @@ def test_without_a_tracker_a_folder_stands_for_it_and_one_line_says_so(monitor, 
     assert diagnose(str(tracker.folder)).summary.last_step == 3
 
 
+@pytest.mark.slow
 def test_the_line_says_what_is_blind_and_a_promised_pair_that_does_not_come_is_told_once(
     monitor, capsys, caplog, monkeypatch, tmp_path
 ):
@@ -126,6 +129,7 @@ def said_by(monitor, capsys):
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_what_the_settings_leave_out_is_seen_by_setting_it(monitor, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
     kit.add_active(monitor, sees={"policy, reference": "always"}, blind={"reference": "set beta above 0"})
@@ -172,6 +176,7 @@ def test_where_there_are_no_tools_none_are_missed(monitor, capsys, monkeypatch, 
     assert not any("tool" in caveat for caveat in monitor.summary().caveats)
 
 
+@pytest.mark.slow
 def test_what_comes_is_not_missed_and_nothing_is_promised_where_settings_are_not_known(
     monitor, caplog, monkeypatch, tmp_path
 ):
@@ -206,6 +211,7 @@ def test_a_run_that_is_underway_is_written_to(mlflow_store, monitor):
     assert mlflow.get_run(run.info.run_id).data.tags["diag.alert.state"] == "ok"
 
 
+@pytest.mark.slow
 def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_however_often_it_is_found(
     tmp_path, monkeypatch, receive
 ):
@@ -331,6 +337,7 @@ def test_a_frameworks_name_is_found_in_upper_and_lower_case(caplog):
     assert f"PyDantic {version('pydantic')} is not a tested version (1): gone." in caplog.text
 
 
+@pytest.mark.slow
 def test_what_is_watched_is_so_until_its_monitor_is_closed_or_it_is_gone(monitor):
     class Trainer:
         pass

@@ -51,6 +51,7 @@ def state(watched):
     return json.dumps(watched.state_dict()["windows"], default=str, sort_keys=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_what_ranks_sketch_is_bit_for_bit_what_one_process_observes(order):
     rng = np.random.default_rng(0)
@@ -71,6 +72,7 @@ def test_what_ranks_sketch_is_bit_for_bit_what_one_process_observes(order):
     assert watched.health["rank_errors"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [(0.05, 0.3), (0.3, 0.05), (0.2, 0.2)])
 def test_what_is_clipped_is_what_the_trainer_clips(clip):
     """The share of the gradient that a slice has depends on the range, and no later step can put it right."""
@@ -135,6 +137,7 @@ def test_of_ranks_in_a_row_that_send_the_same_tokens_the_first_counts():
     assert count(watched) == 2 * (ROWS * WIDTH - ROWS // 2 * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", [False, True])
 def test_a_step_of_any_optimizer_of_torch_ends_an_update(send):
     rng, tokens = np.random.default_rng(0), ROWS * WIDTH - ROWS // 2 * 4
@@ -186,6 +189,7 @@ def test_without_context_all_that_is_no_slice_of_context_stays():
     assert merged.tokens.n[-1] == 2 * one.tokens.n.sum()
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_is_missing_and_the_others_go_on():
     rng = np.random.default_rng(0)
     watched, captured, workers, (one, other) = job(2)
@@ -230,6 +234,7 @@ def test_updates_that_never_come_are_counted_as_lost():
     assert watched.health["lost_rank_steps"] == 3
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_trained_token_is_heard_of_and_adds_nothing():
     rng = np.random.default_rng(0)
     watched, _, workers, (one, other) = job(2)

@@ -34,6 +34,7 @@ def test_a_missing_library_names_the_extra_that_brings_it(monkeypatch):
     assert isinstance(error.value, ImportError)
 
 
+@pytest.mark.slow
 def test_a_wrapped_client_forwards_everything_else(mlflow_store):
     import mlflow
 
@@ -79,6 +80,7 @@ def own(calls):
 CALLS = [(({"a": 1.0},), {"step": 0}), (({"b": 2.0}, 0), {}), (({"a": float("nan")}, 1), {}), (({"t": "x"}, 5), {})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [OwnLogger, Metrics, "function"])
 def test_anything_that_takes_metrics_and_a_step(kind, rng, make_batch):
     def logged(target):
@@ -120,6 +122,7 @@ def test_the_targets_own_answer_and_its_own_end_come_through():
         wrapped.log()
 
 
+@pytest.mark.slow
 def test_it_is_the_object_itself_and_a_copy_has_the_same_monitor():
     target = OwnLogger()
     wrapped = wrap(target)
@@ -148,6 +151,7 @@ def test_what_takes_no_attribute_is_refused_before_anything_begins():
     assert logged.diag.step == 2
 
 
+@pytest.mark.slow
 def test_a_function_is_wrapped_once_and_so_is_what_stands_for_it():
     calls = []
 
@@ -162,6 +166,7 @@ def test_a_function_is_wrapped_once_and_so_is_what_stands_for_it():
         wrap(first, window=4)
 
 
+@pytest.mark.slow
 def test_your_log_from_another_thread_loses_no_step(rng, make_batch):
     calls = []
     wrapped = wrap(lambda metrics, step: calls.append((dict(metrics), step, {})))
@@ -182,6 +187,7 @@ def test_your_log_from_another_thread_loses_no_step(rng, make_batch):
     assert wrapped.diag.failures == []
 
 
+@pytest.mark.slow
 def test_a_fork_trains_on_and_writes_nothing(rng, make_batch, tmp_path):
     calls = []
     wrapped = wrap(lambda metrics, step: calls.append(step))
@@ -198,6 +204,7 @@ def test_a_fork_trains_on_and_writes_nothing(rng, make_batch, tmp_path):
     assert wrapped.diag.close().steps == 2
 
 
+@pytest.mark.slow
 def test_settings_come_from_the_tracker_and_name_the_algorithm(mlflow_store):
     import mlflow
 
@@ -232,6 +239,7 @@ def test_a_diag_of_the_targets_own_is_told_with_the_way_out():
     assert wrapped.diag.step == 2
 
 
+@pytest.mark.slow
 def test_a_diag_that_is_only_declared_or_answered_to_is_none():
     class Declared(Plain):
         diag: Monitor

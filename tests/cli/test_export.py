@@ -19,6 +19,7 @@ def metrics(tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
     said = run("export", "postmortem", str(metrics))
     assert said.exit_code == 0, said.output
@@ -33,6 +34,7 @@ def test_a_finished_run_gets_its_postmortem(run, metrics, journals, tmp_path):
     assert (tmp_path / "mine" / "postmortem.json").exists()
 
 
+@pytest.mark.slow
 def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
     kept = {"config": {"a": 1}, "seed": {}, "data": {}, "evaluation": {}, "versions": {"torch": "2"}, "code": None}
     (metrics.parent / "context.json").write_text(json.dumps(kept))
@@ -42,6 +44,7 @@ def test_the_context_record_beside_a_run_is_read(run, metrics, tmp_path):
     assert said["config"] == {"a": 1, "seed": 3, "hf_token": "***"}
 
 
+@pytest.mark.slow
 def test_the_checklist_is_markdown_or_json(run, metrics):
     said = run("export", "checklist", "during", str(metrics))
     assert said.stdout.startswith("## Checklist during training: ")

@@ -49,6 +49,7 @@ def test_an_unknown_rule_is_told_in_one_line():
         assert f"; did you mean {meant}" in run("show", given).stderr
 
 
+@pytest.mark.slow
 def test_rules_of_ones_own_are_linted_and_tested(own):
     assert run("lint", own).stdout == "1 rule, sound: ACM001\n"
     assert run("test", own).stdout == "1 rule: as the cases say\n"
@@ -67,6 +68,7 @@ def test_what_a_new_rule_is_made_of_is_told(tmp_path):
     assert again.stderr == f"tracker-diag: id: ACM001 stands in {folder}/ACM001.yaml:2; take another one\n"
 
 
+@pytest.mark.slow
 def test_own_rules_are_listed_and_shown_beside_the_catalogue(own, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     alone = run("list").stdout

@@ -47,6 +47,7 @@ def test_a_table_of_tools_and_what_is_odd(chats):
         assert said in " ".join(result.stdout.split())
 
 
+@pytest.mark.slow
 def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
     source = chats(
         [{"messages": made.OPENAI, "reward": r, "step": s, "components": {"a": r}} for s in (1, 2) for r in (0.0, 1.0)]
@@ -68,6 +69,7 @@ def test_what_it_writes_is_read_again_and_is_the_same(chats, tmp_path):
     assert len(sft.read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_texts_are_kept_for_files_alone_and_what_is_told_is_the_same(chats, tmp_path):
     source = chats([{"messages": made.OPENAI, "reward": 1.0, "step": step} for step in (1, 2)])
     told = run(source, "--json")

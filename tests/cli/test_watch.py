@@ -41,6 +41,7 @@ def test_once_sends_the_alerts_and_shows_the_table_and_the_next_time_sends_none_
     assert caplog.records == []
 
 
+@pytest.mark.slow
 def test_the_state_is_with_the_journals_or_in_the_named_folder(file, journals, tmp_path, monkeypatch, caplog):
     run(file, "--once")
     assert len(caplog.records) == 1
@@ -54,6 +55,7 @@ def test_the_state_is_with_the_journals_or_in_the_named_folder(file, journals, t
     assert (tmp_path / "mine" / "watch.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "code"), [("warn", 1), ("error", 1), (None, 0)])
 def test_fail_on(given, code, file):
     options = ["--fail-on", given] if given else []
@@ -65,6 +67,7 @@ def test_rules_are_chosen_as_in_diagnose(file):
     assert "1 ok" in run(file, "--once", "--rules", "POL").stdout
 
 
+@pytest.mark.slow
 def test_a_folder_is_a_project_and_a_page_is_written(file, tmp_path):
     page = tmp_path / "fleet.html"
     result = run(file.parent, "--project", "--once", "--html", page)
@@ -80,6 +83,7 @@ def test_a_page_that_cannot_be_written_ends_nothing(file, tmp_path, caplog):
     assert "NUM004" in caplog.text
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
     taken = tmp_path / "taken"
     run(file, "--once", "--state", taken)
@@ -125,6 +129,7 @@ def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
     assert terminal or out.splitlines()[0].endswith("since step 7"), out
 
 
+@pytest.mark.slow
 def test_the_dial_moves_when_alerts_are_sent(tmp_path, caplog):
     path = tmp_path / "metrics.jsonl"
     rows = ({"step": step, "reward": 0.5 + (step % 3) / 100 - 0.4 * (step > 24)} for step in range(30))

@@ -129,6 +129,7 @@ def test_a_bad_batch_is_no_fall_and_a_good_one_no_best(rng):
     assert ever(values) is None
 
 
+@pytest.mark.slow
 def test_what_was_learnt_in_40_rows_and_lost_is_told():
     found = 0
     for seed in range(40):
@@ -156,12 +157,14 @@ def test_the_reward_of_a_healthy_simulated_run_is_hardly_ever_lost(algorithm):
     assert len(lost) <= 1, lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phi", "most"), [(0.0, 1), (0.5, 5), (0.8, 8), (1.0, 15)])
 def test_noise_alone_is_rarely_a_fall(phi, most):
     """100 runs of 40 rows each, looked at in each row: independent, dependent, a walk as means over episodes are."""
     assert sum(ever(walk(np.random.default_rng(seed), phi, 40)) is not None for seed in range(100)) <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_noise_on_a_reward_that_rises_is_no_fall(phi):
     rising = 8 / (1 + np.exp(-(np.arange(120) - 40) / 8))
@@ -173,6 +176,7 @@ def test_a_constant_has_not_fallen():
     assert not course([0.0] * 50 + [1.0] * 50).fall().lost
 
 
+@pytest.mark.slow
 def test_a_long_run_is_kept_in_few_blocks(rng):
     values = np.repeat(learnt(rng, 400), 50)
     values[15_000:] -= 0.4
@@ -183,6 +187,7 @@ def test_a_long_run_is_kept_in_few_blocks(rng):
     assert abs(found.fall().onset - 150_000) < 6_000  # a level is the mean of a tenth of the run
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(allow_nan=False), max_size=60), st.integers(0, 60))
 def test_saved_at_any_row_it_goes_on_the_same(values, cut):
     before, whole = course(values[:cut]), course(values)
@@ -200,6 +205,7 @@ def test_a_state_that_is_none_is_told():
         Course().load_state_dict({"rows": 2, "size": 1, "means": [1.0, 2.0], "ends": [1], "open": [], "seen": 0})
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from([60, 120, 200]), st.sampled_from([1e-6, 1.0, 1e6]))
 def test_what_was_learnt_has_risen_and_is_kept_whatever_its_scale(seed, rows, scale):
     values = learnt(np.random.default_rng(seed), rows)
@@ -224,6 +230,7 @@ def test_what_is_learnt_within_the_first_tenth_of_a_run_is_a_gain_that_is_kept(r
     assert course(rise + [1.0] * (rows - len(rise))).gain().kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "least"), [(12, 150), (20, 150), (30, 150), (60, 180), (120, 195)])
 def test_what_is_learnt_under_noise_is_seen_in_a_few_rows(rows, least):
     """The noise of a row is a fifth of what is gained; by levels alone 30 of 200 are seen at 20 rows."""
@@ -242,6 +249,7 @@ def test_a_reward_that_dips_before_it_is_learnt_thrives_before_it_is_done():
     assert not course(dip[:12]).gain().rose
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("episodes", "most"), [(1, 4), (10, 30), (30, 50)])
 @pytest.mark.parametrize("rows", [20, 60])
 def test_a_mean_over_the_last_rows_is_seldom_taken_for_a_gain_where_nothing_is_learnt(rows, episodes, most):
@@ -264,6 +272,7 @@ def test_noise_about_one_level_hardly_ever_rose():
     assert sum(nothing_gained(np.random.default_rng(seed).normal(size=60)) for seed in range(200)) >= 190
 
 
+@pytest.mark.slow
 def test_a_series_that_rises_by_little_more_than_its_noise_is_hardly_ever_said_to_have_gained_nothing():
     rise = np.linspace(0, 2, 60)
     assert sum(nothing_gained(np.random.default_rng(seed).normal(size=60) + rise) for seed in range(200)) <= 20
@@ -279,6 +288,7 @@ def nothing_gained(values):
     return any(at)
 
 
+@pytest.mark.slow
 def test_a_gain_is_no_case_of_never_however_small_it_is_beside_what_the_reward_swings_later(rng):
     for seed in range(50):
         values = np.random.default_rng(seed).normal(size=100) * np.linspace(0.1, 1.5, 100) + np.linspace(0, 4, 100)
@@ -319,6 +329,7 @@ def test_two_thirds_of_a_gain_are_most_of_it(rng):
     assert not course(np.append(rises, np.full(20, 0.6)) + noise).gain().kept
 
 
+@pytest.mark.slow
 def test_a_gain_that_is_kept_does_not_end_as_it_began(rng):
     for seed in range(50):
         noise = np.random.default_rng(seed).normal(size=60) * 0.3

@@ -182,6 +182,7 @@ def test_rebaseline_forgets_and_needs_no_burn_in():
     assert early.seen == 2  # the burn-in is not over
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-8, 1e8), min_size=1, max_size=50), st.data())
 def test_saved_at_any_step_it_goes_on_the_same(values, data):
@@ -205,6 +206,7 @@ def test_state_of_another_kind_is_refused():
         BlockCusum().load_state_dict({k: v for k, v in BlockCusum().state_dict().items() if k != "_noise"})
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=50),
@@ -314,6 +316,7 @@ def test_slices_that_wander_together_have_not_grown():
     assert found <= 9  # with the baseline at the lowest mean of any 50 steps it was 33
 
 
+@pytest.mark.slow
 def test_a_doubling_after_a_fall_is_found():
     """A tail that falls from 2.5 to 1 while the run learns, and doubles at step 200: the usual shape of a run."""
     steps, alarms = np.arange(380), []

@@ -227,6 +227,7 @@ def test_rebaseline_forgets_and_needs_no_burn_in():
     assert detector.baseline == pytest.approx(5)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-8, 1e8), min_size=1, max_size=60), st.data())
 def test_saved_at_any_step_it_goes_on_the_same(values, data):
@@ -241,6 +242,7 @@ def test_saved_at_any_step_it_goes_on_the_same(values, data):
     assert resumed.state_dict() == unbroken.state_dict()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=60), st.sampled_from(["log", "linear"]))
 def test_whatever_the_values_the_state_is_finite(values, scale):

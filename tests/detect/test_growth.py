@@ -77,6 +77,7 @@ def test_a_long_one_that_cannot_tell_does_not_decide():
     assert not detector._handed_over
 
 
+@pytest.mark.slow
 def test_rebaseline_begins_with_the_short_one_and_a_long_run_remains_one():
     detector = GrowthDetector(UNKNOWN)
     run(detector, [1.0] * 2100 + [5.0] * 30)
@@ -109,6 +110,7 @@ def test_errors_reach_both():
         assert (without.holds, given_errors.holds) == (True, False)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=60), st.data())
 def test_saved_at_any_step_it_goes_on_the_same(values, data):

@@ -45,6 +45,7 @@ def test_doubt_makes_it_larger(rng):
     assert standard_error(y, 4, 1.0) > standard_error(y, 4) > standard_error(y, 4, 0.0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1e100), min_size=1, max_size=300), st.floats(0, 1))
 def test_quantile_and_medians_are_those_of_numpy_to_the_bit(values, level):
     y = np.array(values)

@@ -79,6 +79,7 @@ def test_noise_alone_does_not_part(rng):
         assert parted <= 40
 
 
+@pytest.mark.slow
 def test_more_seeds_find_what_two_runs_cannot_tell(rng):
     few, more = 0, 0
     for _ in range(100):
@@ -92,6 +93,7 @@ def test_more_seeds_find_what_two_runs_cannot_tell(rng):
     assert sum(parting(*pair, log=False) is not None for pair in flat) > 95
 
 
+@pytest.mark.slow
 def test_seeds_that_lie_far_apart_hide_a_difference_within_their_spread(rng):
     apart = sum(
         parting(runs(rng, 3, noise=0.1, seeds=5.0), runs(rng, 3, noise=0.1, seeds=5.0, by=3.0, since=10), log=False)
@@ -126,6 +128,7 @@ def test_constants_part_only_where_they_differ():
     assert parting(np.zeros((1, PARTS)), np.zeros((1, PARTS)), log=False) is None
 
 
+@pytest.mark.slow
 @given(LEVELS, st.integers(-3, 3))
 def test_units_and_direction_change_nothing_and_no_input_breaks_it(given_levels, exponent):
     whole = np.isfinite(given_levels).any(axis=1)

@@ -15,6 +15,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 SERIES = st.lists(st.integers(-5, 5).map(float) | st.floats(-1e6, 1e6), min_size=2, max_size=25)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(SERIES)
 def test_theil_sen_is_the_median_slope_of_all_pairs(y):
@@ -27,6 +28,7 @@ def test_theil_sen_is_unmoved_by_outliers():
     assert theil_sen(y) == 0.5
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(SERIES)
 def test_mann_kendall_is_its_formula(y):
@@ -37,6 +39,7 @@ def test_mann_kendall_is_its_formula(y):
     assert mann_kendall(y) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.integers(-4, 4).map(float), min_size=3, max_size=25).filter(lambda y: len(set(y)) > 1))
 def test_mann_kendall_agrees_with_kendalls_tau(y):
@@ -54,6 +57,7 @@ def test_a_worked_trend():
     assert mann_kendall([1, 2]) == 0  # one pair is no trend
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(FINITE, min_size=2, max_size=20))
 def test_no_answer_is_infinite(values):

@@ -108,6 +108,7 @@ def test_harm_is_an_end_that_no_healthy_run_has(benchmark):
     assert benchmark.labels.harmed([*healthy, run(2, None, 0.1)]) == set()  # nobody has planted anything
 
 
+@pytest.mark.slow
 def test_a_thinned_run_keeps_its_last_row(runs):
     for run in runs[::20]:
         thin = run.rows(40)
@@ -116,6 +117,7 @@ def test_a_thinned_run_keeps_its_last_row(runs):
         assert last.items() <= kept.items()  # beside what came since the row before it
 
 
+@pytest.mark.slow
 def test_the_readme_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
     (run,) = [run for run in runs if run.name == "GRPO, numbers, reward with the wrong sign, 0"]
     said = plain(on_screen(diagnose(read_run(str(benchmark.score.written(run, tmp_path))))))

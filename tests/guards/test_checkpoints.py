@@ -155,6 +155,7 @@ def test_a_path_that_is_overwritten_is_one_checkpoint(tmp_path):
     assert register.before(3, look=True)[0].step == 2
 
 
+@pytest.mark.slow
 def test_the_register_is_bounded_and_the_same_after_json(tmp_path):
     register = Register()
     for step in range(checkpoints.MOST + 4):

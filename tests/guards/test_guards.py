@@ -36,6 +36,7 @@ def said(training, do):
     return [(step, event) for step, event in training.monitor.events if event.startswith(f"guard {do}")]
 
 
+@pytest.mark.slow
 def test_no_guard_acts_on_a_healthy_run_and_none_changes_it(trained, tmp_path):
     healthy = trained(one_of_each(), ill=STEPS)
     assert healthy.decisions == {}
@@ -44,6 +45,7 @@ def test_no_guard_acts_on_a_healthy_run_and_none_changes_it(trained, tmp_path):
     assert digest(trained([], ill=STEPS).policy) == digest(healthy.policy)
 
 
+@pytest.mark.slow
 def test_dry_runs_say_what_they_would_do_and_change_nothing(trained, tmp_path):
     dry = trained(one_of_each(act=False))
     assert dry.decisions == {}
@@ -58,6 +60,7 @@ def test_dry_runs_say_what_they_would_do_and_change_nothing(trained, tmp_path):
     assert digest(trained([]).policy) == digest(dry.policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("do", "field"), [("save_state", "save"), ("reevaluate", "reevaluate")])
 def test_what_is_done_once_is_done_once_for_an_incident(trained, do, field):
     done = trained([guard(do)])
@@ -72,11 +75,13 @@ def test_what_is_done_once_is_done_once_for_an_incident(trained, do, field):
     assert done.updates == list(range(STEPS))
 
 
+@pytest.mark.slow
 def test_a_batch_is_skipped(trained):
     done = trained([guard("skip_batch")])
     assert set(range(STEPS)) - {*done.updates} == {ILL + 1}
 
 
+@pytest.mark.slow
 def test_updates_stop_until_the_incident_is_over_or_for_as_long_as_they_may(trained):
     done = trained([guard("stop_update", hold=5)])
     assert set(range(STEPS)) - {*done.updates} == set(range(ILL + 1, ILL + 6))
@@ -84,6 +89,7 @@ def test_updates_stop_until_the_incident_is_over_or_for_as_long_as_they_may(trai
     assert [event for _, event in said(done, "stop_update")][1] == "guard stop_update: lets go, held for 5 steps"
 
 
+@pytest.mark.slow
 def test_training_stops_and_everybody_hears_why(trained, caplog):
     done = trained([guard("stop_training")])
     assert done.updates[-1] == ILL
@@ -99,6 +105,7 @@ def test_training_stops_and_everybody_hears_why(trained, caplog):
     assert summary.recommendation.says.startswith("Not before the cause is mended, as a guard stopped it.")
 
 
+@pytest.mark.slow
 def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
     done = trained([guard("stop_training", act=False)])
     ((_, event),) = said(done, "stop_training")
@@ -108,6 +115,7 @@ def test_what_is_not_done_is_said_in_the_log_alone(trained, caplog):
     assert done.seen.summary.recommendation.go_on
 
 
+@pytest.mark.slow
 def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained):
     done = trained([guard("rollback")])
     (decision,) = done.decisions.values()
@@ -122,6 +130,7 @@ def test_a_rollback_goes_on_with_the_weights_of_the_registers_checkpoint(trained
     assert rows[23]["bytes"] > 0
 
 
+@pytest.mark.slow
 def test_the_kl_coefficient_rises_while_the_kl_is_above_its_target_and_is_bounded(trained):
     done = trained([guard("kl_cap", bounds=(0.2, 1.0), target=0.5)])
     held_at = sorted(done.decisions)
@@ -133,6 +142,7 @@ def test_the_kl_coefficient_rises_while_the_kl_is_above_its_target_and_is_bounde
     assert min(kl[step] for step in held_at[3:]) < 1.5 < max(kl.values())
 
 
+@pytest.mark.slow
 def test_the_learning_rate_goes_with_the_root_of_the_effective_sample_size(trained):
     done = trained([guard("scale_lr", bounds=(0.01, 1.0))])
     first = done.decisions[ILL + 1]
@@ -150,6 +160,7 @@ TOOL_FAILS = rule(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_is_drawn_less_often(trained):
     done = trained([guard("cap_tool_share", bounds=(0.2, 1.0))], rules=[TOOL_FAILS], fails=True)
     assert done.decisions[ILL].tool_weights == {"search": 0.2}
@@ -157,6 +168,7 @@ def test_a_tool_that_fails_is_drawn_less_often(trained):
     assert max(done.share[step] for step in range(ILL + 1, STEPS)) < 0.3
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_refreshed_takes_a_new_baseline(trained):
     done = trained([guard("refresh_reference")], rules=[of_metric("ACM003", "kl", above=0.5)])
     ((name, step),) = done.did
@@ -166,6 +178,7 @@ def test_a_reference_that_is_refreshed_takes_a_new_baseline(trained):
     assert done.seen.own[step + 1]["kl"] < 0.2
 
 
+@pytest.mark.slow
 def test_where_guards_disagree_the_stronger_one_is_done_and_the_others_say_so(trained, tmp_path):
     done = trained(one_of_each())
     (decision,) = done.decisions.values()
@@ -182,6 +195,7 @@ def test_where_guards_disagree_the_stronger_one_is_done_and_the_others_say_so(tr
     assert all(one.stop is None and not one.skip_batch for one in done.decisions.values())
 
 
+@pytest.mark.slow
 def test_of_two_numbers_the_more_careful_one_counts(trained):
     pairs = [guard("scale_lr", bounds=(low, low)) for low in (0.5, 0.25)]
     pairs += [guard("kl_cap", bounds=(low, low), target=0.5) for low in (0.3, 0.7)]
@@ -341,6 +355,7 @@ def test_a_callback_that_hangs_is_counted_and_training_goes_on(monkeypatch):
     release.set()
 
 
+@pytest.mark.slow
 def test_incidents_beyond_those_that_wait_for_a_callback_that_hangs_are_counted(monkeypatch):
     monkeypatch.setattr(listener, "AT_CLOSE", 0.01)
     release = threading.Event()
@@ -363,6 +378,7 @@ def test_a_failure_inside_decides_nothing(monkeypatch):
     assert monitor.decide().stop == "training"  # what was not done is not taken for done
 
 
+@pytest.mark.slow
 def test_what_a_new_baseline_has_ended_is_held_no_longer(rng, make_batch):
     monitor = Monitor(guards=[guard("scale_lr", on={"rules": ("POL003", "POL001")})])
     held = []

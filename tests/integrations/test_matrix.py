@@ -31,6 +31,7 @@ def test_the_page_is_made_from_what_is_kept():
     assert (ROOT / "docs" / "matrix.md").read_text() == MATRIX["page"](KEPT, RELEASED), "run docs/make_matrix.py"
 
 
+@pytest.mark.slow
 def test_each_test_with_the_mark_has_its_rows_and_no_row_is_without_its_test():
     rows = {
         (one["test"].partition("[")[0], one["package"], one["how"], *([one["setup"]] if "setup" in one else []))

@@ -83,6 +83,7 @@ def test_sequences_of_independent_tokens_are_dispersed_as_they_are_at_any_length
     assert found == pytest.approx((spread + length * 0.05**2) / (spread + 0.05**2), rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "sigma"), [(64, 0.1), (4096, 0.1), (16_384, 0.055), (32_768, 0.055)])
 @pytest.mark.parametrize("shift", [0, -0.5, 10], ids=["none", "of weights with mean 1", "large"])
 def test_ragged_lengths_are_no_dispersion(length, sigma, shift):
@@ -142,6 +143,7 @@ def test_k1_has_the_sign_of_the_divergence_that_is_sampled():
     assert statistics(values, from_numerator=True)["k1"].value == pytest.approx(0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0.5, 0.95])
 def test_the_jackknife_tells_how_far_a_quantile_scatters(level):
     """Against the scatter over fresh samples, with tokens of a sequence alike, as they are."""
@@ -170,6 +172,7 @@ tokens_of_groups = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(tokens_of_groups, st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0]))
 @example([np.array([], np.float32)] * 4, 0.5)
 def test_quantile_and_its_error_are_those_of_the_plain_counts(groups, level):

@@ -54,6 +54,7 @@ def test_a_quiet_run_is_quiet(rng, make_batch):
     assert seen.summary.steps == 150
 
 
+@pytest.mark.slow
 def test_a_tail_that_grows_after_tools_is_found_dated_and_explained(rng, make_batch):
     def post(step):
         return 0.02 * math.exp(max(0, step - 90) * 0.05)
@@ -111,6 +112,7 @@ def test_a_tail_beyond_the_sketch_is_said_to_be_at_least_so_large(rng, make_batc
     assert "after a tool at least 256, before any 0." in said
 
 
+@pytest.mark.slow
 def test_how_long_a_run_is_said_too_late_or_by_nobody_changes_nothing(make_batch, caplog):
     late, nobody = Monitor(), Monitor()
     nobody.expect(None)
@@ -133,6 +135,7 @@ def test_how_long_a_run_is_may_be_said_again(make_batch, caplog):
     assert caplog.messages == []
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch):
     """Whatever the trainer says now: with other horizons what was saved would mean something else."""
     killed, resumed = Monitor(), Monitor()
@@ -146,6 +149,7 @@ def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch
     atexit.unregister(killed.close)
 
 
+@pytest.mark.slow
 def test_the_same_growth_in_both_slices_is_global(rng, make_batch):
     def scale(step):
         return 0.02 * math.exp(max(0, step - 90) * 0.05)
@@ -157,6 +161,7 @@ def test_the_same_growth_in_both_slices_is_global(rng, make_batch):
     assert {(f.rule.id, f.inhibited_by) for f in others} <= {("POL016", "POL003")}  # no alert of their own
 
 
+@pytest.mark.slow
 def test_values_against_numpy(rng, make_batch):
     batches = [make_batch(rng, post=0.3) for _ in range(12)]
     seen, _ = watch(batches, window=8)
@@ -171,6 +176,7 @@ def test_values_against_numpy(rng, make_batch):
     assert got["diag/policy/post_tool/count"] == len(r)
 
 
+@pytest.mark.slow
 def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
     batches = [make_batch(rng, post=0.3) for _ in range(10)]
     whole, _ = watch(batches)
@@ -207,6 +213,7 @@ def test_a_tail_within_the_clip_range_is_a_warning_if_it_carries_gradient(rng, c
     assert (found.rule.id, found.slice, found.severity) == ("POL001", "post_tool", severity)
 
 
+@pytest.mark.slow
 def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):
     seen, _ = watch(
         [make_batch(rng) | {"rollout_logprobs": rng.uniform(-3, 0, (64, 24))} for _ in range(80)],
@@ -235,6 +242,7 @@ def test_everything_logged_is_registered_and_within_the_budget(rng, make_batch):
         assert histogram.baseline.sum() > 0
 
 
+@pytest.mark.slow
 def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch):
     batches = []
     for _ in range(80):
@@ -251,6 +259,7 @@ def test_an_on_policy_pair_is_no_signal_and_its_rules_are_blind(rng, make_batch)
     assert notes["reference", "post_tool"] == ""
 
 
+@pytest.mark.slow
 def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_batch):
     batches = [{k: v[32:] for k, v in make_batch(rng).items()} for _ in range(90)]
     _, monitor = watch(batches)
@@ -261,6 +270,7 @@ def test_a_run_without_tool_calls_leaves_the_slice_blind_and_says_so(rng, make_b
     assert "POL004" not in monitor.summary().healthy
 
 
+@pytest.mark.slow
 def test_tensors_that_stop_coming_leave_their_rules_blind(rng, make_batch):
     monitor = Monitor()
     for step in range(300):
@@ -290,6 +300,7 @@ def test_k3_of_the_reference_pair_is_the_kl_from_the_policy(rng):
     assert seen.scalars(1)["diag/policy/all/k3"] == pytest.approx(kl, rel=0.1)
 
 
+@pytest.mark.slow
 def test_nan_and_inf_are_counted_and_become_a_finding(rng, make_batch):
     batches = [make_batch(rng) for _ in range(5)]
     batches[3]["old_logprobs"][0, 20] = np.nan
@@ -304,6 +315,7 @@ def test_nan_and_inf_are_counted_and_become_a_finding(rng, make_batch):
     assert math.isfinite(seen.scalars(4)["diag/policy/post_tool/ess"])
 
 
+@pytest.mark.slow
 def test_a_non_finite_metric_names_itself(rng, make_batch):
     seen, monitor = watch(
         [make_batch(rng) for _ in range(3)], metrics=lambda step: {"train/loss": math.inf if step == 1 else 0.1}
@@ -324,6 +336,7 @@ FIRST_CALL = {
 }
 
 
+@pytest.mark.slow
 def test_a_micro_batch_without_a_model_token_raises_nowhere(rng, make_batch, caplog):
     monitor, good = Monitor(), make_batch(rng)
     nothing = {"model_mask": np.zeros((64, 24), bool)}
@@ -339,6 +352,7 @@ def test_a_micro_batch_without_a_model_token_raises_nowhere(rng, make_batch, cap
         again.observe(**good | {"logprobs": np.zeros((64, 24), int)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", FIRST_CALL)
 def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng, make_batch, caplog):
     changed, message = FIRST_CALL[case]
@@ -360,6 +374,7 @@ def test_bad_input_raises_on_the_first_call_and_is_counted_afterwards(case, rng,
         assert message in monitor.failures[0]
 
 
+@pytest.mark.slow
 def test_a_step_that_goes_backwards_is_counted_and_left_out(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([seen])
@@ -374,6 +389,7 @@ def test_a_step_that_goes_backwards_is_counted_and_left_out(rng, make_batch, cap
     assert seen.own[6] == {"reward": 6}
 
 
+@pytest.mark.slow
 def test_metrics_on_an_axis_of_their_own_cost_no_tensors(rng, make_batch):
     """An evaluation that logs its epoch as the step, now below the training step and now far above."""
     seen = CapturingTracker()
@@ -391,6 +407,7 @@ def test_metrics_on_an_axis_of_their_own_cost_no_tensors(rng, make_batch):
     assert monitor.health["late_steps"] == 1
 
 
+@pytest.mark.slow
 def test_several_logs_of_one_step_add_up(rng, make_batch):
     seen = CapturingTracker()
     monitor = Monitor([seen])
@@ -481,6 +498,7 @@ def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, k
     assert monitor.failures == []
 
 
+@pytest.mark.slow
 def test_tensors_may_say_their_step(rng, make_batch):
     """Then they need no `log` to be evaluated, and what is logged without a step is of theirs."""
     batches = [make_batch(rng) for _ in range(6)]
@@ -527,6 +545,7 @@ def test_observations_without_a_log_are_told_once(rng, make_batch, caplog):
     assert [event for _, event in seen.events] == [told]
 
 
+@pytest.mark.slow
 def test_micro_batches_are_no_silence(rng, make_batch, caplog):
     monitor = Monitor()
     for step in range(3):
@@ -540,6 +559,7 @@ def test_micro_batches_are_no_silence(rng, make_batch, caplog):
     assert caplog.records[0].message.startswith("20 batches were observed")
 
 
+@pytest.mark.slow
 def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([seen])
@@ -554,6 +574,7 @@ def test_tensors_that_cease_are_told_once(rng, make_batch, caplog):
     assert [record.message for record in caplog.records] == [told]
 
 
+@pytest.mark.slow
 def test_a_ratio_that_was_1_is_not_missed_when_it_ceases(rng, make_batch, caplog):
     """As TRL has it with its default settings: the tensors are shown once, and there is nothing to observe later."""
     monitor = Monitor()
@@ -570,6 +591,7 @@ def test_a_ratio_that_was_1_is_not_missed_when_it_ceases(rng, make_batch, caplog
     assert not any("no tensors came after" in one for one in told)
 
 
+@pytest.mark.slow
 def test_tensors_of_every_tenth_step_are_no_silence(rng, make_batch, caplog):
     monitor = Monitor()
     for step in range(150):
@@ -645,6 +667,7 @@ class Broken(Tracker):
         raise ConnectionError("the tracker is down")
 
 
+@pytest.mark.slow
 def test_a_broken_tracker_is_counted_and_the_others_go_on(rng, make_batch, caplog):
     seen = CapturingTracker()
     monitor = Monitor([Broken(), seen])
@@ -668,6 +691,7 @@ def test_a_failure_of_our_own_never_reaches_training(rng, make_batch, monkeypatc
     assert "ZeroDivisionError" in monitor.failures[0]
 
 
+@pytest.mark.slow
 def test_closing_twice_writes_once(rng, make_batch):
     seen = CapturingTracker()
     with Monitor([seen]) as monitor:
@@ -694,6 +718,7 @@ def test_what_comes_after_the_end_is_counted_told_once_and_left_out(rng, make_ba
     assert told.startswith("after_close: DiagError: the run that was watched has ended; wrap the one that goes on")
 
 
+@pytest.mark.slow
 def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
     monitor, batches, states = Monitor(), [make_batch(rng) for _ in range(8)], []
 
@@ -714,6 +739,7 @@ def test_a_run_is_saved_by_one_thread_while_another_trains(rng, make_batch):
     assert monitor.failures == []
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_the_window(rng, make_batch):
     _, monitor = watch([make_batch(rng) for _ in range(40)], window=4)
     assert all(len(window._recent) == 4 for window in monitor._windows.values())
@@ -781,6 +807,7 @@ def test_a_killed_and_resumed_run_raises_the_same_alerts(make_batch, unbroken, c
     assert resumed.health == unbroken.health
 
 
+@pytest.mark.slow
 def test_a_state_goes_into_a_checkpoint_that_torch_reads_without_any_class(tmp_path, make_batch, rng):
     monitor = Monitor(rules=())
     for step in range(6):
@@ -804,6 +831,7 @@ def test_a_state_that_is_none_is_told(state, message):
     assert str(error.value) == message
 
 
+@pytest.mark.slow
 def test_damaged_arrays_are_told(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     state = monitor.state_dict()
@@ -840,6 +868,7 @@ def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     assert seen.events[1:] == told.events  # the first one says what is seen
 
 
+@pytest.mark.slow
 def test_every_slicing_dimension_is_in_the_table(rng, make_batch):
     given = make_batch(rng)
     shape = given["logprobs"].shape
@@ -867,6 +896,7 @@ def test_every_slicing_dimension_is_in_the_table(rng, make_batch):
     assert monitor.failures == []
 
 
+@pytest.mark.slow
 def test_too_many_names_are_folded_and_the_table_says_so(rng, make_batch):
     given = make_batch(rng)
     _, monitor = watch([given | {"env": [f"env{i}" for i in range(64)]}] * 3)
@@ -875,6 +905,7 @@ def test_too_many_names_are_folded_and_the_table_says_so(rng, make_batch):
     assert notes["env:other"] == "49 names without a slice of their own, among them env15, env16, env17"
 
 
+@pytest.mark.slow
 def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, monkeypatch):
     batches = [make_batch(rng, pairs=("policy",)) for _ in range(20)]
     expected, _ = watch(batches)
@@ -886,6 +917,7 @@ def test_a_torch_batch_takes_the_devices_path_to_the_same_end(rng, make_batch, m
         assert found.scalars(step) == pytest.approx(expected.scalars(step), rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_one_token_is_counted_and_nothing_is_concluded(tokens):
     values = np.full((1, tokens), -0.5)
@@ -898,6 +930,7 @@ def test_one_token_is_counted_and_nothing_is_concluded(tokens):
     assert monitor.failures == []
 
 
+@pytest.mark.slow
 def test_what_was_observed_and_not_logged_yet_is_saved(rng, make_batch):
     batches = [make_batch(rng) for _ in range(6)]
     unbroken, _ = watch(batches)
@@ -943,6 +976,7 @@ def test_reasons_for_a_new_baseline_add_up_and_none_is_lost_at_the_end(rng, make
     assert monitor.events == [(3, "new baseline: one"), (3, "new baseline: two")]
 
 
+@pytest.mark.slow
 def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
     seen = CapturingTracker()
     monitor = Monitor([seen])
@@ -955,6 +989,7 @@ def test_a_broken_value_is_no_news_after_a_new_baseline(rng, make_batch):
     assert [(step, finding.state) for step, finding in seen.findings if finding.rule.id == "NUM004"] == [(0, "firing")]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_batch, monkeypatch):
     seen = CapturingTracker()
     monitor = Monitor([seen])
@@ -969,6 +1004,7 @@ def test_an_evaluation_that_fails_costs_that_steps_diagnostics_alone(rng, make_b
     assert seen.scalars(1)["diag/health/internal_errors"] == 1
 
 
+@pytest.mark.slow
 def test_broken_weights_of_the_optimiser_are_a_finding(rng, make_batch):
     given = make_batch(rng)
     _, monitor = watch([given | {"applied_weights": np.full(given["logprobs"].shape, np.nan)}])
@@ -976,6 +1012,7 @@ def test_broken_weights_of_the_optimiser_are_a_finding(rng, make_batch):
     assert monitor.health["nonfinite_tokens"] == given["model_mask"].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [900.0, -900.0])
 def test_a_weight_beyond_floats_is_a_finding_of_its_own_and_no_cell(rng, make_batch, by):
     given = make_batch(rng)
@@ -987,6 +1024,7 @@ def test_a_weight_beyond_floats_is_a_finding_of_its_own_and_no_cell(rng, make_ba
     assert all(math.isfinite(cell) for row in table.rows for cell in row if isinstance(cell, float))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 1024, 4096])
 def test_the_noise_of_bfloat16_is_no_collapse_at_any_length(rng, length):
     """A sequence's weight is a product: under this noise its effective sample size is 0.05 at 1,000 tokens."""
@@ -1009,6 +1047,7 @@ def test_the_noise_of_bfloat16_is_no_collapse_at_any_length(rng, length):
     assert row["sequence_dispersion"] == pytest.approx(1, abs=0.5)
 
 
+@pytest.mark.slow
 def test_tokens_of_a_sequence_that_move_together_are_a_collapse(rng):
     """Each by 5 % of its probability at most, in each sequence the same way."""
 
@@ -1053,6 +1092,7 @@ def test_the_one_tool_that_goes_ill_is_named(rng, make_batch):
     assert {f.slice for f in summary.findings if f.rule.id == "POL019" and f.fired} == {"tool:search"}
 
 
+@pytest.mark.slow
 def test_without_names_the_rule_of_cells_is_blind(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
     assert [str(why) for why in monitor.summary().blind["POL019"]] == ["no name of a tool or an environment observed"]

@@ -45,6 +45,7 @@ def test_an_environment_that_keeps_its_contract_passes():
     assert found["expert_beats_random"].do.startswith("give env=... and policy=...")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["reset", "step"])
 def test_an_environment_that_hangs_is_left_behind(hangs, where):
     report = td.preflight(env=type("Hangs", (Works,), {where: hangs})(), policy=lambda seen: 1, seconds=0.1)
@@ -57,6 +58,7 @@ def test_an_environment_that_hangs_is_left_behind(hangs, where):
     }
 
 
+@pytest.mark.slow
 def test_an_environment_that_hangs_later_on_is_left_behind_too(hangs):
     class Later(Works):
         resets = 0
@@ -81,6 +83,7 @@ def test_what_makes_an_environment_may_hang_or_raise(hangs):
     assert "raised OSError: no such server" in by_name(td.preflight(env=raises))["env_api"].reason
 
 
+@pytest.mark.slow
 def test_a_policy_that_hangs_or_raises_is_named(hangs):
     found = by_name(td.preflight(env=Works(), random_policy=lambda seen: 0, policy=hangs, seconds=2))
     assert (
@@ -209,6 +212,7 @@ def test_too_little_time_is_no_verdict():
     assert found["env_ends"].do == found["expert_beats_random"].do == "give more time with seconds=..."
 
 
+@pytest.mark.slow
 def test_real_environments_of_gymnasium_pass_their_checker():
     for name in ("CartPole-v1", "FrozenLake-v1", "Pendulum-v1"):
         found = by_name(td.preflight(env=lambda name=name: gymnasium.make(name)))
@@ -251,6 +255,7 @@ def test_what_a_checker_refuses_is_a_finding_and_the_rest_is_checked():
     assert by_name(td.preflight(env=Words))["env_api"].reason == "check_env of Gymnasium: nothing wrong"
 
 
+@pytest.mark.slow
 def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
     class Hangs(gymnasium.Env):
         observation_space, action_space = gymnasium.spaces.Discrete(9), gymnasium.spaces.Discrete(2)
@@ -273,6 +278,7 @@ def test_warnings_are_shown_again_after_a_checker_that_hangs(hangs):
     assert sys.modules["warnings"].showwarning is shown
 
 
+@pytest.mark.slow
 def test_an_expert_no_better_than_chance_does_not_pass():
     drawn = np.random.default_rng(0).normal(size=(60, 2, 100))
     statuses = [beats(random, expert).status for random, expert in drawn]

@@ -32,6 +32,7 @@ def test_a_clean_set_up_passes(name):
     assert looked_for <= {check.name for check in report.with_status("pass")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_planted_mistake_is_found(name):
     mistake = MISTAKES[name]

@@ -28,6 +28,7 @@ HEALTHY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_distribution_passes(name):
     statuses = [histogram_check(HEALTHY[name](np.random.default_rng(seed))).status for seed in range(200)]

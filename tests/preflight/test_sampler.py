@@ -182,6 +182,7 @@ def test_a_change_is_taken_back_even_if_the_sampler_fails():
     assert engine.weights == 0.0
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_is_left_behind():
     over = threading.Event()
     assert canary_check(lambda: None, over.wait, 0.1).reason == "the first sample did not return in time"

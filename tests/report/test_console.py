@@ -43,6 +43,7 @@ def test_names_are_shown_as_they_are_and_steer_nothing(name, capsys, monkeypatch
     assert printable in plain(Text(name))
 
 
+@pytest.mark.slow
 def test_so_it_is_on_the_command_line(tmp_path):
     file = tmp_path / "m.jsonl"
     rows = [
@@ -63,6 +64,7 @@ def test_what_is_to_be_copied_is_not_broken():
     assert plain(unbroken(Text(long))) == long
 
 
+@pytest.mark.slow
 def test_a_long_line_of_digits_is_read_in_linear_time():
     """In quadratic time this would take hours, and the limit that each test has would end it."""
     assert re.fullmatch(NUMBER + "x?y", "1" * 3_000_000) is None

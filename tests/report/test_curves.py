@@ -59,6 +59,7 @@ def test_of_several_values_for_one_step_the_first_counts():
     assert found == {"reward": {0: 1.0, 1: 2.0}, "kl": {0: 0.1}}
 
 
+@pytest.mark.slow
 @given(st.integers(0, 3 * POINTS), st.integers(0, 3 * POINTS))
 def test_saved_and_restored_it_goes_on_as_if_unbroken(cut, more):
     def rows(first, last):

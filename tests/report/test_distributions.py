@@ -79,6 +79,7 @@ def test_a_path_is_the_share_beyond_each_edge_on_two_log_axes():
     assert path(np.zeros(3, int), EDGES) == ""
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 10**9), min_size=len(HISTOGRAM_EDGES) - 1, max_size=len(HISTOGRAM_EDGES) - 1))
 def test_every_distribution_falls_from_the_upper_left_and_stays_in_the_drawing(counts):
     drawn = path(np.array(counts), HISTOGRAM_EDGES)

@@ -40,6 +40,7 @@ def test_a_line_per_slice_at_the_share_beyond_each_edge_and_its_baseline_dashed(
     assert labels == ["text_only, now (100 tokens)", "post_tool, baseline (100 tokens)", "post_tool, now (100 tokens)"]
 
 
+@pytest.mark.slow
 def test_a_picture_is_pixels():
     figure = tail_figure([histogram("post_tool", [1, 1, 1], [0, 0, 0])], "x")
     image = pixels(figure)
@@ -71,6 +72,7 @@ def bars(axes):
     return [(box.x0, box.width) for box in boxes]
 
 
+@pytest.mark.slow
 def test_the_time_line_has_a_lane_for_each_finding_and_an_axis_for_each_curve():
     damage = finding("OUT001", 70, 70)
     curves = {
@@ -101,6 +103,7 @@ def test_where_nothing_is_to_be_pointed_at_there_is_no_time_line(found):
     assert timeline_figure(summary(*found)) is None
 
 
+@pytest.mark.slow
 def test_two_hundred_findings_with_odd_names_make_a_picture_of_bounded_size():
     odd = "$\\frac{1}{$ <script> \x1b[31m 🤖 مكافأة " * 9
     many = [finding(rule, at, at + 1, summary=odd) for at, rule in enumerate(RULES)]

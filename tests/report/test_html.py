@@ -26,6 +26,7 @@ def summary():
     return Summary.of(engine, "x", 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_events_are_marks_with_their_text_and_escaped(summary):
     page = render_html(replace(summary, events=((0, "guard rollback: to <b>step 3</b>"),)))
     assert 'title="step 0: guard rollback: to &lt;b&gt;step 3&lt;/b&gt;"' in page
@@ -42,6 +43,7 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
     assert "http" not in page.replace("http-equiv", "")
 
 
+@pytest.mark.slow
 def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary)
     assert "NaN or infinity, from step 0" in page
@@ -51,6 +53,7 @@ def test_it_says_what_broke_and_who_was_blind(summary):
     assert "n/a" not in page
 
 
+@pytest.mark.slow
 def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     rules = {rule.id: rule for rule in catalog()}
     parts = (("POL001", "post_tool", 5, 10), ("POL004", "post_tool", 8, 12), ("OUT001", "all", 30, 40))
@@ -74,6 +77,7 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
 
 
+@pytest.mark.slow
 def test_it_is_explained_where_a_part_seems_to_begin_before_the_whole():
     rules = {rule.id: rule for rule in catalog()}
     whole = Finding(rules["POL001"], "policy", "post_tool", "firing", 116, 142, None, "x", ())
@@ -86,6 +90,7 @@ def test_it_is_explained_where_a_part_seems_to_begin_before_the_whole():
 ODD = ("<script>alert(1)</script>", "x" * 300, "\u202eمكافأة/المتوسط", "🤖 [red]|`{{ 7*7 }}", "\x1b[31m\r\n")
 
 
+@pytest.mark.slow
 def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_verdict_of_25_lines():
     rules = [rule for rule in catalog() if rule.severity != "info"]
     found = tuple(
@@ -107,6 +112,7 @@ def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.slow
 def test_a_run_without_a_reward_is_told_by_what_it_has():
     rows = {step: {"train/kl": 0.01, "train/loss": 0.5 if step < 30 else math.nan} for step in range(40)}
     found = diagnose(FinishedRun("run", rows, {}, {}, ()))
@@ -118,6 +124,7 @@ def test_a_run_without_a_reward_is_told_by_what_it_has():
     assert 'aria-label="reward' not in page
 
 
+@pytest.mark.slow
 def test_a_quiet_run_is_said_to_be_quiet():
     engine = Engine(catalog())
     page = render_html(Summary.of(engine, "x", 0, None, None))

@@ -17,6 +17,7 @@ def found(tmp_path):
     return td.diagnose(str(tmp_path / "metrics.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_summary_is_its_page_in_a_frame(found):
     shown = found._repr_html_()
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
@@ -26,6 +27,7 @@ def test_a_summary_is_its_page_in_a_frame(found):
     assert found.summary._repr_html_() == shown
 
 
+@pytest.mark.slow
 def test_a_finding_says_what_it_is_and_what_to_do_and_is_escaped():
     monitor = td.Monitor()
     monitor.log({"<script>loss": math.nan}, step=0)
@@ -50,6 +52,7 @@ def test_where_nothing_broke_there_is_nothing_to_plot(tmp_path):
     assert td.diagnose(str(tmp_path / "metrics.jsonl")).plot() is None
 
 
+@pytest.mark.slow
 def test_without_jinja2_a_notebook_shows_the_text():
     code = "import sys, tracker_diag; sys.modules['jinja2'] = None; print(tracker_diag.Monitor().close()._repr_html_())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

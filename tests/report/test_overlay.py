@@ -3,6 +3,7 @@
 import math
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def test_a_column_without_a_value_repeats_the_one_before():
     assert bars({1: 1.0, 3: 0.0}, 5) == f" {BARS[-1]}{BARS[-1]}{BARS[0]}{BARS[0]}"
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.floats(0, 100), NUMBERS), min_size=1, max_size=3))
 def test_every_path_stays_in_its_frame(curves):
     found = overlay(curves, 0, 100)

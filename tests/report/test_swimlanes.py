@@ -87,11 +87,13 @@ def test_both_slices_and_the_baseline_are_over_one_scale():
     assert (curve.low, curve.high) == (1.0, 5.0)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_steps_make_no_longer_path_than_the_page_can_show():
     (curve,) = swimlanes([], 0, 99_999, [panel("reward", {step: math.sin(step) for step in range(100_000)})]).curves
     assert curve.lines[0].path.count("L") == POINTS - 1
 
 
+@pytest.mark.slow
 @given(
     first=st.integers(-5, 10_000),
     length=st.integers(0, 100_000),

@@ -58,6 +58,7 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
         assert part in text
 
 
+@pytest.mark.slow
 def test_a_cause_that_is_dated_after_its_damage_is_dated_by_that():
     """The value of a mean over the last episodes is exactly 0 long after the first that was scored so."""
     found = Engine(catalog())

@@ -75,6 +75,7 @@ def test_parts_of_an_excerpt_lie_in_the_window_and_apart(at, begin, length):
     assert all(a.stop < b.start for a, b in pairwise(parts))
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_nothing_visible_steers_or_turns_a_line(text):
     shown = visible(text + "\u202e\u2028\x9b\ud800")
@@ -114,6 +115,7 @@ def test_the_tables_excerpt_is_text_with_the_tool_result_in_brackets():
     assert long.startswith("…")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_texts_and_names_are_text(hostile):
     one = sequence()
@@ -140,6 +142,7 @@ def test_the_page_names_place_step_sequence_tool_and_position():
 WORST_TABLE = "diag/worst_sequences"
 
 
+@pytest.mark.slow
 def test_a_token_is_coloured_by_sign_and_strength_the_largest_marked_and_tool_results_boxed():
     one = sequence(100, 40, range(20, 30))
     r = np.where(one.sampled, 0.05, 0.0)
@@ -185,5 +188,6 @@ def test_however_many_there_are_the_page_stays_below_two_megabytes():
     assert f"{8 - OPEN} more, of this step and of others" in text
 
 
+@pytest.mark.slow
 def test_a_page_without_sequences_has_no_such_section():
     assert "behind the tail" not in page()

@@ -14,6 +14,7 @@ CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in ya
 RULES = {rule.id: rule for rule in catalog()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.name}")
 def test_case(case):
     assert check_rule(RULES[case.rule], case) == []

@@ -396,6 +396,7 @@ def test_after_a_new_baseline_a_reward_has_time_to_rise_again():
     assert set(run(engine, [0.5] * 40)) == {"unknown"}
 
 
+@pytest.mark.slow
 def test_the_outcome_is_reward_and_evaluation_and_no_part_of_them():
     engine = Engine(catalog())
     for step in range(40):

@@ -170,6 +170,7 @@ def test_what_fails_in_the_demo_is_one_incident_or_two_and_an_error_where_the_re
     assert count.count(1) >= 14
 
 
+@pytest.mark.slow
 def test_a_thousand_findings_that_come_and_go_are_grouped_within_a_glance_at_each_pair():
     """Whatever flaps: the pairs that are looked at are those of rules that have to do with each other."""
     rules = [one for one in catalog() if one.link != "outcome"]

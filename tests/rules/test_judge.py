@@ -34,6 +34,7 @@ def judged():
     return Judge(catalog(), GrowthSettings.for_run(160).dialled(USUAL))
 
 
+@pytest.mark.slow
 def test_a_monitor_and_a_judge_alone_say_the_same():
     judge = judged()
     _, notices = judge_steps(judge, ((step, StepInputs(row)) for step, row in rows()))
@@ -45,6 +46,7 @@ def test_a_monitor_and_a_judge_alone_say_the_same():
     assert notices
 
 
+@pytest.mark.slow
 def test_incidents_are_computed_once_in_a_step_that_changes_a_finding(monkeypatch):
     calls, steps = [], 0
     whole = module.incidents
@@ -59,6 +61,7 @@ def test_incidents_are_computed_once_in_a_step_that_changes_a_finding(monkeypatc
     assert 0 < len(calls) <= steps + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 85, 121])
 def test_a_judge_that_continues_from_a_state_says_the_same(cut):
     whole, first, second = judged(), judged(), judged()

@@ -35,6 +35,7 @@ def test_a_rule_is_read(tmp_path):
     assert rule.signals["low"].kind == "threshold"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

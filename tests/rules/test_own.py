@@ -62,6 +62,7 @@ def test_it_can_be_looked_for_alone_and_so_can_nothing(own):
     assert (nothing.findings, nothing.blind, nothing.healthy) == ((), {}, ())
 
 
+@pytest.mark.slow
 def test_a_platform_names_it_for_every_run(own, monkeypatch):
     monkeypatch.setenv("TRACKER_DIAG_RULES", str(own))
     assert [finding.rule.id for finding in watched().summary.findings] == ["ACM001"]
@@ -79,6 +80,7 @@ def test_what_cannot_be_used_is_told_at_set_up(own):
             begin()
 
 
+@pytest.mark.slow
 def test_what_it_does_not_say_leaves_no_empty_heading(own):
     summary = watched(rules=own).summary
     (finding,) = summary.findings
@@ -126,6 +128,7 @@ def test_an_automation_of_it_says_where_to_read_on(own, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_it(own):
     first, second = Monitor(rules=own), Monitor(rules=own)
     for step in range(4):

@@ -131,6 +131,7 @@ def test_a_run_that_was_never_good_has_no_step_to_go_back_to(found):
     assert said.says.endswith("no step is known to be better: mend it, begin anew")
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(sorted(RULES)), st.integers(0, 200), st.integers(0, 20), st.booleans())))
 def test_what_is_told_follows_from_what_fires(parts):
     found = []

@@ -66,6 +66,7 @@ def test_a_tool_that_lacks_the_metric_blinds_nothing():
     assert "no series tool_failure_rate" in map(str, alone.blind()["ZZZ001"])
 
 
+@pytest.mark.slow
 def test_a_thousand_tools_cost_what_a_few_do():
     engine = Engine([rule()])
     watched(engine, {f"tool_failure_rate:{i}": 0.5 for i in range(1000)})

@@ -160,6 +160,7 @@ def test_no_rule_of_the_catalogue_explains_itself_through_others():
         assert id not in reached
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", WALKTHROUGHS, ids=lambda file: file.stem)
 def test_a_walkthrough_of_the_guide_comes_out_as_it_is_told(file):
     told = yaml.safe_load(file.read_text())

@@ -11,6 +11,7 @@ def a_run(config, name="a run"):
     return diagnose(FinishedRun(name, {step: {"reward": 0.5} for step in range(3)}, config, {}, ()))
 
 
+@pytest.mark.slow
 def test_runs_whose_settings_agree_but_for_the_seed_are_one_arm():
     rest = {"lr": 1e-4, "output_dir": "x"}
     a0, a1 = a_run(rest | {"seed": 0}), a_run(rest | {"seed": 1, "output_dir": "y", "run_name": "again"})
@@ -18,6 +19,7 @@ def test_runs_whose_settings_agree_but_for_the_seed_are_one_arm():
     assert arms([a0, b0, a1]) == [(a0, a1), (b0,)]
 
 
+@pytest.mark.slow
 def test_runs_that_do_not_tell_their_settings_stand_alone_and_so_do_two_of_one_arm():
     silent = [a_run({}), a_run({}), a_run({"lr": 1})]
     assert arms(silent) == [(run,) for run in silent]
@@ -25,6 +27,7 @@ def test_runs_that_do_not_tell_their_settings_stand_alone_and_so_do_two_of_one_a
     assert arms(two) == [(run,) for run in two]
 
 
+@pytest.mark.slow
 def test_settings_that_differ_are_told_with_those_of_the_evaluation_first():
     before = [a_run({"lr": 1e-4, "beta": 0.1, "eval.temperature": 0.0, "seed": 0, "model_name": "m"})]
     after = [a_run({"lr": "0.0001", "beta": 0.2, "eval.temperature": 1.0, "seed": 1, "model_name": "m", "new": True})]
@@ -44,6 +47,7 @@ def test_nothing_is_said_of_settings_that_one_side_does_not_tell():
     assert not differing([a_run({})], [a_run({"lr": 1})])
 
 
+@pytest.mark.slow
 def test_a_model_or_a_data_set_is_a_setting_and_a_folder_is_none():
     before, after = (
         a_run({"model_name_or_path": name, "dataset_name": name, "output_dir": name, "run_name": name})
@@ -52,6 +56,7 @@ def test_a_model_or_a_data_set_is_a_setting_and_a_folder_is_none():
     assert [one.name for one in differing([before], [after])] == ["dataset_name", "model_name_or_path"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb.api_key", "hf_token", "db_password", "client_secret"])
 def test_secrets_are_neither_shown_nor_compared(name):
     (one, *_) = differing([a_run({"lr": 1, name: "sk-1"})], [a_run({"lr": 2, name: "sk-2"})])
@@ -60,6 +65,7 @@ def test_secrets_are_neither_shown_nor_compared(name):
     assert (only.reference, only.other) == ((), ("***",))
 
 
+@pytest.mark.slow
 def test_a_limit_of_tokens_is_no_secret_and_one_of_the_evaluation():
     (one,) = differing([a_run({"eval.max_new_tokens": 1})], [a_run({"eval.max_new_tokens": 2})])
     assert (one.reference, one.other, one.evaluation) == (("1",), ("2",), True)

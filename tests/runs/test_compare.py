@@ -72,6 +72,7 @@ def test_what_no_alias_maps_is_left_out_and_named(rng):
     assert compare(judged(ours, "0"), judged(theirs, "1")).to_json()["others"][0]["left_out"] == ["my/own"]
 
 
+@pytest.mark.slow
 def test_with_seeds_the_difference_is_held_against_their_spread(rng):
     calm = [judged(rows(rng), f"calm {seed}") for seed in range(2)]
     worse = [judged(rows(rng, reward=-0.2), f"worse {seed}") for seed in range(2)]
@@ -102,6 +103,7 @@ def test_seeds_are_grouped_by_their_settings_and_a_sequence_says_so_itself(rng):
     assert told.others[0].arm.sources == ("a1", "b0")
 
 
+@pytest.mark.slow
 def test_an_incident_of_one_run_alone_is_told_with_its_arm(rng):
     broken = rows(rng)
     broken[150]["kl"] = math.nan
@@ -171,6 +173,7 @@ def test_bad_input_is_told(rng):
         compare(one, nothing)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_steps_with_huge_values(rng):
     values = rng.normal(size=(2, 100_000))
 

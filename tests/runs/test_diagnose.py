@@ -45,6 +45,7 @@ def healthy(rng, steps=200):
     ]
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_run_that_had_samples_says_what_the_run_itself_has_said(rng, tmp_path):
     monitor = Monitor([JsonlTracker(tmp_path / "run")])
     for step in range(150):
@@ -60,6 +61,7 @@ def test_a_folder_of_a_run_that_had_samples_says_what_the_run_itself_has_said(rn
     assert "OUT001" in {one.rule.id for one in found.findings}
 
 
+@pytest.mark.slow
 def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     rows = healthy(rng)
     for step in range(120, 200):
@@ -76,6 +78,7 @@ def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     assert cost_text(Cost(2, 0.4, None)) == "2 steps, 0 s"
 
 
+@pytest.mark.slow
 def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
     rows = healthy(rng)
     for step, row in enumerate(rows):
@@ -87,6 +90,7 @@ def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
     assert "eval_reward is NaN but for every 20th row: taken for padding" in about_keys(found)
 
 
+@pytest.mark.slow
 def test_a_metric_that_breaks_for_a_while_and_comes_back_is_no_padding(rng):
     rows = healthy(rng)
     for step in range(80, 140):
@@ -95,6 +99,7 @@ def test_a_metric_that_breaks_for_a_while_and_comes_back_is_no_padding(rng):
     assert (first.rule.id, first.onset) == ("NUM004", 80)
 
 
+@pytest.mark.slow
 def test_a_metric_that_breaks_for_good_is_no_padding(rng):
     rows = healthy(rng)
     for step in range(150, 200):
@@ -103,6 +108,7 @@ def test_a_metric_that_breaks_for_good_is_no_padding(rng):
     assert found.summary.first_break.rule.id == "NUM004"
 
 
+@pytest.mark.slow
 def test_from_a_step_on_and_with_some_rules(rng):
     from tracker_diag.rules.loader import chosen
 
@@ -129,6 +135,7 @@ def test_the_algorithm_is_read_from_the_settings(config, algorithm):
     assert algorithm_of(config) == algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "algorithm"),
     [
@@ -169,6 +176,7 @@ def metrics_file(rng, tmp_path):
     return file
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
     result = run("diagnose", metrics_file)
     assert result.exit_code == 0
@@ -177,6 +185,7 @@ def test_the_command_prints_the_verdict_the_keys_and_the_curve(metrics_file):
         assert part in text
 
 
+@pytest.mark.slow
 def test_the_json_is_that_of_the_interface_and_more(metrics_file):
     found = json.loads(run("diagnose", metrics_file, "--json").stdout)
     assert found["run"] == {"source": str(metrics_file), "steps": 200, "first_step": 0, "last_step": 199}
@@ -185,6 +194,7 @@ def test_the_json_is_that_of_the_interface_and_more(metrics_file):
     assert found["keys"]["mapped"]["completions/mean_length"] == "response_length"
 
 
+@pytest.mark.slow
 def test_exit_codes(metrics_file, tmp_path):
     assert run("diagnose", metrics_file, "--fail-on", "warn").exit_code == 1
     assert run("diagnose", metrics_file, "--rules", "REW001", "--fail-on", "warn").exit_code == 0
@@ -205,6 +215,7 @@ def test_exit_codes(metrics_file, tmp_path):
     assert "none of its metrics is known here (it has weather)" in result.stderr
 
 
+@pytest.mark.slow
 def test_the_page_stands_alone_and_shows_the_curve(metrics_file, tmp_path):
     page = tmp_path / "page.html"
     assert run("diagnose", metrics_file, "--html", page).exit_code == 0
@@ -213,6 +224,7 @@ def test_the_page_stands_alone_and_shows_the_curve(metrics_file, tmp_path):
     assert "NaN" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("framework", "key", "config", "seconds"),
     [
@@ -232,6 +244,7 @@ def test_what_steps_take_makes_up_for_a_clock(rng, framework, key, config, secon
     assert cost.gpu_hours == (8 * seconds / 3600 if config else None)
 
 
+@pytest.mark.slow
 def test_the_time_of_rows_that_stand_for_ten_steps_and_of_a_row_without_one(rng):
     rows = {10 * step: row | {"step_time": 30.0 if step < 100 else 60.0} for step, row in enumerate(healthy(rng))}
     del rows[1000]["step_time"]
@@ -241,6 +254,7 @@ def test_the_time_of_rows_that_stand_for_ten_steps_and_of_a_row_without_one(rng)
     assert seconds[1990] == pytest.approx(1000 * 30 + 990 * 60)
 
 
+@pytest.mark.slow
 def test_the_whole_trainings_time_is_spread_over_its_steps(rng):
     rows = dict(enumerate(healthy(rng), 1))
     rows[200]["train_runtime"] = 4000.0
@@ -250,6 +264,7 @@ def test_the_whole_trainings_time_is_spread_over_its_steps(rng):
     assert diagnose(finished(rows, seconds=clock)).run.seconds == clock  # what the source knows goes first
 
 
+@pytest.mark.slow
 def test_files_of_stable_baselines3_are_read_by_their_names(tmp_path, rng):
     monitor = tmp_path / "monitor.csv"
     episodes = "".join(f"{20 + rng.normal():.3f},20,{i}\n" for i in range(100))
@@ -267,6 +282,7 @@ def test_files_of_stable_baselines3_are_read_by_their_names(tmp_path, rng):
     assert diagnose(read_run(str(arrays))).series == {"eval_score": {5: 1.0}}
 
 
+@pytest.mark.slow
 def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     rows = healthy(rng)
     for step in range(120, 200):
@@ -285,6 +301,7 @@ def test_a_run_of_one_step_and_of_none():
     assert "NUM004" in none.summary.blind
 
 
+@pytest.mark.slow
 def test_large_steps_and_sparse_rows_are_fine(rng):
     rows = {step * 1000: row for step, row in enumerate(healthy(rng)) if step % 3}
     found = diagnose(finished(rows))
@@ -292,6 +309,7 @@ def test_large_steps_and_sparse_rows_are_fine(rng):
     assert np.isfinite(list(found.series["reward"].values())).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
     rows = {}
@@ -311,6 +329,7 @@ def test_the_best_reward_and_evaluation_are_told_with_their_step(lost):
     assert "reward 1 at its best, a mean up to step" in run_page(found)
 
 
+@pytest.mark.slow
 def test_fifteen_rows_tell_that_nothing_was_learnt_and_what_is_not_logged(rng):
     """A rule that asks whether a metric is logged at all does not wait for more rows than a short run has."""
     noise = 0.3 + 0.02 * rng.normal(size=15)
@@ -335,6 +354,7 @@ def ruined(rng):
     return finished(rows)
 
 
+@pytest.mark.slow
 def test_a_jump_of_the_learning_rate_is_the_cause_of_what_follows(rng):
     found = diagnose(ruined(rng)).summary
     assert found.first_break.rule.id == "POL020"
@@ -343,6 +363,7 @@ def test_a_jump_of_the_learning_rate_is_the_cause_of_what_follows(rng):
     assert {"POL010", "OUT001"} <= {one.rule.id for one in found.incidents[0].findings}
 
 
+@pytest.mark.slow
 def test_an_incident_that_is_severe_enough_is_shown_with_all_its_findings(rng):
     found = diagnose(ruined(rng))
     assert {one.severity for one in found.summary.findings} <= {

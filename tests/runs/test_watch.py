@@ -81,6 +81,7 @@ def rows_of(fleet):
     return {row.run: row for row in fleet.rows}
 
 
+@pytest.mark.slow
 def test_each_alert_is_sent_once_also_by_a_later_watch(runs, watch):
     runs("a.jsonl", range(20), nan_at=7)
     runs("b.jsonl", range(20))
@@ -108,6 +109,7 @@ def falling(nan_at=140):
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whenever_it_checks_and_restarts_the_alerts_are_those_of_a_monitor_in_the_run(seed, runs, watch):
     live = CapturingTracker()
@@ -135,6 +137,7 @@ def test_whenever_it_checks_and_restarts_the_alerts_are_those_of_a_monitor_in_th
     assert len(set(ids)) == len(ids)
 
 
+@pytest.mark.slow
 def test_a_run_that_had_ended_at_first_sight_is_judged_by_its_length_as_diagnose_does(runs, watch):
     rows = dict(islice(falling(nan_at=30).items(), 45))
     file = runs.folder / "a.jsonl"
@@ -145,6 +148,7 @@ def test_a_run_that_had_ended_at_first_sight_is_judged_by_its_length_as_diagnose
     assert [step for _, step, _ in receiver.got] == [notice.step for notice in td.diagnose(str(file)).notices]
 
 
+@pytest.mark.slow
 def test_a_restarted_watch_reads_only_what_has_changed(runs, watch, monkeypatch):
     for name in "abc":
         runs(f"{name}.jsonl", range(12), nan_at=5)
@@ -161,6 +165,7 @@ def test_a_restarted_watch_reads_only_what_has_changed(runs, watch, monkeypatch)
     assert (before["b.jsonl"].step, after["b.jsonl"].step) == (11, 21)
 
 
+@pytest.mark.slow
 def test_the_table(runs, watch):
     runs("healthy.jsonl", range(20), timestamp=0)
     runs("nan.jsonl", range(20), nan_at=7, step_seconds=60.0)
@@ -192,6 +197,7 @@ def test_the_table(runs, watch):
     assert fleet.levels == {"error"}
 
 
+@pytest.mark.slow
 def test_the_best_and_the_last_reward(runs, watch):
     file = runs("a.jsonl", range(120))
     with file.open("a") as out:
@@ -204,6 +210,7 @@ def test_the_best_and_the_last_reward(runs, watch):
     assert 1.0 <= float(best) <= 1.2
 
 
+@pytest.mark.slow
 def test_runs_of_a_project_that_had_ended_before_raise_no_alert(runs, watch):
     runs("old.jsonl", range(20), nan_at=7, age=7200)
     runs("new.jsonl", range(20), nan_at=7)
@@ -233,6 +240,7 @@ def test_a_run_with_the_diagnostics_inside_sends_its_alerts_itself(runs, watch):
     assert (row.level, row.note, receiver.got) == ("error", watched_run.SENT_INSIDE, [])
 
 
+@pytest.mark.slow
 def test_what_only_the_diagnostics_inside_can_see_is_in_the_table(runs, watch):
     runs("a.jsonl", range(20), **{"diag/rule/POL001": 2})
     fleet, receiver = watch(runs.folder)
@@ -254,6 +262,7 @@ def test_what_the_diagnostics_inside_have_missed_is_sent_at_the_end(runs, watch)
     assert receiver.got == [("a.jsonl", 20, "NUM004")]
 
 
+@pytest.mark.slow
 def test_files_that_are_cut_truncated_replaced_or_gone(runs, watch):
     file = runs("a.jsonl", range(20), nan_at=7)
     fleet, receiver = watch(runs.folder)
@@ -292,6 +301,7 @@ def test_a_value_that_is_logged_late_for_an_earlier_step_is_judged(runs, watch):
     assert receiver.got == [("a.jsonl", 4, "NUM004")]
 
 
+@pytest.mark.slow
 def test_a_last_row_waits_until_it_is_complete(runs, watch):
     fleet, _ = watch(runs.folder)
     runs("fresh.jsonl", range(10), age=0)
@@ -333,6 +343,7 @@ def test_a_source_that_never_was_is_refused(tmp_path, watch):
         fleet.check()
 
 
+@pytest.mark.slow
 def test_a_folder_without_runs_waits_for_the_first(runs, watch):
     fleet, receiver = watch(runs.folder)
     assert fleet.check().counts == "0 runs"
@@ -379,6 +390,7 @@ def test_a_run_that_cannot_be_judged_is_named_and_stops_no_other(runs, watch, mo
     assert len(receiver.got) == 2
 
 
+@pytest.mark.slow
 def test_when_the_tracker_goes_away_only_one_run_waits_for_it(runs, watch, monkeypatch):
     for name in "abc":
         runs(f"{name}.jsonl", range(12))
@@ -430,6 +442,7 @@ def test_rows_that_came_while_a_tracker_was_read_metric_by_metric_wait_for_the_n
     assert receiver.got == [("a.jsonl", 15, "NUM004")]
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_away_delays_no_other_and_gets_its_alerts_in_order_from_a_later_watch(runs, watch, caplog):
     here, away = Receiver(), Receiver()
     away.fails = OSError("http://there: Connection refused")
@@ -461,6 +474,7 @@ def test_a_refused_alert_is_not_sent_again(runs, watch, caplog):
     assert "HTTP 404" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_new_receiver_begins_with_the_alerts_that_come_from_then_on(runs, watch):
     runs("a.jsonl", range(20), nan_at=7)
     fleet, _ = watch(runs.folder)

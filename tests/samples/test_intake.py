@@ -48,6 +48,7 @@ def test_what_comes_later_of_a_step_is_counted_with_the_rest(seen):
     assert scalars(seen, 3)["diag/samples/reward"] == 0.5
 
 
+@pytest.mark.slow
 def test_samples_that_say_their_step_are_of_it(seen):
     monitor = Monitor([seen])
     monitor.samples(reward=[0.0], step=4)
@@ -109,6 +110,7 @@ def test_sixteen_tools_have_series_and_essential_ones_come_first(seen):
     assert values["diag/samples/tool_calls"] == pytest.approx(sum(40 - i for i in range(30)) / 30)
 
 
+@pytest.mark.slow
 def test_the_first_sixteen_environments_have_a_reward_and_one_that_goes_wrong_is_named(seen):
     monitor = Monitor([seen])
     envs = ["web", "code", *(f"env {i}" for i in range(20))]
@@ -170,6 +172,7 @@ def test_texts_are_shown_where_they_were_asked_for_and_ids_where_they_can_be_dec
     assert [row[table.columns.index("text")] for row in table.rows] == ["1 2", "3"]
 
 
+@pytest.mark.slow
 def test_the_table_comes_every_fifty_steps_with_an_incident_and_at_the_end(seen):
     monitor = Monitor([seen])
     for step in range(70):
@@ -183,6 +186,7 @@ def test_the_table_comes_every_fifty_steps_with_an_incident_and_at_the_end(seen)
     assert last.rows[0][0] == 69
 
 
+@pytest.mark.slow
 def test_a_resumed_run_says_the_same_as_an_unbroken_one():
     rng = np.random.default_rng(0)
     steps = [

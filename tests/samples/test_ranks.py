@@ -75,6 +75,7 @@ def test_samples_of_another_rank_that_cannot_be_read_are_told_and_cost_nothing(j
     assert [str(one).partition(":")[0] for one in first.failures] == ["rank_errors"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_says_much_and_is_not_heard_costs_no_more_than_a_few_steps(job):
     _, ranks, (first, second) = job
     for step in range(100):

@@ -25,6 +25,7 @@ def told(**columns):
 REWARDS = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 1.0]), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(REWARDS, st.data())
 def test_rewards_and_groups_are_what_a_person_counts(rewards, data):
     groups = data.draw(st.lists(st.integers(0, 5), min_size=len(rewards), max_size=len(rewards)))
@@ -47,6 +48,7 @@ def test_rewards_and_groups_are_what_a_person_counts(rewards, data):
         assert "zero_std_share" not in found
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-5, 5).filter(lambda one: one == 0 or abs(one) > 1e-6), min_size=1, max_size=60))
 def test_the_concentration_of_advantages_is_kishs(advantages):
     found, size = told(advantage=advantages), sorted(map(abs, advantages), reverse=True)
@@ -65,6 +67,7 @@ CALL = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(CALL, max_size=5), min_size=1, max_size=12))
 def test_calls_are_what_a_person_counts(episodes):
     found, calls = told(calls=episodes), [call for episode in episodes for call in episode]
@@ -88,6 +91,7 @@ def str_of(call):
     return call["name"] + str(call["arguments"])
 
 
+@pytest.mark.slow
 @given(st.integers(1, 20), st.integers(0, 20), st.randoms(use_true_random=False))
 def test_micro_batches_add_up_to_the_batch(first, second, random):
     n = first + second

@@ -114,6 +114,7 @@ def test_padding_behind_a_sequence_is_no_repetition():
     assert token_features(ids, np.array([100.0]))["repeats"].tolist() == [0]
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.text(), st.binary()), max_size=8))
 def test_any_text_is_taken_as_it_comes(texts):
     found = text_features(texts)

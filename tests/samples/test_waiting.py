@@ -37,6 +37,7 @@ def test_the_logs_hold_what_their_schema_says(run):
     assert all(0 <= row["utilisation"] <= 1 and row["tool_wait_seconds"] <= row["step_seconds"] for row in rows)
 
 
+@pytest.mark.slow
 def test_a_training_that_waits_for_its_tools_is_found():
     rows = rows_of("slow")
     assert long_steps(rows[:ONSET]) == 0
@@ -49,6 +50,7 @@ def test_a_training_that_waits_for_its_tools_is_found():
     assert "RES006" not in diagnosis.summary.blind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", ["quick", "busy"])
 def test_its_twins_are_not(run):
     """Steps of the one are short; those of the other as long, and the processor works."""

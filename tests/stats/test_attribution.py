@@ -61,6 +61,7 @@ def test_nothing_that_grew_has_no_carrier():
     assert list(carriers({"a": (counts(5, 100), np.zeros(BINS, np.int64))}, BEYOND, 1)) == []  # nothing was usual
 
 
+@pytest.mark.slow
 def test_by_chance_alone_hardly_any_is_named():
     """All cells grow alike; over ten of them the chance of naming any is held to 5 %."""
     rng = np.random.default_rng(0)
@@ -71,6 +72,7 @@ def test_by_chance_alone_hardly_any_is_named():
     assert named <= 20
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(*(st.integers(0, 10_000) for _ in range(4))), max_size=8))
 def test_shares_are_shares(cells):
     given = {str(i): (counts(a, a + b), counts(c, c + d)) for i, (a, b, c, d) in enumerate(cells)}

@@ -115,6 +115,7 @@ def test_quantiles_are_within_the_bound_of_the_order_statistic(name, n):
             assert answer == (256 if true >= 1 else 0)
 
 
+@pytest.mark.slow
 @given(
     hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-300, 300, width=32)),
     st.floats(0, 1),
@@ -140,6 +141,7 @@ def test_a_bfloat16_value_has_a_bin_of_its_own():
     np.testing.assert_array_equal(np.sort(np.unique(np.abs(values))), EDGES[inside - 1])
 
 
+@pytest.mark.slow
 @given(hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-200, 200, width=32)), st.floats(0, 1))
 def test_a_bin_holds_one_bfloat16_value(values, q):
     rounded = torch.from_numpy(values).bfloat16()
@@ -158,6 +160,7 @@ rows_and_values = st.integers(0, 60).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(rows_and_values, st.integers(0, 60), st.randoms())
 def test_merging_any_split_in_any_order_is_the_whole(data, cut, random):
     values, row = data
@@ -169,6 +172,7 @@ def test_merging_any_split_in_any_order_is_the_whole(data, cut, random):
     np.testing.assert_array_equal(merged.nonfinite, whole.nonfinite)
 
 
+@pytest.mark.slow
 @given(rows_and_values)
 def test_every_value_is_counted_once_and_non_finite_ones_apart(data):
     values, row = data
@@ -192,6 +196,7 @@ def test_more_than_a_chunk_is_counted_as_one(seed):
     np.testing.assert_array_equal(whole.counts, halves.counts)
 
 
+@pytest.mark.slow
 @given(rows_and_values)
 def test_without_torch_the_counts_are_the_same(data):
     values, row = data
@@ -232,6 +237,7 @@ partitions = st.integers(0, 60).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(partitions)
 def test_several_partitions_in_one_pass_are_what_each_alone_is(data):
     values, labels = data
@@ -242,6 +248,7 @@ def test_several_partitions_in_one_pass_are_what_each_alone_is(data):
         np.testing.assert_array_equal(found.nonfinite, alone.nonfinite)
 
 
+@pytest.mark.slow
 @given(partitions)
 def test_the_devices_path_counts_the_same(data):
     values, labels = data
@@ -251,6 +258,7 @@ def test_the_devices_path_counts_the_same(data):
         np.testing.assert_array_equal(one.nonfinite, other.nonfinite.numpy())
 
 
+@pytest.mark.slow
 def test_a_bin_that_all_values_share_counts_beyond_float32():
     """2^24 + 8 equal values: a float32 counter would have stopped."""
     n = (1 << 24) + 8

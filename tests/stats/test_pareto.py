@@ -61,6 +61,7 @@ def test_exact_quantiles_of_a_pareto_weight(n, k):
     assert exact(log_weights + 300) == pytest.approx(CHECK[n, k], abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", SIZES)
 def test_against_arviz(name, n):
@@ -175,6 +176,7 @@ def test_hill_leaves_out_what_is_zero_but_counts_it(rng):
     assert hill(counts(values).sum(axis=0)) == pytest.approx(exact_hill(values), abs=0.01)
 
 
+@pytest.mark.slow
 @given(hnp.arrays(np.float32, st.integers(25, 400), elements=st.floats(2**-10, 200, width=32)))
 def test_hill_of_anything_is_within_its_bound(values):
     got = hill(counts(values).sum(axis=0))
@@ -264,6 +266,7 @@ def test_the_largest_are_those_of_one_cell_after_the_other(cells, size):
 steps = st.integers(-300 << 12, 300 << 12) | st.integers(-410, 410)
 
 
+@pytest.mark.slow
 @given(st.lists(steps, min_size=1, max_size=60))
 def test_the_fit_is_that_of_the_paper(in_steps):
     log_weights = np.array(in_steps) / 4096

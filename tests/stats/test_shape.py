@@ -127,6 +127,7 @@ def test_what_each_metric_can_tell_from_the_noise_of_the_scale():
     assert all(bulk[metric] > 2.5 for metric in (ks_distance, wasserstein))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", OF_QUANTILES)
 @given(magnitudes, magnitudes, st.integers(-10, 5), st.integers(-10, 5))
 def test_a_power_of_two_changes_no_bit(metric, x, y, i, j):
@@ -134,11 +135,13 @@ def test_a_power_of_two_changes_no_bit(metric, x, y, i, j):
     assert scaled == plain or (math.isnan(scaled) and math.isnan(plain))
 
 
+@pytest.mark.slow
 @given(magnitudes, magnitudes)
 def test_swapping_the_windows_turns_the_stretch_around(x, y):
     assert tail_stretch(counts(x), counts(y)) == -tail_stretch(counts(y), counts(x))
 
 
+@pytest.mark.slow
 @given(a_window, a_window, a_window)
 def test_distances_are_distances(x, y, z):
     x, y, z = window(x), window(y), window(z)
@@ -150,6 +153,7 @@ def test_distances_are_distances(x, y, z):
         assert distance(x, y) > 0 or (x * y.sum() == y * x.sum()).all()
 
 
+@pytest.mark.slow
 @both
 @given(a_window, a_window, st.integers(2, 50))
 def test_the_size_of_a_window_does_not_matter_to_the_ecdf(metric, x, y, times):
@@ -203,6 +207,7 @@ def test_only_a_quantile_that_is_asked_for_has_to_be_in_range(rng):
     assert math.isnan(tail_stretch(counts(values), then))
 
 
+@pytest.mark.slow
 @given(a_window, st.integers(2, 40))
 def test_points_of_the_curve(filled, n_points):
     found = window(filled)
@@ -215,6 +220,7 @@ def test_points_of_the_curve(filled, n_points):
     np.testing.assert_allclose(shares, [(all_values <= value).mean() for value in values], rtol=1e-12)
 
 
+@pytest.mark.slow
 @given(a_window, st.integers(2, 10))
 def test_points_are_spread_evenly_over_the_bins(filled, n_points):
     assume(len(filled) > n_points)

@@ -43,6 +43,7 @@ def test_known_numbers():
     assert WeightSums.of(np.array([-0.5, -0.1, 0.0, 0.1, 0.5])).kl_k3 == pytest.approx(0.05305205, abs=1e-8)
 
 
+@pytest.mark.slow
 @given(log_weights)
 def test_against_the_definitions(log_w):
     found = WeightSums.of(log_w)
@@ -51,6 +52,7 @@ def test_against_the_definitions(log_w):
     assert 1 / len(log_w) - 1e-12 <= found.ess <= 1 + 1e-12
 
 
+@pytest.mark.slow
 @given(log_weights, st.floats(-500, 500))
 def test_a_common_factor_changes_nothing(log_w, shift):
     moved, found = WeightSums.of(log_w + shift), WeightSums.of(log_w)
@@ -58,6 +60,7 @@ def test_a_common_factor_changes_nothing(log_w, shift):
     assert moved.max_weight_share == pytest.approx(found.max_weight_share, rel=1e-6)
 
 
+@pytest.mark.slow
 @given(log_weights, st.integers(0, 60), st.integers(0, 60), st.randoms())
 def test_merging_any_split_in_any_order_is_the_whole(log_w, i, j, random):
     cuts = sorted((i, j))
@@ -96,6 +99,7 @@ def test_float32_is_summed_in_float64():
     assert WeightSums.of(r).kl_k3 == pytest.approx(math.expm1(float(r[0])) - float(r[0]), rel=1e-9)
 
 
+@pytest.mark.slow
 @given(log_weights, st.data())
 def test_a_mask_is_a_selection(log_w, data):
     member = data.draw(hnp.arrays(np.bool_, len(log_w)))
@@ -103,6 +107,7 @@ def test_a_mask_is_a_selection(log_w, data):
     np.testing.assert_allclose(found.array(), expected.array(), rtol=1e-12, atol=1e-9)
 
 
+@pytest.mark.slow
 @given(log_weights)
 def test_the_devices_path_sums_the_same(log_w):
     host, device = WeightSums.of(log_w), WeightSums.of(torch.from_numpy(log_w))
@@ -127,6 +132,7 @@ members = hnp.arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(0, 60)))
 any_weights = st.floats(-700, 700) | st.sampled_from([0.0, math.nan, math.inf, -math.inf])
 
 
+@pytest.mark.slow
 @given(members, st.data(), st.booleans())
 def test_sets_in_one_pass_are_each_on_its_own(member, data, from_numerator):
     log_w = data.draw(hnp.arrays(np.float64, member.shape[1], elements=any_weights))
@@ -139,6 +145,7 @@ def test_sets_in_one_pass_are_each_on_its_own(member, data, from_numerator):
         np.testing.assert_allclose(device[i].array().numpy(), alone.array(), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 @given(st.lists(hnp.arrays(np.float64, st.integers(0, 20), elements=any_weights), min_size=1, max_size=9))
 def test_merging_in_one_go_is_adding_up(parts):
     """Also of steps in which a slice has no tokens."""

@@ -42,6 +42,7 @@ def test_masks_may_be_booleans_or_zero_and_one(mask):
     np.testing.assert_array_equal(batch.model_mask, MASK.reshape(-1))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=6))
 def test_packed_and_padded_are_the_same_batch(rows):
     width = max(len(row) for row in rows)
@@ -62,6 +63,7 @@ def test_packed_and_padded_are_the_same_batch(rows):
     np.testing.assert_array_equal(packed.response_mask, padded.response_mask[chosen])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40))
 def test_running_count_starts_anew_in_each_sequence(tokens):
     tokens = sorted(tokens, key=lambda token: token[0])

@@ -18,6 +18,7 @@ def of_words(ids):
     return " ".join(f"w{one}" for one in ids)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30).filter(lambda text: "\ufffd" not in text))
 def test_the_pieces_of_a_text_make_up_the_text(text):
     ids = list(text.encode())

@@ -24,6 +24,7 @@ def counts(rng, tokens):
 steps = st.lists(st.tuples(st.integers(0, 120), st.integers(0, 120)), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @given(steps, st.integers(0, 12))
 def test_no_token_is_in_two_values_and_none_is_left_out(steps, cut):
     rng = np.random.default_rng(0)
@@ -81,6 +82,7 @@ def cell_counts(rng, tokens):
     return found.counts
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=10), st.integers(0, 10))
 def test_each_cell_is_held_against_what_came_beside_it(steps, cut):
     rng, fresh = np.random.default_rng(0), FreshCells(NEEDED)

@@ -123,6 +123,7 @@ def test_what_does_not_fit_is_told(changed, message):
     assert str(error.value).startswith(message)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=1, max_size=6), st.booleans())
 def test_a_loss_mask_with_gaps_is_sliced_as_the_same_model_mask(masks, packed):
     """Most trainers have one mask, on the tokens that they train on: its gaps are what tools said."""

@@ -53,6 +53,7 @@ def test_the_window_is_the_merge_of_the_steps_that_it_names(a_step, steps):
     assert window.context["text_only"].steps is None
 
 
+@pytest.mark.slow
 def test_it_reaches_back_no_further_than_its_bound():
     rng, window = np.random.default_rng(1), PairWindow("policy", 8, 15, 50)
     for step in range(200):
@@ -75,6 +76,7 @@ def fired(of_step, onset, steps, **options):
     return [one.fired for one in monitor.summary().findings if one.rule.id == "POL001" and one.fired], note
 
 
+@pytest.mark.slow
 def test_a_tail_of_few_tokens_a_step_is_found():
     """With 24 tokens a step the window of eight steps has 192, and a p95 needs 400: it was never found."""
     found, note = fired(lambda step: 3, 240, 300)
@@ -82,5 +84,6 @@ def test_a_tail_of_few_tokens_a_step_is_found():
     assert note.startswith("few tokens a step: of the last 1")
 
 
+@pytest.mark.slow
 def test_few_tokens_a_step_alone_are_no_alarm():
     assert not fired(lambda step: 3, 1000, 300)[0]

@@ -47,6 +47,7 @@ def tensors(seed):
     return found
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from([WHOLE, 200, 50, 1]))
 def test_parts_come_to_the_whole(seed, most):
     batch, names, expected_names = TokenBatch.of(**tensors(seed)), Names(), Names()
@@ -67,6 +68,7 @@ def test_parts_come_to_the_whole(seed, most):
         np.testing.assert_allclose(lengths, expected.lengths, rtol=1e-9)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 300))
 def test_parts_hold_each_model_token_once(seed, most):
     batch = TokenBatch.of(**tensors(seed))
@@ -78,6 +80,7 @@ def test_parts_hold_each_model_token_once(seed, most):
         assert one.end - one.begin <= most or len(np.unique(batch.sequence[one.begin : one.end])) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.sampled_from([1e-6, 1e-3, 0.05, 0.5]), st.booleans())
 def test_sums_of_stretches_are_those_of_weights(seed, scale, from_numerator):
     rng = np.random.default_rng(seed)

@@ -180,6 +180,7 @@ def settle(ranks):
     assert not ranks.errors()
 
 
+@pytest.mark.slow
 def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
     """Whether the step is evaluated at once or with the next one, and across a checkpoint too."""
 
@@ -291,6 +292,7 @@ def tokens_of(step):
     return TokenBatch.of(**worker.batch(step, 0)).model_mask.sum()
 
 
+@pytest.mark.slow
 def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
     store, seen = dist.HashStore(), CapturingTracker()
     first, second = ThroughStore(store, 0, 3, "a"), ThroughStore(store, 1, 3, "b")
@@ -318,6 +320,7 @@ def test_what_comes_after_the_last_step_is_of_it_and_nobody_is_waited_for():
     assert not +monitor.health
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_at_the_end_is_told():
     class Broken:
         def check(self, keys):
@@ -359,6 +362,7 @@ def test_a_rank_that_is_none_is_told():
         ThroughStore(None, 2, 2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([f"tool{i}" for i in range(30)]), min_size=1, max_size=40), st.randoms())
 def test_renaming_loses_no_count(used, random):
     agreed, mine = Names(), Names()

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from tracker_diag.monitor.monitor import Monitor
-from tracker_diag.tensors.windows import QUIET
 from tracker_diag.testing import CapturingTracker
 
 ONSET, STEPS = 90, 140
+WINDOW = 8
+"""Steps of a window, by default."""
 
 
 def batch(rng, scale, growth):
@@ -36,6 +37,7 @@ def fired(scales, growth, onset=ONSET, steps=STEPS):
     return found.fired // len(scales) if found else None, summary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
 def test_a_tail_is_found_with_two_updates_as_early_as_with_one(growth):
     """The same batches in both runs: what has no signal changes nothing."""
@@ -45,6 +47,7 @@ def test_a_tail_is_found_with_two_updates_as_early_as_with_one(growth):
     assert fired([0.0, 0.05], growth)[0] == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
 def test_a_tail_is_found_with_four_updates(growth):
     """The last three lie further and further from the old policy, all in one series."""
@@ -54,6 +57,7 @@ def test_a_tail_is_found_with_four_updates(growth):
     assert summary.first_break.rule.id == "POL001"
 
 
+@pytest.mark.slow
 def test_several_updates_alone_are_no_alarm():
     assert not [one for one in fired([0.0, 0.05, 0.08, 0.11], 1.0, steps=100)[1].findings if one.fired is not None]
 
@@ -71,10 +75,28 @@ def test_a_step_without_signal_is_in_no_window_and_is_not_logged():
     assert not any(name.startswith("diag/policy/") for one in of_step[::2] for name in one)
 
 
-def test_a_pair_that_stays_without_signal_is_on_policy_again():
+@pytest.mark.slow
+@pytest.mark.parametrize("empty", [1, 3])
+def test_steps_without_signal_beyond_the_usual_count_until_the_pair_is_on_policy(empty):
+    """`empty` of them before each step with a signal, and then nothing else."""
     rng, monitor = np.random.default_rng(4), Monitor(source="test")
     atexit.unregister(monitor.close)
-    for step in range(20 + QUIET):
-        monitor.observe(**batch(rng, 0.05 if step < 20 else 0.0, 1.0))
+    scales = [scale for _ in range(8) for scale in (*[0.0] * empty, 0.05)]
+    signal = []
+    for step, scale in enumerate([*scales, *[0.0] * (empty + WINDOW)]):
+        monitor.observe(**batch(rng, scale, 1.0))
         monitor.log({}, step)
-        assert monitor._windows["policy"].signal == (step < 19 + QUIET)
+        signal.append(monitor._windows["policy"].signal)
+    assert signal == [*[False] * empty, *[True] * (len(signal) - empty - 1), False]
+
+
+def test_a_policy_that_collapses_after_two_steps_is_no_pair_without_signal():
+    """Its ratios are exactly 1 from then on, whatever updates follow."""
+    rng, monitor = np.random.default_rng(4), Monitor(source="test")
+    atexit.unregister(monitor.close)
+    for step in range(6):
+        given = batch(rng, 0.0, 1.0)
+        given["logprobs"] = given["logprobs"] - (np.abs(rng.normal(2, 5, (16, 64))) if step < 2 else 0)
+        monitor.observe(**given)
+        monitor.log({}, step)
+    assert [one.fired for one in monitor.summary().findings if one.rule.id == "POL010"] == [3]

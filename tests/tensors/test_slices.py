@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def test_what_the_caller_knows_of_tools_goes_before_what_the_masks_show():
     assert labels([[1, 1, 1]], [[1, 0, 1]], after_tool=[[0, 0, 0]]) == [[TEXT, OUT, TEXT]]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from("pmt."), min_size=5, max_size=5), min_size=1, max_size=5))
 def test_the_slices_are_a_partition_of_the_model_tokens(rows):
     """Against a loop that reads each sequence as a person would: p prompt, m model, t tool, . padding."""
@@ -165,6 +167,7 @@ def test_the_rows_of_a_name_survive_a_save():
     assert (restored.rows, restored.folded) == (names.rows, names.folded)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("mt", min_size=1, max_size=30), min_size=1, max_size=4))
 def test_packed_and_padded_sequences_are_labelled_alike(texts):
     texts = ["m" + text for text in texts]

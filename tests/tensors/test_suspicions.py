@@ -64,6 +64,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch", "lists"])
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_once_with_the_remedy(mistake, library, caplog):
@@ -103,6 +104,7 @@ def test_what_is_right_is_not_suspected(case, caplog):
     assert told(caplog, FINE[case](example_batch(0))) == []
 
 
+@pytest.mark.slow
 def test_tools_that_are_not_called_any_more_are_told_once(caplog):
     monitor = Monitor()
     for step in range(60):
@@ -117,6 +119,7 @@ def test_tools_that_are_not_called_any_more_are_told_once(caplog):
     assert said.startswith("no token after a tool in 20 steps, and there were some before")
 
 
+@pytest.mark.slow
 def test_a_run_without_tools_is_no_mistake(caplog):
     monitor = Monitor()
     for step in range(40):

@@ -90,6 +90,7 @@ def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
         np.testing.assert_array_equal(found[name].sequence_counts, expected[name].sequence_counts)
 
 
+@pytest.mark.slow
 def test_the_baseline_needs_steps_and_tokens():
     rng = np.random.default_rng(1)
     few, many = (PairWindow("policy", 2, burn_in=3, baseline=5) for _ in range(2))
@@ -137,6 +138,7 @@ def test_all_is_the_sum_of_the_slices_of_every_partition():
     assert of["all"].log_error(0.5) == both.log_error(0.5) is not None
 
 
+@pytest.mark.slow
 def test_what_was_read_before_does_not_stay():
     """The same as of a window that is read for the first time: after a step, a new baseline, and on resuming."""
     rng = np.random.default_rng(8)

@@ -57,6 +57,7 @@ def packed(given, lengths, numbers):
     return flat | {"sequence_ids": np.repeat(numbers, lengths)}
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.booleans(), st.sampled_from([POST, TEXT, ALL]))
 def test_they_are_those_with_the_most_mass_beyond_the_limit(seed, size, as_packed, place):
     """Against loops over sequences that are written out."""

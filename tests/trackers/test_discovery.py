@@ -62,6 +62,7 @@ def test_by_name():
         tracker_class("wand")
 
 
+@pytest.mark.slow
 def test_nothing_of_this_process_is_theirs_or_ours():
     assert [tracker_of(target) for target in (None, 3, "wandb", object(), sys, Tracker)] == [None] * 6
     assert active_trackers() == []
@@ -96,6 +97,7 @@ def test_imported_but_not_installed_is_told(monkeypatch):
         wrap(print)
 
 
+@pytest.mark.slow
 def test_looking_loads_no_tracker():
     code = """
 import sys, tracker_diag as td

@@ -48,6 +48,7 @@ def send(notifier, *steps):
     return list(outbox.tally.taken()[1])
 
 
+@pytest.mark.slow
 def test_each_notice_arrives_once_and_in_order(receive):
     there = receive()
     assert send(Notifier(there.url, run="mine"), *range(20)) == []
@@ -70,6 +71,7 @@ def test_a_receiver_that_is_away_gets_them_when_it_is_back(receive):
     assert all(str(error) == f"{receive.state.url}: Connection refused" for error in errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [500, 503, 429])
 def test_what_failed_for_now_is_tried_again(receive, status):
     there = receive(status=[status, status])
@@ -244,6 +246,7 @@ def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypat
 # apprise.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("level", "kind"), [("warn", "warning"), ("error", "failure"), ("info", "success")])
 def test_through_apprise(receive, level, kind):
     there = receive()
@@ -254,6 +257,7 @@ def test_through_apprise(receive, level, kind):
     assert (body["title"], body["message"], body["type"]) == ("title 3", "text 3\n\nStep 3 of mine", kind)
 
 
+@pytest.mark.slow
 def test_apprise_is_tried_again(receive):
     there = receive(status=[500])
     (error,) = send(Notifier(there.url.replace("http", "json")), 1, 2)

@@ -181,6 +181,7 @@ def test_bad_input_is_one_line_that_names_the_place(tmp_path, name):
     assert "Traceback" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -47,6 +47,7 @@ def sections(spec):
     return {s["name"]: [p["config"] for p in s["panels"]] for s in spec["section"]["panelBankConfig"]["sections"]}
 
 
+@pytest.mark.slow
 def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
     model = workspace("someone", "rl")._to_model()
     found = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])

@@ -163,6 +163,7 @@ def test_no_scalars_and_no_events(write, tmp_path):
         read_tensorboard(tmp_path / "empty", "it")
 
 
+@pytest.mark.slow
 def test_the_diagnostics_beside_a_run_have_their_own_names_once(tmp_path, make_batch, rng):
     from tensorboardX import SummaryWriter
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
@@ -18,7 +16,6 @@ from tracker_diag.rules.nodes import SliceName
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place, SeriesTable
-from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal, has_come
 from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.watch import RuleState, Watch
@@ -71,7 +68,7 @@ class Engine:
             at = Place(pair, slice, self._settings, self._series, self._algorithm, self.earlier)
             signals: dict[str, Signal] = {}
             for name, signal in rule.signals.items():
-                key = _key(signal, pair, slice)
+                key = _place(signal, pair, slice) + rule.signal_data[name]
                 if key not in self._signals:
                     self._signals[key] = signal.start(at)
                 signals[name] = self._signals[key]
@@ -244,14 +241,10 @@ class Engine:
         return found
 
 
-_DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
-
-
-def _key(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
-    """What identifies a started signal: the signal as data, and where it depends on them pair and slice."""
+def _place(signal: Signal, pair: Pair | None, slice: SliceName) -> str:
+    """What identifies a started signal besides its data: pair and slice, where it depends on them."""
     refs = [getattr(signal, field, None) for field in ("series", "relative_to", "other")]
-    place = f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
-    return place + _DATA.dump_json(signal, exclude_none=True).decode()
+    return f"{pair}/{slice}: " if any(ref.stat or ref.of_cell(slice) for ref in refs if ref) else ""
 
 
 def _cell(key: SeriesKey) -> str | None:

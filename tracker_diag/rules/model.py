@@ -4,10 +4,11 @@ import dataclasses
 import re
 import string
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, TypeAdapter, field_validator, model_validator
 
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.metrics.series import Pair
@@ -178,6 +179,11 @@ class Rule(Node):
             raise ValueError("pairs: nothing given, expected the pairs that the series without one are about")
         return self
 
+    @cached_property
+    def signal_data(self) -> dict[str, str]:
+        """Each signal by its name, as JSON: signals with the same data, at the same place, are one."""
+        return {name: _DATA.dump_json(signal, exclude_none=True).decode() for name, signal in self.signals.items()}
+
     def series(self) -> Iterator[SeriesRef]:
         """All series that the rule reads."""
         return (ref for _, ref in self.reads())
@@ -189,6 +195,9 @@ class Rule(Node):
                 ref = getattr(signal, field, None)
                 if ref is not None:
                     yield signal, ref
+
+
+_DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
 
 
 def _refuse_circles(predicates: Mapping[str, Ways]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
-from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.metrics.registry import Algorithm, Metric
 from tracker_diag.metrics.series import Pair, SeriesKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.earlier import Earlier
@@ -30,12 +30,10 @@ class Series:
     new: bool = False
     """Whether it has come with the last call."""
 
-    def __init__(
-        self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName, table: "SeriesTable"
-    ) -> None:
-        self.definition = ref.definition
-        self.keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
-        self.name = " / ".join(self.keys)
+    def __init__(self, definition: Metric, keys: list[SeriesKey], table: "SeriesTable") -> None:
+        self.definition = definition
+        self.keys = keys
+        self.name = " / ".join(keys)
         self._table = table
         self._before = table.steps
         """Steps of the run before the first rule asked for this series."""
@@ -114,12 +112,13 @@ class SeriesTable:
 
     def get(self, ref: SeriesRef, over: SeriesRef | None, pair: Pair | None, slice: SliceName) -> Series:
         """The series `ref`, or its ratio to `over`; the same object for everyone who asks."""
-        series = Series(ref, over, pair, slice, self)
-        if series.name not in self._series:
-            self._series[series.name] = series
-            for key in series.keys:
-                self._by_key.setdefault(key, []).append(series)
-        return self._series[series.name]
+        keys = [ref.key(pair, slice)] + ([over.key(pair, slice)] if over else [])
+        name = " / ".join(keys)
+        if name not in self._series:
+            self._series[name] = Series(ref.definition, keys, self)
+            for key in keys:
+                self._by_key.setdefault(key, []).append(self._series[name])
+        return self._series[name]
 
     def read(self, observed: Observed, *, again: bool) -> bool:
         """Read every series at one step; `again` if more has come of the last one.

@@ -21,8 +21,8 @@ from tracker_diag.tensors.observation import GROUPS, ROWS, SEQUENCE_ROWS, Observ
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.state import pack
 
-QUIET = 16
-"""Steps in a row without signal from which on a pair is on-policy again, and its window is emptied."""
+MOST_UPDATES = 16
+"""Steps in a row without signal that may be explained by several updates per batch."""
 
 _APART: dict[str, tuple[Dimension, ...]] = {
     "text_only": ("context", "tool", "after_tool_k", "turn"),
@@ -46,8 +46,10 @@ class PairWindow:
         self._in_reference = False  # whether the last step belongs to the reference period
         self.signal = False
         """Whether any ratio in the window differs from 1 by more than float noise."""
-        self._quiet = 0
-        """Steps in a row without a signal, up to the last."""
+        self._number = 0
+        """Steps that have come into the window."""
+        self._quiet, self._usual = 0, 1
+        """Steps in a row without a signal, up to the last, and how many of them a step with a signal has ever ended."""
         self._left_out: CountedStep | None = None
         """The last step, if it is left out: what comes of it later may have a signal."""
         self.total: dict[Dimension, IntArray] = {}
@@ -70,7 +72,8 @@ class PairWindow:
         """Take in one step; the oldest leaves the window. Gives whether the step counts.
 
         The first of several updates of one batch has a ratio of 1 by construction: it is no signal, and says nothing of
-        the tail. So a step without signal is left out, unless there is nothing else.
+        the tail. So a step without signal is left out. If more of them come in a row than before any signal so far, this
+        does not explain them, and they count: a policy that has collapsed has no signal either.
         """
         for one in self._all_fresh:
             one.begin()
@@ -86,6 +89,8 @@ class PairWindow:
             return self.push(observed)
         if not self.signal and part.signal:
             return self._take(self._recent.pop() + part)
+        if part.signal and not self._recent[-1].signal:
+            self._signal_came()
         self._recent.append(self._recent.pop() + part)
         self._count(part)
         self._refer(part)
@@ -94,12 +99,14 @@ class PairWindow:
     def _take(self, step: CountedStep) -> bool:
         """Count the last step, or leave it out."""
         self._left_out = None
-        self._quiet = 0 if step.signal else self._quiet + 1
-        if self.signal and 0 < self._quiet < QUIET:
+        self._in_reference = False
+        if step.signal:
+            self._signal_came()
+        elif self._steps_without_signal_are_usual():
             self._left_out = step
             return False
         oldest: CountedStep | None = None
-        if self.signal != step.signal:
+        if step.signal and not self.signal:
             self._empty()
         elif len(self._recent) == self._recent.maxlen:
             oldest = self._recent[0]
@@ -107,19 +114,29 @@ class PairWindow:
                 add_sparse(self.total[dimension], cells, -1)
             add_sparse(self._of_sequences, oldest.of_sequences, -1)
             np.subtract.at(self._by_slice.reshape(-1), *oldest.by_slice)
-        self.signal, self._in_reference = step.signal, False
+        self._number += 1
         self._recent.append(step)
+        self.signal = any(step.signal for step in self._recent)
         self._count(step)
+        if oldest is not None:
+            for longer in self._longer:
+                longer.push(self._number - len(self._recent), oldest, self._recent)
         if step.signal:
-            self.with_signal += 1
-            if oldest is not None:
-                for longer in self._longer:
-                    longer.push(self.with_signal - len(self._recent), oldest, self._recent)
             done = self._reference_steps >= self._steps and self._reference_tokens >= statistic("p99").needs
             self._in_reference = self.with_signal > self._burn_in and not done
             self._reference_steps += self._in_reference
             self._refer(step)
         return True
+
+    def _signal_came(self) -> None:
+        self.with_signal += 1
+        self._usual = max(self._usual, min(self._quiet, MOST_UPDATES))
+        self._quiet = 0
+
+    def _steps_without_signal_are_usual(self) -> bool:
+        """Count one more, and say whether it may be left out."""
+        self._quiet += 1
+        return self.signal and self._quiet <= self._usual
 
     def _empty(self) -> None:
         """Let all steps leave the window."""
@@ -248,7 +265,7 @@ class PairWindow:
             for i, name in enumerate((*CONTEXT, ALL))
         }
         for name, longer in zip(CONTEXT, self._longer, strict=True):
-            self._context[name] = longer.extended(self._context[name], self.with_signal, self._recent)
+            self._context[name] = longer.extended(self._context[name], self._number, self._recent)
         return self._context
 
     def state_dict(self) -> dict[str, Any]:
@@ -256,7 +273,8 @@ class PairWindow:
         return {
             "recent": [step.state_dict() for step in self._recent],
             "left_out": None if self._left_out is None else self._left_out.state_dict(),
-            "quiet": self._quiet,
+            "quiet": [self._quiet, self._usual],
+            "number": self._number,
             "baseline": {dimension: [pack(part) for part in sparse(c)] for dimension, c in self.baseline.items()},
             "with_signal": self.with_signal,
             "reference_steps": self._reference_steps,
@@ -277,7 +295,7 @@ class PairWindow:
             self._count(step)
         self.signal = any(step.signal for step in self._recent)
         self._left_out = CountedStep.of_state(state["left_out"]) if state["left_out"] else None
-        self._quiet = state["quiet"]
+        (self._quiet, self._usual), self._number = state["quiet"], state["number"]
         _add(self.baseline, cells_by_dimension(state["baseline"]))
         self._reference_tokens = int(self.baseline["context"].sum()) if self.baseline else 0
         self.with_signal, self._reference_steps = state["with_signal"], state["reference_steps"]

@@ -159,6 +159,7 @@ def counts(monitor):
     return {(row["pair"], row["slice"]): row["count"] for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["grpo", "sync"])
 def test_tokens_and_metrics_of_a_step_before_rejection(nemo, trainer):
     logger, monitor = Logger(), Monitor()
@@ -195,6 +196,7 @@ def test_a_reference_that_was_skipped_is_no_reference(nemo):
     assert {pair for pair, _ in counts(monitor)} == {"mismatch"}
 
 
+@pytest.mark.slow
 def test_settings_reach_the_monitor_and_a_run_without_signal_is_told(nemo, caplog):
     monitor = integration.attach(Logger(), Config())
     assert monitor.clip == (0.2, 0.28)
@@ -260,6 +262,7 @@ def resumable(folder, steps=200):
     return settings | {"checkpointing": {"checkpoint_dir": str(folder)}, "grpo": {"max_num_steps": steps}}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_state_in_its_latest_checkpoint(nemo, tmp_path, caplog):
     logger, first = Logger(), Monitor()
     integration.attach(logger, resumable(tmp_path), monitor=first)

@@ -128,6 +128,7 @@ def counts(monitor):
     return {(row["pair"], row["slice"]): row["count"] for row in rows}
 
 
+@pytest.mark.slow
 def test_packed_tokens_of_a_step(utils):
     monitor = Monitor()
     integration.attach(monitor=monitor)
@@ -141,6 +142,7 @@ def test_packed_tokens_of_a_step(utils):
         assert found[pair, "post_tool"] == 4 * 2 * 4
 
 
+@pytest.mark.slow
 def test_the_scalars_go_into_the_row_of_the_step(utils):
     integration.attach()
     for number in range(3):
@@ -157,6 +159,7 @@ def test_a_learner_that_has_parts_of_sequences_watches_none(utils, caplog):
     assert not [name for name in arrays if name.startswith("diag/")]
 
 
+@pytest.mark.slow
 def test_learners_put_their_tokens_together(utils, monkeypatch):
     """One learner of several, in a group of its own: the collective runs, once a step."""
     import torch.distributed as dist
@@ -214,6 +217,7 @@ class TestConformance(SameWithUs, SurvivesWhatIsGone):
                 for metrics, arrays, losses in steps]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_learner_goes_on_with_the_state_in_deepspeeds_checkpoint(utils, tmp_path, caplog):
     monitor = Monitor()
     integration.attach(monitor=monitor)

@@ -389,6 +389,7 @@ def train(prime_rl, rng, steps, prompts=4 * [TASK], loss=integration.loss):
     return losses
 
 
+@pytest.mark.slow
 def test_in_the_process_rank_0_sees_its_sequences_and_metrics(prime_rl, rng):
     told, backend = [], CapturingTracker()
     prime_rl.MONITORS.append(Wandb(told))
@@ -403,6 +404,7 @@ def test_in_the_process_rank_0_sees_its_sequences_and_metrics(prime_rl, rng):
     assert counts(monitor)["post_tool"] == 8 * 4 * 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_on_one_rank_alone(
     prime_rl, rng, monkeypatch, ranks
@@ -420,6 +422,7 @@ def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_o
     assert not +monitor.health
 
 
+@pytest.mark.slow
 def test_where_no_rollout_is_in_several_samples_all_is_known_on_every_rank(prime_rl, rng, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     prime_rl.MONITORS.append(Wandb([]))
@@ -490,6 +493,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(prime_rl, rng, caplo
     assert not +monitor.health
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the step", "after the losses"])
 def test_a_trainer_that_resumes_goes_on_with_the_state_in_its_checkpoint(prime_rl, rng, tmp_path, caplog, when):
     manager = sys.modules["prime_rl.trainer.ckpt"].CheckpointManager(tmp_path)
@@ -521,6 +525,7 @@ def test_a_trainer_that_resumes_goes_on_with_the_state_in_its_checkpoint(prime_r
     assert caplog.text.count("run begin anew") == 1
 
 
+@pytest.mark.slow
 def test_the_loss_attaches_by_itself_and_is_prime_rls_own(prime_rl, rng):
     prime_rl.MONITORS.append(Wandb([]))
     losses = train(prime_rl, np.random.default_rng(5), 2)
@@ -543,6 +548,7 @@ def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng
     train(prime_rl, rng, 1)
 
 
+@pytest.mark.slow
 def test_releases_have_one_monitor_and_rank_0_sees_its_sequences_and_metrics(released, rng):
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train_released(released, rng, 12)
@@ -591,6 +597,7 @@ def listed(request, released, monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_rank_0_sees_what_other_ranks_train_on(released, listed, rng, job, tmp_path):
 
     def one_step(step):

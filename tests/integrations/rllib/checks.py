@@ -16,7 +16,7 @@ from tracker_diag.testing import CapturingTracker
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-TOO_FAST = {"lr": 0.1, "clip_param": 1000.0, "entropy_coeff": 1.0}
+TOO_FAST = {"lr": 0.1, "clip_param": 1000.0}
 """A policy without the reward for entropy is certain after two steps. Its ratios are then all 1 and are no signal."""
 
 

@@ -285,6 +285,7 @@ def test_settings_that_cannot_be_read_are_told_once(roll, caplog, without):
     assert "the run's settings are not known" in without.told_once(caplog.messages)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_the_state_in_the_pipelines_checkpoint(roll, tmp_path, caplog):
     monitor = integration.attach(Config(max_steps=200), monitor=Monitor())
     tracker = train(roll, Config(), 9)

@@ -126,6 +126,7 @@ def counts(monitor, name="mismatch"):
     return {row["slice"]: row["count"] for row in rows if row["pair"] == name}
 
 
+@pytest.mark.slow
 def test_the_correction_comes_out_as_slimes_own(slime):
     for args in (arguments(use_tis=True), arguments()):
         args.told.clear()
@@ -169,6 +170,7 @@ class TestConformance(SameWithUs, WatchedOnce, LeavesNoHook):
         return [self.slime.logging_utils.log]
 
 
+@pytest.mark.slow
 def test_attached_after_its_end_there_is_another_monitor(slime):
     args = arguments()
     monitor = integration.attach(args)
@@ -181,6 +183,7 @@ def _batches():
     return [micro_batch(generator) for _ in range(6)]
 
 
+@pytest.mark.slow
 def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
     backend = CapturingTracker()
     monitor = integration.attach(arguments(), monitor=Monitor([backend]))
@@ -208,6 +211,7 @@ def test_a_rank_that_logs_nothing_and_has_no_share_of_its_own_watches_nothing(sl
     assert sys.modules["slime.backends.megatron_utils.model"].train_one_step is train_one_step
 
 
+@pytest.mark.slow
 def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
     store, args = torch.distributed.HashStore(), arguments()
     monkeypatch.setattr(integration, "together", lambda *own: ThroughStore(store, *own))
@@ -243,6 +247,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
     assert not +first.health
 
 
+@pytest.mark.slow
 def test_a_megatron_that_has_changed_costs_the_other_ranks_alone(slime, monkeypatch, caplog):
     monkeypatch.delattr(sys.modules["megatron.core.mpu"], "get_data_parallel_rank")
     train(slime, arguments(), integration.tis)
@@ -278,6 +283,7 @@ def test_a_function_of_ones_own_is_seen_and_left_alone(slime):
     assert monitor.observed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", integration.FORMERLY)
 def test_older_slime_logs_elsewhere(slime, name, monkeypatch):
     """slime/utils/tracking_utils.py in v0.2.1, slime/utils/logging_utils.py from v0.2.2 to v0.3.1: the same `log`."""
@@ -302,6 +308,7 @@ def test_a_slime_that_logs_nowhere_we_know_of_is_told_and_training_goes_on(slime
     assert "no module slime.observability.logging_utils or slime.utils.tracking_utils or" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["initialize", "logging_utils", "log", "model", "save_checkpoint"])
 def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name, without):
     root = "slime.backends.megatron_utils"
@@ -317,6 +324,7 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name,
     assert (integration._trainer == [None]) == ("log" in name or name == "initialize")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["load", "num_rollout", "global_batch_size", "eps_clip"])
 def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for(slime, caplog, name):
     args = arguments()
@@ -326,6 +334,7 @@ def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for(slime, caplog,
     assert monitor.config["eps_clip_high"] == 0.28
 
 
+@pytest.mark.slow
 def test_a_trainer_goes_on_with_the_state_in_megatrons_checkpoint(slime, tmp_path, caplog):
     monitor = integration.attach(arguments(save=str(tmp_path)), monitor=Monitor())
     args = arguments()
@@ -349,6 +358,7 @@ def test_a_trainer_goes_on_with_the_state_in_megatrons_checkpoint(slime, tmp_pat
     assert caplog.text.count("begin anew") == 1
 
 
+@pytest.mark.slow
 def test_a_correction_that_slime_hides_is_told_at_the_first_loss(slime, monkeypatch):
     """v0.2.0 makes its function anew in each loss; a loss without the correction that was asked for would be worse."""
     monkeypatch.delattr(sys.modules["slime.backends.megatron_utils.loss"], "vanilla_tis_function")
@@ -377,6 +387,7 @@ def test_a_changed_slime_is_told_and_training_goes_on(slime, caplog):
     assert len(integration.tis(arguments(), **micro_batch(torch.Generator()))) == 3
 
 
+@pytest.mark.slow
 def test_rollouts_have_a_monitor_of_their_own_and_each_rule_one_of_the_two(slime):
     path = "tracker_diag_slime.log_rollout"
     args = arguments(custom_rollout_log_function_path=path)
@@ -414,6 +425,7 @@ def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
     assert not integration._rollouts[0].failures
 
 
+@pytest.mark.slow
 def test_what_is_not_set_is_told(slime, caplog):
     integration.attach(arguments(custom_tis_function_path=None))
     assert "Set --get-mismatch-metrics" in caplog.text

@@ -30,6 +30,7 @@ def test_what_is_saved_is_what_goes_on(ran):
     assert resumed.failures == monitor.failures == []
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_resume_and_a_monitor_that_has_begun_are_left_as_they_are(ran):
     monitor, args, state = ran
     save(monitor, args, state)
@@ -41,6 +42,7 @@ def test_a_run_that_does_not_resume_and_a_monitor_that_has_begun_are_left_as_the
     assert [one.state_dict() for one in (new, begun)] == before
 
 
+@pytest.mark.slow
 def test_a_process_that_was_not_there_before_begins_with_what_all_have_seen(ran, make_batch, rng):
     monitor, args, state = ran
     monitor.observe(**make_batch(rng, pairs=("policy",)))  # and no log yet: this rank's own
@@ -51,6 +53,7 @@ def test_a_process_that_was_not_there_before_begins_with_what_all_have_seen(ran,
     assert (monitor.observed, other.observed) == (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["{", "[]", "{}", "windows"])
 def test_of_a_damaged_state_nothing_stays(ran, damage):
     monitor, args, state = ran

@@ -222,6 +222,7 @@ def counted(words, batch, inputs, order, **more):
 ROLL = {"rollout_func": lambda prompts, trainer: None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1]])
 def test_rows_with_several_prompts_a_task_are_of_unknown_context_unless_a_mask_is_given(order, caplog):
     """A rollout function that gives one row a message: nobody has said whether a tool answered before the row."""
@@ -248,6 +249,7 @@ def test_of_a_dataset_the_messages_say_whether_a_tool_has_answered():
     assert counted(words, batch, [{"prompt": "text"}, {"prompt": "more text"}], [1, 0]) == [2 * n, 2 * n, 0]
 
 
+@pytest.mark.slow
 def test_several_turns_in_a_completion_without_a_mask_are_of_unknown_context_and_it_is_said_once(caplog):
     words, batch = generation([ASK, ASK], [CALL + RESULT + ANSWER, ANSWER])
     n = int(batch["completion_mask"].sum())

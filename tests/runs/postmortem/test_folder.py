@@ -29,6 +29,7 @@ def remains(summary=None, **given):
     return Remains("mlflow-1", "mlflow:1", (ending,), context, summary, **{"secrets": [SECRET], **given})
 
 
+@pytest.mark.slow
 def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it(summary):
     said = files(remains(summary))["README.md"].decode()
     assert said.startswith(
@@ -43,12 +44,14 @@ def test_the_page_says_what_ended_it_what_broke_first_and_from_what_to_repeat_it
     assert "Looked at again by `tracker-diag diagnose mlflow:1`." in said
 
 
+@pytest.mark.slow
 def test_no_file_has_a_secret_in_it_however_it_is_written(summary):
     events, failures = [(3, f"new baseline: {SECRET}")], [f"tracker_errors: {SECRET}"]
     for name, content in files(remains(summary, events=events, failures=failures)).items():
         assert b"sk_" not in content, name
 
 
+@pytest.mark.slow
 def test_the_files_are_those_that_are_listed(summary):
     tables = [Table("diag/slices", ("pair", "slice", "p95"), (("policy", "all", 0.1),) * 20)]
     tables.append(Table("diag/checkpoints", ("step", "path"), ((5, "step-5"),)))

@@ -23,6 +23,7 @@ def test_rank_correlation_and_superiority_are_those_of_scipy(pair, rng):
     assert superiority(one, kind, blocks).value == pytest.approx(u / (kind.sum() * (300 - kind.sum())))
 
 
+@pytest.mark.slow
 def test_intervals_hold_what_they_should_with_groups_and_without():
     rng = np.random.default_rng(1)
     held = {True: 0, False: 0}

@@ -113,6 +113,7 @@ def test_nothing_is_lost_by_shrinking_while_something_waits(path, monkeypatch):
     assert lines(journal) == [{"i": 0}]
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=30), st.data())
 def test_any_lines_survive_any_number_of_processes(tmp_path_factory, values, data):
     path = tmp_path_factory.mktemp("journal") / "run.jsonl"

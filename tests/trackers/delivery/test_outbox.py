@@ -114,6 +114,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(module, "CLOSE_WITHIN", 1.0)
 
 
+@pytest.mark.slow
 def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
     tracker = Fake()
     outbox = Outbox(tracker)
@@ -129,6 +130,7 @@ def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
     assert list(journals.iterdir()) == []  # nothing waits: nothing is left
 
 
+@pytest.mark.slow
 def test_histograms_are_dropped_oldest_first_and_counted(journals):
     tracker = Fake()
     outbox = Outbox(tracker)
@@ -170,6 +172,7 @@ def test_a_tracker_with_a_pace_gets_many_steps_at_once_before_a_histogram_goes_a
     assert tracker.pictures == list(range(half + 1))
 
 
+@pytest.mark.slow
 @given(failing=st.lists(st.integers(0, 60), max_size=15), refused=st.sets(st.integers(0, 60), max_size=5))
 def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, failing, refused):
     with pytest.MonkeyPatch.context() as patch:
@@ -214,6 +217,7 @@ def test_what_a_tracker_refuses_is_given_up_and_holds_up_nothing(journals):
     assert "no such level" in monitor.failures[0]
 
 
+@pytest.mark.slow
 def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(quick, journals):
     down = Fake()
 
@@ -250,6 +254,7 @@ def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
     assert sent == [(1, {"b": 2.0}), (2, {"a": 2.0, "b": 4.0})]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, journals):
     first = Fake()
     first.fails = lambda what: (_ for _ in ()).throw(ConnectionError("down"))
@@ -264,6 +269,7 @@ def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, 
     assert second.steps == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_two_monitors_of_one_run_have_a_journal_each(journals):
     first, second = Fake(), Fake()
     one, other = Outbox(first), Outbox(second)
@@ -317,6 +323,7 @@ def test_a_full_disk_is_counted_and_nothing_is_lost(tmp_path):
     assert found["counts"]["spool_errors"] >= 1
 
 
+@pytest.mark.slow
 def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeypatch, quick):
     monkeypatch.setattr(module, "MEMORY", 20)
     (tmp_path / "file").write_text("")
@@ -333,6 +340,7 @@ def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeyp
     assert tracker.steps[-1] == 99
 
 
+@pytest.mark.slow
 def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monkeypatch, quick):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
@@ -382,6 +390,7 @@ class Collector(Fake):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Collector, Fake])
 def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatch, journals):
     monkeypatch.setattr(module, "RETRY", 0.01)
@@ -435,6 +444,7 @@ class Small(Collector):
         return len(self.waiting) >= 5
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_full_and_down_is_handed_nothing_more(quick, journals):
     tracker, down = Small(), [True]
     tracker.fails = while_it_is(down)
@@ -488,6 +498,7 @@ def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_a
     assert list(journals.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_end_that_cannot_be_told_in_time_is_told_of(quick, journals):
     tracker = Reporter()
 
@@ -542,6 +553,7 @@ def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(
     assert list(journals.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_finding_travels_by_the_id_of_its_rule_and_one_of_a_users_own_rule_with_all_of_it(quick, journals):
     own = Rule(id="ACM001", title="Loss is off", signals={"off": "loss above 1"}, when=["off"], summary="loss is off")
     rules = (rule_called("NUM004"), own)

@@ -55,6 +55,7 @@ def test_verl_that_rounds(tmp_path):
     assert run.quantum == 0.001
 
 
+@pytest.mark.slow
 def test_a_printed_zero_is_no_zero(tmp_path):
     """A policy that learns, with an entropy, a KL and a learning rate that three decimals cannot show."""
     rows = "step:{} - actor/entropy:0.000 - actor/ppo_kl:0.000 - actor/lr:0.000 - actor/grad_norm:2.06{}\n"

@@ -26,6 +26,7 @@ NAMES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(NAMES, st.lists(st.lists(st.none() | st.floats(), min_size=4, max_size=4), min_size=1, max_size=8))
 def test_any_table_comes_back(tmp_path_factory, names, table):

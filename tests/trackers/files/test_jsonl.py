@@ -69,6 +69,7 @@ def same(left, right):
     )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ROWS, st.randoms())
 def test_any_rows_come_back(tmp_path_factory, rows, random):
@@ -130,6 +131,7 @@ def test_a_last_line_that_breaks_off_is_a_note(tmp_path, tail):
     assert run.notes in ((), ("the last line, 2, breaks off and was left out",))
 
 
+@pytest.mark.slow
 def test_progress_rises_to_the_end(tmp_path):
     told = []
     file = tmp_path / "m.jsonl"

@@ -160,6 +160,7 @@ def test_bytes_that_are_no_text_are_told_with_their_column(tmp_path):
         list(read_tokens(file))
 
 
+@pytest.mark.slow
 def test_a_step_that_claims_any_number_of_tokens_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(tokens, "MOST_TOKENS", 5_000_000)
     n = 20_000_000  # 20 kB of file: runs of the same value
