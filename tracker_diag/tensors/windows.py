@@ -72,8 +72,8 @@ class PairWindow:
         """Take in one step; the oldest leaves the window. Gives whether the step counts.
 
         The first of several updates of one batch has a ratio of 1 by construction: it is no signal, and says nothing of
-        the tail. So a step without signal is left out. If more of them come in a row than before any signal so far, this
-        does not explain them, and they count: a policy that has collapsed has no signal either.
+        the tail. So a step without signal is left out. If more of them come in a row than before any signal so far,
+        this does not explain them, and they count: a policy that has collapsed has no signal either.
         """
         for one in self._all_fresh:
             one.begin()
