@@ -27,6 +27,7 @@ test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) browser  ## with real servers, a
 check: lint types fast  ## what every change must pass first
 
 nightly: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) $(NIGHTLY) browser  ## what `test` leaves out; hours, and docs/chaos.json
+	$(BIN)/pyright
 	$(PYTEST) -m nightly --timeout 3600
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
 	$(BIN)/python tests/chaos/chaos.py --programs 1000 --out docs/chaos.json
@@ -38,7 +39,6 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/pyright
 
 fast: $(VENV)/.dev
 	$(PYTEST) --numprocesses 3 -m "not slow and not nightly" -q

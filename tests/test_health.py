@@ -67,7 +67,7 @@ def is_dropped(frame):
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, Of])
 def test_an_interrupt_at_any_point_costs_that_step_alone(raised, alarms, rng):
     calls, came, counted = [], 0, 0
@@ -119,7 +119,7 @@ def test_an_interrupt_as_we_begin_to_write_does_not_make_us_deaf(monkeypatch):
     assert not writing_of_ours()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_handler_that_logs_itself(alarms, rng):
     for delay in rng.uniform(2e-5, 6e-3, 40):
         monitor = Monitor([CapturingTracker()])
@@ -160,7 +160,7 @@ def test_handlers_that_a_c_library_has_set_stay(alarms):
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fork_beside_a_thread_that_logs_does_not_wait(tmp_path):
     class Own:
         def log(self, data, step=None):

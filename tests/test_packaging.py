@@ -122,7 +122,7 @@ def test_only_a_few_distributions_are_required(metadata):
     assert {requirement.name for requirement in required if "extra" not in str(requirement.marker)} <= HARD
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_wheel_alone_diagnoses_a_file_on_the_command_line(run, metrics):
     result = json.loads(run("tracker-diag", "diagnose", metrics, "--json"))
     assert result["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 20}

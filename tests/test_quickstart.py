@@ -24,6 +24,7 @@ def test_each_tracker_has_one():
     assert all(len(block.strip().splitlines()) <= 10 for block in BLOCKS.values())
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("MLflow", "W&B")
 @pytest.mark.parametrize("tracker", EXTRAS)
 def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):

@@ -38,6 +38,7 @@ def good(tmp_path_factory, make_batch):
     return [str(folder) for folder in folders]
 
 
+@pytest.mark.nightly
 def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, make_batch):
     import mlflow
 
@@ -56,6 +57,7 @@ def test_a_run_of_mlflow_judges_the_next_one_from_its_first_step(mlflow_store, m
     assert "too early" not in str(ill.caveats)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("0.05-3-found1", "0.1-3-found2")
 @pytest.mark.parametrize(
     ("post", "runs", "found"), [(0.05, 1, []), (0.05, 3, []), (0.1, 3, [("POL001", "post_tool", 6)]), (0.1, 0, [])]
@@ -73,6 +75,7 @@ def test_more_runs_tell_what_one_alone_does_not(good, make_batch):
         assert bool(monitor.summary().findings) is found
 
 
+@pytest.mark.nightly
 def test_growth_within_the_run_is_found_as_without_a_baseline(good, make_batch):
     later = {}
     for baseline in ([], [read_run(good[0])]):
@@ -159,6 +162,7 @@ def test_it_is_given_to_the_first_wrap(good):
         wrap(run, baseline=good)
 
 
+@pytest.mark.nightly
 def test_runs_that_begin_later_are_held_against_it(good, make_batch, mlflow_store):
     import mlflow
 

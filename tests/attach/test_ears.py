@@ -136,6 +136,7 @@ def lightning_logger(mlflow, run):
     return MLFlowLogger(run_id=run.info.run_id, tracking_uri=mlflow.get_tracking_uri())
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("wrapped module", "raw module", "another client")
 @pytest.mark.parametrize("way", [None, *MLFLOW_WAYS])
 def test_mlflow(way, mlflow_store, make_batch, by_hand):
@@ -174,6 +175,7 @@ WANDB_WAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("wrapped", "raw", "two calls")
 @pytest.mark.parametrize("way", [None, *WANDB_WAYS])
 def test_wandb(way, wandb_offline, make_batch, by_hand):
@@ -217,6 +219,7 @@ TRACKIO_WAYS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("wrapped module", "raw module")
 @pytest.mark.parametrize("way", [None, *TRACKIO_WAYS])
 def test_trackio(way, trackio_runs, make_batch, by_hand):
@@ -242,6 +245,7 @@ def test_trackio(way, trackio_runs, make_batch, by_hand):
         check(rows, [step for step, row in rows.items() if row.get(f"{PREFIX}rule/NUM004") == 2][:1], by_hand)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("wrapped-torch.utils.tensorboard", "raw-tensorboardX")
 @pytest.mark.parametrize("library", ["torch.utils.tensorboard", "tensorboardX"])
 @pytest.mark.parametrize("way", ["wrapped", "raw"])
@@ -343,6 +347,7 @@ def test_two_runs_that_alternate_in_one_process(mlflow_store):
     assert [monitor.close().last_step for monitor in monitors] == [3, 13]
 
 
+@pytest.mark.nightly
 def test_mlflow_without_steps_is_one_after_the_other(mlflow_store, make_batch, rng):
     """To MLflow a call without a step is one of step 0; one tensor batch each tells them apart."""
     import mlflow

@@ -30,6 +30,7 @@ def told(monitor):
     return [(one.rule.id, one.slice, one.onset, one.fired, one.state) for one in monitor.summary().findings]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("killed", [70, 84, 90])
 def test_a_run_that_is_killed_and_resumed_raises_the_alerts_of_an_unbroken_one(tmp_path, killed):
     unbroken = Monitor()

@@ -41,7 +41,7 @@ def counted(rows):
     return {(row["pair"], row["slice"]): (row["count"], row["p50"], row["p95"]) for row in rows if row["count"]}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
     codes, said, folder = job("whole", tmp_path)
     assert codes == [0, 0], said
@@ -62,7 +62,7 @@ def test_rank_0_has_the_windows_of_one_process_with_all_sequences(tmp_path):
     assert counted(second["table"]) == {}  # it evaluates nothing
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_that_is_killed_holds_up_nobody_and_is_told_as_missing(tmp_path):
     codes, said, folder = job("dies", tmp_path)
     assert codes == [0, -signal.SIGKILL], said

@@ -26,6 +26,7 @@ def points(client, run_id, name):
     return [point.step for point in client.get_metric_history(run_id, name)]
 
 
+@pytest.mark.nightly
 def test_runs_of_mlflow_that_begin_end_and_nest(mlflow_store, watcher, make_batch):
     import mlflow
 

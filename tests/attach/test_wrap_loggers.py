@@ -13,6 +13,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 def test_a_lightning_logger_in_a_real_fit(tmp_path, monkeypatch, make_batch):
     import torch
     from lightning.pytorch import LightningModule, Trainer
@@ -48,6 +49,7 @@ def test_a_lightning_logger_in_a_real_fit(tmp_path, monkeypatch, make_batch):
     assert client.list_artifacts(logger.run_id, "diag")
 
 
+@pytest.mark.nightly
 def test_trackers_of_accelerate_in_a_real_loop(tmp_path, monkeypatch, make_batch):
     import mlflow
     from accelerate import Accelerator

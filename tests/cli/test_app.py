@@ -80,6 +80,7 @@ def test_replay_takes_the_runs_own_metrics_with_it(table, tmp_path):
     assert evidence["kl_grows"]["holds"] is None
 
 
+@pytest.mark.nightly
 def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_has(table, tmp_path):
     file, page = table(), tmp_path / "page.html"
     rows = pq.read_table(file)
@@ -102,6 +103,7 @@ def test_replay_tells_a_person(table):
     assert "Token probabilities diverge after tool calls, on post_tool" in " ".join(result.stdout.split())
 
 
+@pytest.mark.nightly
 def test_a_person_gets_25_lines_one_line_or_all_that_could_not_be_seen(table):
     file = table()
     whole, short, more = (run("replay", file, *given).stdout for given in ((), ("-q",), ("--blind",)))

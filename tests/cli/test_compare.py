@@ -59,6 +59,7 @@ def test_a_file_whose_name_has_a_comma_is_one_file(written):
     assert result.stdout == "B: 1 of 2 series parted, first policy/post_tool/p95 from step 50\n"
 
 
+@pytest.mark.nightly
 def test_the_page_is_written_beside_what_is_printed(written, tmp_path):
     page = tmp_path / "page.html"
     result = run("compare", written("calm"), written("wide", 4.0), "--html", page)
@@ -69,6 +70,7 @@ def test_the_page_is_written_beside_what_is_printed(written, tmp_path):
     assert refused.stderr == f"tracker-diag: --html: {tmp_path}: {os.strerror(21)}\n"
 
 
+@pytest.mark.nightly
 def test_bad_input_ends_with_two_and_one_line(written, tmp_path):
     one = written("one")
     other = tmp_path / "other.jsonl"

@@ -90,6 +90,7 @@ def test_it_is_a_run_of_the_evidence_made_anew(demo):
         assert step is None or abs(figures["leads"][name] - step) <= 30, name
 
 
+@pytest.mark.nightly
 def test_the_screen_says_it_too(demo):
     _, screen = demo
     text = " ".join(screen.split())
@@ -146,6 +147,7 @@ def rounded(found):
     return float(f"{found:.10g}") if isinstance(found, float) else found
 
 
+@pytest.mark.nightly
 def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
     out, _ = demo
     command = [COMMAND, "replay", out / "tokens.parquet", "--metrics", out / "metrics.jsonl", "--json"]
@@ -155,6 +157,7 @@ def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
         assert rounded(replayed[part]) == rounded(live[part])
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("1")
 @pytest.mark.parametrize("after", [1, 40])
 def test_findings_survive_a_kill_at_any_step(after, tmp_path):

@@ -77,7 +77,7 @@ def test_it_sinks_after_three_low_rows_which_are_no_fall_yet(rng):
 
 
 @pytest.mark.by_day("grpo")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_a_healthy_reward_hardly_ever_sinks(algorithm):
     found = [course(healthy(algorithm, seed)[:rows]).sinks() for seed in range(10) for rows in range(20, 200, 5)]
@@ -149,7 +149,7 @@ def walk(rng, phi, rows):
 
 
 @pytest.mark.by_day("grpo")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo", "gspo"])
 def test_the_reward_of_a_healthy_simulated_run_is_hardly_ever_lost(algorithm):
     """Of seeds that nothing was tuned on."""
@@ -264,7 +264,7 @@ def test_a_mean_over_the_last_rows_is_seldom_taken_for_a_gain_where_nothing_is_l
     assert sum(one.surely for one in found) <= 12
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_noise_about_one_level_hardly_ever_rose():
     found = [course(np.random.default_rng(seed).normal(size=60)) for seed in range(200)]
     assert sum(one.gain().rose for one in found) <= 2
@@ -306,7 +306,7 @@ def test_what_only_goes_up_and_down_ends_as_it_began(rng):
     assert course([0.5] * 12).ends_as_it_began()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_learnt_at_once_does_not_end_as_it_began():
     """All of it in the first rows of a level, which is a tenth of the run, and a noise that wanders after that."""
 

@@ -258,7 +258,7 @@ def alarms(kind, phi, heavy, runs, n=1000):
 
 
 @pytest.mark.by_day("True")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("heavy", [False, True])
 def test_false_alarms_and_delays_on_short_runs(heavy):
     """DESIGN's numbers for a short run: baseline 50, noise 0.10, AR(.8), normal and heavy tails."""
@@ -301,7 +301,7 @@ def test_a_baseline_takes_in_no_growth():
     assert slow.baseline == pytest.approx(1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_slices_that_wander_together_have_not_grown():
     """Between ×0.8 and ×1.2, as when the whole run drifts: what goes down with it comes back, and is no growth."""
     steps, found = np.arange(1000), 0

@@ -66,7 +66,7 @@ def test_a_run_that_learns_three_parts_later_has_not_parted(rng):
     assert parting(curve[None] + noise[0], never, log=False) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_noise_alone_does_not_part(rng):
     """White, and autocorrelated as that of a window: of 2,000 pairs at most 2 % each."""
     for phi in (0.0, 0.8):

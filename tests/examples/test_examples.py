@@ -50,6 +50,7 @@ BESIDES = {
 """What else holds of the same run."""
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day(
     "agent_rl.py --arm widen --steps 130", "distributed.py", "own_loop.py", "cleanrl_ppo.py --total-timesteps 8192"
 )

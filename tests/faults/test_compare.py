@@ -57,7 +57,7 @@ def rates(groups, most_healthy, most_faulty, each):
     return false, healthy, found, faulty
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_all_pairs_at_most_five_per_cent_part_and_of_faulty_ones_four_in_five(groups):
     false, healthy, found, faulty = rates(groups, 99, 99, 4)
     assert (healthy, faulty) == (240, 320)

@@ -129,14 +129,14 @@ def test_the_readme_and_the_page_say_how_many_runs_there_are(runs):
     assert f"{len(runs)} training runs, made by" in (ROOT / "docs" / "faults.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_shows_what_the_rules_say_today(benchmark, runs):
     for run in [run for run in runs if run.half in benchmark.score.SEEN][::10]:
         found = benchmark.score.ours(run)
         assert [found.alarmed, list(found.names)] == KEPT["runs"][run.name], run.name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rules_of_today_judge_a_sample_of_all_runs_as_the_page_counts_them(benchmark, runs):
     """By fingerprints, so that nobody reads a verdict on the untouched half; `make faults` judges all of them."""
     assert sorted(KEPT["sealed"]) == sorted(run.name for run in runs)

@@ -45,7 +45,7 @@ def fired(monitor):
     return [(f.rule.id, f.pair, f.slice) for f in monitor.summary().findings if f.fired is not None]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_quiet_run_is_quiet(rng, make_batch):
     seen, monitor = watch(make_batch(rng) for _ in range(150))
     assert fired(monitor) == []
@@ -86,7 +86,7 @@ def short(make_batch, rows, monitor):
         monitor.log({"reward": 0.5}, step)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_says_how_short_it_is_is_judged_within_it(make_batch):
     untold, told, given = Monitor(), Monitor(), Monitor(settings=GrowthSettings())
     for monitor in (told, given):
@@ -191,7 +191,7 @@ def test_micro_batches_give_what_the_batch_gives(rng, make_batch):
         assert parts.scalars(step) == pytest.approx(whole.scalars(step), rel=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("carried", "severity"), [(0.01, "info"), (1.0, "warn"), (None, "warn")])
 def test_a_tail_within_the_clip_range_is_a_warning_if_it_carries_gradient(rng, carried, severity):
     """The same tail: advantages after tools a hundredth as large, as large, and none given."""
@@ -443,7 +443,7 @@ def test_tensors_that_came_after_the_last_log_are_evaluated_at_the_end(rng, make
     assert monitor.slices_table().rows
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
     """The same evidence, findings and alerts at the same steps, whichever way the metrics of a step arrive."""
 
@@ -783,7 +783,7 @@ def unbroken(make_batch):
     return monitor, whole
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 649))
 @example(cut=647)
@@ -840,7 +840,7 @@ def test_damaged_arrays_are_told(rng, make_batch):
         Monitor().load_state_dict(state)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_planned_change_is_no_alarm_after_a_new_baseline(rng, make_batch):
     """The tools change at step 90 and the tail doubles; told of it, the diagnostics take it for normal."""
 
@@ -951,7 +951,7 @@ def test_what_was_observed_and_not_logged_yet_is_saved(rng, make_batch):
     assert seen.scalars(5) == unbroken.scalars(5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_new_baseline_is_of_the_new_regime_alone(rng, make_batch):
     """Taken while the window still holds the old one, so that a later doubling would hide in it."""
     monitor = Monitor()

@@ -104,6 +104,7 @@ def tracker(request, tmp_path):
     return of_trackio
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("mlflow", "wandb")
 def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tracker, journals):
     rows, report, places = tracker()
@@ -126,6 +127,7 @@ def test_the_planted_sequence_is_named_and_neither_ids_nor_text_are_anywhere(tra
         assert SECRET in found["token_ids"]
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("mlflow", "wandb")
 def test_with_a_decoder_the_text_is_there_and_ids_are_not(tracker, journals):
     rows, report, places = tracker(decode=decode)

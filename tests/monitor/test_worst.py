@@ -82,6 +82,7 @@ def test_the_planted_sequence_tool_and_position_are_named_at_the_alert_and_at_th
     assert len(kept_on_disk(journals)) == 1
 
 
+@pytest.mark.nightly
 def test_shares_are_parts_of_the_tail_of_the_windows_eight_steps():
     seen, _ = run(batch(step) for step in range(110))
     worst = [one for one in seen.summary.worst if one.moment == "worst"]
@@ -99,6 +100,7 @@ def test_shares_are_parts_of_the_tail_of_the_windows_eight_steps():
     assert [one.sequence for one in worst] == np.argsort(-mass(worst[0].step))[:8].tolist()
 
 
+@pytest.mark.nightly
 def test_without_ids_and_decoder_nothing_lies_on_the_disk_and_bars_are_shown(journals):
     seen, monitor = run(batch(step, ids=False) for step in range(110))
     (table,) = [one for one in seen.tables if one.name == WORST]
@@ -108,6 +110,7 @@ def test_without_ids_and_decoder_nothing_lies_on_the_disk_and_bars_are_shown(jou
     assert monitor.failures == []
 
 
+@pytest.mark.nightly
 def test_ids_lie_on_this_machines_disk_and_go_nowhere_else(journals):
     seen, monitor = run(batch(step) for step in range(110))
     assert len(seen.summary.worst) > 8
@@ -120,6 +123,7 @@ def test_ids_lie_on_this_machines_disk_and_go_nowhere_else(journals):
         assert (found["sequence"][0], found["tool"][0], found["position"][0]) == (5, "search", 17)
 
 
+@pytest.mark.nightly
 def test_text_is_shown_where_a_decoder_was_given():
     seen, monitor = run((batch(step) for step in range(110)), decode=lambda ids: " ".join([WORD] * len(ids)))
     (table,) = [one for one in seen.tables if one.name == WORST]
@@ -131,6 +135,7 @@ def test_text_is_shown_where_a_decoder_was_given():
     assert monitor.failures == []
 
 
+@pytest.mark.nightly
 def test_text_that_comes_in_the_instant_in_which_it_is_asked_for_is_shown(monkeypatch):
     busy = Decoder.busy.fget
 
@@ -144,6 +149,7 @@ def test_text_that_comes_in_the_instant_in_which_it_is_asked_for_is_shown(monkey
     assert WORD in repr(at_alert.rows)
 
 
+@pytest.mark.nightly
 def test_a_decoder_without_ids_is_told_what_it_lacks_once(caplog):
     seen, _ = run((batch(step, ids=False) for step in range(110)), decode=str)
     told = [one.getMessage() for one in caplog.records if "decode was given" in one.getMessage()]
@@ -152,6 +158,7 @@ def test_a_decoder_without_ids_is_told_what_it_lacks_once(caplog):
     assert [one.name for one in seen.tables] == ["diag/slices", WORST]
 
 
+@pytest.mark.nightly
 def test_a_decoder_that_raises_is_counted_and_the_rest_is_as_ever():
     def decode(_):
         raise KeyError("no such token")
@@ -163,6 +170,7 @@ def test_a_decoder_that_raises_is_counted_and_the_rest_is_as_ever():
     assert [failure.split(":")[:2] for failure in monitor.failures] == [["decode_errors", " KeyError"]]
 
 
+@pytest.mark.nightly
 def test_a_decoder_that_hangs_holds_up_neither_training_nor_the_end_for_long(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(keep, "CLOSE_WITHIN", 0.05)
@@ -181,6 +189,7 @@ def test_a_decoder_that_hangs_holds_up_neither_training_nor_the_end_for_long(mon
     assert "not decoded within 0 s" in monitor.failures[0]
 
 
+@pytest.mark.nightly
 def test_a_disk_that_takes_nothing_is_counted_told_once_and_training_goes_on(journals, caplog, monkeypatch):
     monkeypatch.setattr(keep, "EVERY", -1.0)  # written at each step
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(journals / "file"))
@@ -192,6 +201,7 @@ def test_a_disk_that_takes_nothing_is_counted_told_once_and_training_goes_on(jou
     assert max(seen.records) == 109
 
 
+@pytest.mark.nightly
 def test_a_run_that_nobody_closes_keeps_its_sequences_all_the_same(journals, tmp_path):
     """In `atexit`, when no thread can be started any more."""
     code = """
@@ -212,6 +222,7 @@ for step in range(110):
         assert (found["sequence"][0], found["step"][0]) == (5, 109)
 
 
+@pytest.mark.nightly
 def test_a_quiet_run_looks_at_nothing_and_shows_nothing(journals, monkeypatch):
     looked = []
     monkeypatch.setattr("tracker_diag.tensors.worst._rows", lambda *given: looked.append(given))
@@ -223,12 +234,14 @@ def test_a_quiet_run_looks_at_nothing_and_shows_nothing(journals, monkeypatch):
     assert kept_on_disk(journals) == []
 
 
+@pytest.mark.nightly
 def test_what_was_pending_and_never_fired_is_forgotten():
     seen, monitor = run(batch(step) if step == 85 else example_batch(step % 60) for step in range(100))
     assert [one for one in monitor.summary().findings if one.fired is not None] == []
     assert seen.summary.worst == ()
 
 
+@pytest.mark.nightly
 def test_each_finding_keeps_its_own_and_memory_is_bounded(monkeypatch):
     monkeypatch.setattr(keep, "MOST_EPISODES", 3)
 
@@ -250,6 +263,7 @@ def test_each_finding_keeps_its_own_and_memory_is_bounded(monkeypatch):
     assert monitor.failures == []
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_keeps_on_from_the_next_step(journals):
     first = Monitor()
     for step in range(100):
@@ -267,6 +281,7 @@ def test_a_resumed_run_keeps_on_from_the_next_step(journals):
     assert {one.step for one in seen.summary.worst} <= set(range(101, 110))
 
 
+@pytest.mark.nightly
 def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whole():
     class Twice:
         """Two ranks that observe the same."""
@@ -293,6 +308,7 @@ def test_of_several_ranks_one_has_its_own_sequences_with_their_share_of_the_whol
     assert monitor.failures == []
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("torch", "packed")
 @pytest.mark.parametrize("form", ["torch", "bfloat16", "packed", "ragged", "micro-batches"])
 def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
@@ -327,6 +343,7 @@ def test_the_planted_sequence_is_found_in_whatever_form_it_comes(form):
     assert monitor.failures == []
 
 
+@pytest.mark.nightly
 def test_a_finished_table_is_not_written_beside_journals(journals):
     _, monitor = run((batch(step) for step in range(110)), source="tokens.parquet")
     assert len(monitor.summary().worst) > 8

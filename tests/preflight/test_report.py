@@ -164,7 +164,7 @@ def test_the_page_names_every_check_every_field_of_a_plan_and_every_option():
     assert {option for option in re.findall(r"`(--[a-z-]+)`", PAGE) if option not in shown} == set()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_s_example_runs_and_finds_its_mistakes(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "example.py").write_text(code)

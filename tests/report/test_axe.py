@@ -55,6 +55,7 @@ def fleet(rng, make_batch):
     return render_fleet(Fleet("mlflow:agents", datetime(2026, 11, 23, tzinfo=timezone.utc), tuple(rows)), every=5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make", [report, runs_compared, fleet], ids=lambda make: make.__name__)
 def test_axe_finds_nothing_on_a_screen_or_a_phone_in_light_or_dark(make, rng, make_batch, page, tmp_path):
     file = tmp_path / "page.html"

@@ -120,7 +120,7 @@ def test_the_page_escapes_what_it_is_given():
     page.encode()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_fits_every_screen_loads_nothing_and_tells_by_more_than_colour(page, tmp_path):
     odd = [FleetRow(name, "warn", "running", 5, "X", f"X: {name}", 3, "2 steps", note=name) for name in ODD]
     rows = (*ROWS, *odd)

@@ -93,6 +93,7 @@ def test_the_tails_of_a_live_run_follow_the_slider_by_keyboard(rng, make_batch, 
     assert drawn.get_attribute("d") == last
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_stands_out_from_its_ground(long_run, page, tmp_path, scheme):
     """A contrast of 4.5 at least, as WCAG 2.2 asks for in 1.4.3."""

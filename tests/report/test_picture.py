@@ -40,7 +40,7 @@ def test_where_nothing_is_to_be_pointed_at_there_is_none():
     assert picture(Summary("x", 0, None, None, (), {}, ())) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_threads_that_draw_at_a_time_each_get_their_own():
     given = picture(SUMMARY).drawing()
     with ThreadPoolExecutor(4) as pool:

@@ -171,7 +171,7 @@ def test_a_strip_has_a_bar_a_token_up_or_down_and_its_place_in_hundredths():
     assert group.edges == (0.1, 0.2, 0.4, 0.8)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_however_many_there_are_the_page_stays_below_two_megabytes():
     texts = ("<&\"'>" * 40,) * 512
     rng = np.random.default_rng(0)

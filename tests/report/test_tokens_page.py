@@ -42,6 +42,7 @@ def report(request, tmp_path):
     return file
 
 
+@pytest.mark.nightly
 def test_it_fits_every_screen_runs_nothing_and_loads_nothing(report, page):
     asked, dialogs = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -59,6 +60,7 @@ def test_it_fits_every_screen_runs_nothing_and_loads_nothing(report, page):
     assert [url for url in asked if not url.startswith("file:")] == []
 
 
+@pytest.mark.nightly
 def test_the_mark_stands_over_the_largest_and_the_box_over_what_the_tool_said(report, page):
     page.goto(report.as_uri())
     strip = page.locator(".strip").first
@@ -71,6 +73,7 @@ def test_the_mark_stands_over_the_largest_and_the_box_over_what_the_tool_said(re
     assert tool["width"] / box["width"] == pytest.approx(150 / 492, abs=0.002)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("report", [True], indirect=True)
 def test_every_strength_can_be_read_on_its_ground(report, page, scheme):

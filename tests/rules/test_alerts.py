@@ -56,7 +56,10 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
     assert notice.text.splitlines() == [
         "p95 is 0.4.",
         "reward-is-low (policy_update), onset at step 5, fired at 10.",
-        "Go on? Yes, for now. But no reward and no evaluation could be judged: harm would not be seen.",
+        (
+            "Continue? Watch. Reward is low is ongoing since step 5, until it ends; no reward and no evaluation could be "
+            "judged, so harm would not be seen; if it gets worse, resume from step 4."
+        ),
         f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
     ]
     (notice,) = notices(Alerts(), 10, replace(finding(), rule=bare()))
@@ -107,7 +110,7 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
         "At step 10: p95 is 0.4.",
         "tool-conditioned-variance-amplification (policy_update), onset at step 5, fired at 10.",
     ]
-    assert "Go on? No. Last good step so far 29 (the last before OUT001 began)" in worse.text
+    assert "resume from a checkpoint at or before step 4 (so far the last before POL001)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]
@@ -265,7 +268,7 @@ COURSES = st.dictionaries(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(COURSES)
 def test_nothing_that_fires_is_left_untold_and_nothing_ends_that_still_fires(courses):
     alerts, before = Alerts(), {}

@@ -87,7 +87,7 @@ def test_a_metric_that_turns_nan_is_no_padding(columns, tmp_path):
     assert (found.summary.first_break.rule.id, found.summary.first_break.onset) == ("NUM004", 200)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "rule"), [("grad_norm", "NUM001"), ("kl", "POL010")])
 def test_a_spike_is_large_as_well_as_unlikely(columns, name, rule):
     """Of a tight series a tenth more is fifty deviations; it is no spike. Ten times as much, for a while, is one."""

@@ -1,4 +1,4 @@
-"""Go on or stop: never without evidence, and never past the best that the run is known to have been."""
+"""Stop, watch or continue: never without evidence, and never past what is ongoing."""
 
 from dataclasses import replace
 
@@ -42,48 +42,66 @@ def test_where_nothing_is_wrong_nothing_is_decided():
     assert of(replace(finding("RES001"), spared=True)) is None
 
 
-def test_a_run_whose_reward_fell_goes_back_to_its_best():
+def test_a_run_whose_reward_fell_resumes_from_its_best():
     found = of(REWARD)
-    assert (found.go_on, found.last_good_step) == (False, 120)
+    assert (found.action, found.go_on, found.last_good_step) == ("stop", False, 120)
     assert found.says == (
-        "No. Last good step 120 (reward 0.703, its best); mend the cause, then go on from a checkpoint at or before it"
+        "No. Reward has lost what it had gained since step 130; fix the cause, then resume from a checkpoint at or "
+        "before step 120 (reward 0.703, its best)"
     )
-    assert found.to_json() == {"go_on": False, "last_good_step": 120, "says": found.says}
+    assert found.to_json() == {"action": "stop", "go_on": False, "last_good_step": 120, "says": found.says}
 
 
-def test_the_level_of_now_counts_and_not_that_of_the_alert():
-    assert of(REWARD, best=(fell("reward", 0.71, 124),)).last_good_step == 124
-
-
-def test_while_the_run_goes_on_the_last_good_step_is_that_of_so_far():
+def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
-    said = recommend(incidents((REWARD,)), (), goes_on=True)
-    assert said.says == (
-        "No. Last good step so far 120 (reward 0.703, its best); "
-        "mend the cause, then go on from a checkpoint at or before it"
+    found = recommend(incidents((REWARD,)), (), goes_on=True)
+    assert found.says.endswith("step 120 (so far reward 0.703, its best)")
+
+
+def test_the_last_good_step_is_before_all_that_is_ongoing():
+    assert of(finding(onset=100), REWARD).last_good_step == 99
+    assert of(finding(onset=121, fired=125), REWARD).last_good_step == 120
+    assert of(finding(onset=100, resolved=115), REWARD).last_good_step == 120
+
+
+def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
+    tail = Reading("tail", "policy/post_tool/p95", True, 0.4, 0.05, at=20, keys=("policy/post_tool/p95",))
+    found = of(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
+    assert (found.action, found.go_on, found.last_good_step) == ("watch", False, 99)
+    assert found.says == (
+        f"Watch. {RULES['POL001'].title} is ongoing since step 100, until policy/post_tool/p95 is near 0.05 again; "
+        "reward and eval_score show no harm so far; if it gets worse, resume from step 99"
     )
-    assert said.last_good_step == 120
 
 
-def test_it_is_said_when_the_cause_had_begun_before_the_best_step():
-    assert of(finding(), REWARD).says.endswith("at or before it; what broke first began at step 100")
-    assert of(finding(onset=121, fired=125), REWARD).says.endswith("at or before it")
+@pytest.mark.parametrize("best", [(), (calm("loss"),), (fell("loss", 0.1, 10),)])
+def test_a_loss_is_no_outcome_and_without_one_no_harm_would_be_seen(best):
+    found = of(finding(), best=best)
+    assert found.action == "watch"
+    assert "harm would not be seen" in found.says
 
 
 def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
     low = replace(calm("reward"), value=-53.4, baseline=52.2, onset=90)
-    begun, said = incidents((finding(),)), "But reward is -53.4 since step 90, 52.2 at its best"
-    assert recommend(begun, (low,)).says == f"Yes, for now. {said}"
-    assert recommend(begun, (low,), goes_on=True).says == f"Yes, for now. {said}; look again soon"
-    stopped = recommend(begun, (low,), stopped=True).says
-    assert stopped == f"Not before the cause is mended, as a guard stopped it. {said}"
-    assert of(REWARD, best=(low,)).last_good_step == 120  # what is a fall already is told as one
+    assert "reward is -53.4 since step 90, 52.2 at its best" in of(finding(), best=(low,)).says
 
 
-def test_what_a_guard_has_stopped_does_not_go_on_as_it_is():
+@pytest.mark.parametrize("rule", ["EVA002", "REW010", "ENV008"])
+def test_where_the_reward_is_not_what_was_meant_the_run_stops_though_it_rises(rule):
+    found = of(finding(rule), best=(calm("reward"), calm("eval_score")))
+    assert (found.action, found.last_good_step) == ("stop", 99)
+
+
+def test_the_evaluation_decides_where_there_is_one():
+    spared = finding("POL001", 100, 110, resolved=115)
+    assert of(spared, best=(fell("reward", 0.7, 90), calm("eval_score"))).action == "continue"
+    assert of(spared, best=(calm("reward"), fell("eval_score", 0.5, 90))).last_good_step == 90
+    assert of(spared, best=(fell("reward", 0.7, 90),)).action == "stop"
+
+
+def test_what_a_guard_has_stopped_does_not_continue_as_it_is():
     found = recommend(incidents((finding(),)), (calm("reward"),), stopped=True)
-    assert found.says == "Not before the cause is mended, as a guard stopped it. reward shows no harm"
-    assert (found.go_on, found.last_good_step) == (False, None)
+    assert (found.action, found.says[:27]) == ("stop", "No. A guard stopped it; fix")
     over = recommend(incidents((finding(resolved=150),)), (calm("reward"),), stopped=True)
     assert over.says == "Yes. What was found is not detected any more since step 150"
 
@@ -93,56 +111,33 @@ def test_of_several_harms_the_earliest_good_step_counts():
     assert of(REWARD, evaluation).last_good_step == 90
 
 
-def test_a_trusted_score_that_fell_is_harm_though_no_rule_of_the_outcome_fires():
-    found = of(finding("REW004", 15, 39), best=(calm("reward"), fell("verifier_score", 0.578, 9)))
-    assert found.last_good_step == 9
-    assert "verifier_score 0.578, its best" in found.says
-
-
-def test_while_no_outcome_is_harmed_the_run_may_go_on():
-    found = of(finding(), best=(calm("reward"), calm("eval_score")))
-    assert (found.go_on, found.last_good_step) == (True, None)
-    assert found.says == "Yes, for now. reward and eval_score show no harm"
-    assert of(finding(), best=(calm("reward"),)).says == "Yes, for now. reward shows no harm"
-
-
-@pytest.mark.parametrize("best", [(), (calm("loss"),), (fell("loss", 0.1, 10),)])
-def test_a_loss_is_no_outcome_and_without_one_no_harm_would_be_seen(best):
-    found = of(finding(), best=best)
-    assert found.go_on
-    assert found.says.endswith("harm would not be seen")
-
-
-def test_what_has_passed_is_no_reason_to_stop():
-    over = replace(REWARD, state="resolved", resolved=170)
-    assert of(finding(resolved=160), over).says == "Yes. What was found is not detected any more since step 170"
-    assert of(finding(), over, best=(calm("reward"),)).go_on  # the cause lasts, the harm does not
-
-
-def test_what_is_an_error_by_itself_goes_back_to_before_it():
-    assert of(finding("NUM004", 7, 7)).says.startswith("No. Last good step 6 (the last before NUM004 began)")
+def test_what_is_an_error_by_itself_resumes_from_before_it():
+    assert of(finding("NUM004", 7, 7)).last_good_step == 6
     assert of(finding("OUT004", 50, 60)).last_good_step == 49
 
 
-@pytest.mark.parametrize("found", [finding("OUT003", 400, 405), finding("NUM004", 0, 0)])
-def test_a_run_that_was_never_good_has_no_step_to_go_back_to(found):
-    said = of(found)
-    assert (said.go_on, said.last_good_step) == (False, None)
-    assert said.says.endswith("no step is known to be better: mend it, begin anew")
+NEVER = Reading("never_rose", "reward", True, 0.1, 0.1)
+
+
+@pytest.mark.parametrize("found", [finding("OUT003", 400, 405, evidence=(NEVER,)), finding("NUM004", 0, 0)])
+def test_a_run_that_was_never_good_has_no_step_to_resume_from(found):
+    advice = of(found)
+    assert (advice.action, advice.last_good_step) == ("stop", None)
+    assert advice.says.endswith("no earlier step is known to be good: fix it, start again")
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(sorted(RULES)), st.integers(0, 200), st.integers(0, 20), st.booleans())))
-def test_what_is_told_follows_from_what_fires(parts):
+def test_what_is_advised_follows_from_what_is_ongoing(parts):
     found = []
     for rule, onset, wait, over in parts:
         fallen = [name for name, one in RULES[rule].signals.items() if isinstance(one, Collapse)]
         evidence = tuple(fell("reward", 0.5, onset, name) for name in fallen)
         found.append(finding(rule, onset, onset + wait, onset + wait + 5 if over else None, evidence))
     said = of(*found)
-    harmed = [one for one in found if one.state == "firing" and (one.rule.link == "outcome" or one.severity == "error")]
-    loud = any(one.severity != "info" for one in incidents(found))
+    loud = [one for incident in incidents(found) if incident.severity != "info" for one in incident.findings]
+    ongoing = [one for one in loud if one.state == "firing" and one.severity != "info"]
     assert (said is None) == (not loud)
     if said is not None:
-        assert said.go_on != bool(harmed)
-        assert said.last_good_step is None or said.last_good_step <= min(one.onset for one in harmed)
+        assert said.go_on == (not ongoing)
+        assert said.last_good_step is None or said.last_good_step <= min(one.onset for one in ongoing)

@@ -42,6 +42,7 @@ def test_an_evaluation_that_rose_with_the_reward_is_not_held_against_it_later(al
     assert simulated.loud(simulated.diagnose(run)[0]) == set()
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("tools fail", "length hacking", "entropy collapse", "mismatch")
 @pytest.mark.parametrize("name", failures.FAILURES)
 def test_a_failure_is_called_by_its_name(name):

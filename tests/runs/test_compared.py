@@ -90,7 +90,7 @@ def test_one_line_says_it_of_each_arm(rng):
     assert said.endswith("; C: nothing parted, 4 series held against A")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_fits_every_screen_loads_nothing_and_runs_nothing(crowded, rng, page_of):
     for scheme in ("light", "dark"):
         for width in (1440, 390):

@@ -99,6 +99,7 @@ ARMS = {
 """For each arm of the demo how many steps tell it, and what its averages tell without the tensors."""
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.by_day("widen")
 @pytest.mark.parametrize("arm", ARMS)

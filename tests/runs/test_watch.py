@@ -520,7 +520,7 @@ def test_what_a_run_says_of_its_end():
     assert not ended({})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hundred_runs(runs, watch):
     for number in range(200):
         runs(f"{number:03}.jsonl", range(12), nan_at=5 if number % 50 == 0 else None)
@@ -532,7 +532,7 @@ def test_two_hundred_runs(runs, watch):
     assert receiver.got == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_a_run_of_mlflow_that_is_watched_from_inside_the_tags_are_read(mlflow_store, watch):
     import mlflow
 

@@ -132,6 +132,7 @@ def write(file, rows):
         out.writelines(json.dumps({"step": step, **row}) + "\n" for step, row in rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("0")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(seed, tmp_path, receiver, watch):
@@ -164,6 +165,7 @@ def test_kills_at_random_lose_nothing_and_repeat_at_most_the_alert_in_flight(see
     assert "4 runs" in watcher.log.read_text()
 
 
+@pytest.mark.nightly
 def test_killed_after_a_receiver_took_an_alert_and_before_it_answered(tmp_path, receiver, watch):
     """The worst moment: nobody can know whether the alert arrived. It comes again with the same id."""
     file = tmp_path / "metrics.jsonl"
@@ -187,6 +189,7 @@ def test_killed_after_a_receiver_took_an_alert_and_before_it_answered(tmp_path, 
     assert len(receiver.repeated()) == 1
 
 
+@pytest.mark.nightly
 def test_a_receiver_that_is_away_gets_all_of_it_from_a_later_watch(tmp_path, receiver, watch, free_port):
     file = tmp_path / "metrics.jsonl"
     rows = logged(1)
@@ -236,6 +239,7 @@ def mlflow_server(tmp_path, new_mlflow_store, free_port, answers):
         server.stop()
 
 
+@pytest.mark.nightly
 def test_mlflows_server_and_the_watch_are_killed_and_come_back(mlflow_server, receiver, watch):
     import mlflow
 

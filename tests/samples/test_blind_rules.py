@@ -41,7 +41,7 @@ def found(findings):
 
 
 @pytest.mark.by_day("REW001 all", "ENV001 tool:search", "FRE003 all")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", made.FAULTS, ids=lambda fault: f"{fault.rule} {fault.slice}")
 def test_a_planted_fault_is_found_and_its_healthy_twin_is_not(fault):
     assert (fault.rule, fault.slice) in found(play(fault, ill=True).findings)

@@ -22,7 +22,7 @@ def calls_of(rollout, rng, failing):
     return episodes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("failing", [0.0, 0.6])
 def test_a_tool_that_fails_is_named_and_a_sound_one_is_not(trained_arm, failing):
     rng, seen = np.random.default_rng(0), CapturingTracker()

@@ -212,7 +212,7 @@ def test_essential_tools_are_a_list():
         Monitor(essential_tools="search")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_mlflow_shows_all_of_it(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)

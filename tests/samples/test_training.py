@@ -97,7 +97,7 @@ def watch(steps_of, world, rules):
     return found(seen), summary
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
     fired, summary = watch(steps_of, World(), dict.fromkeys(CONCERNED, None))
     assert fired == set()
@@ -105,7 +105,7 @@ def test_nothing_is_found_in_a_sound_world_and_no_rule_is_blind(steps_of):
 
 
 @pytest.mark.by_day("each call is paid", "a tool is down, which costs", "the loss overflows")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_with_the_world_is_found(steps_of, fault):
     world, rules = FAULTS[fault]
@@ -113,7 +113,7 @@ def test_what_is_wrong_with_the_world_is_found(steps_of, fault):
     assert set(rules.items()) <= fired
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("ill", "rules"), [("", set()), ("slow", {"RES005"}), ("dead", {"RES007"})])
 def test_a_rank_that_is_slow_or_dead_is_found(warm, ill, rules):
     """Two ranks, each of which samples for itself; the seconds are the processor's, so that a busy machine is none."""

@@ -97,7 +97,7 @@ def test_two_ranks_with_gloo_see_what_one_process_would(tmp_path, free_port):
     assert set(first["times"]) == {10}  # as the ranks say, though all waited for the slower one
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["decide_all_reduce", "decide_through_store"])
 def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp_path, free_port, mode):
     finish([start(mode, rank, 2, free_port, tmp_path) for rank in range(2)])
@@ -118,7 +118,7 @@ def test_every_rank_decides_as_the_first_one_which_alone_hears_what_is_wrong(tmp
         ] * parted
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collectives_are_none_the_wiser(
     tmp_path, free_port
 ):
@@ -130,7 +130,7 @@ def test_ranks_that_fall_out_of_step_part_and_go_on_and_the_trainers_own_collect
         assert len(report["counts"]) >= worker.STEPS - 1  # every step is evaluated all the same
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_that_hangs_is_waited_for_once_and_told_and_counts_again_when_it_is_back(tmp_path, free_port):
     ranks = [start("hung", rank, 3, free_port, tmp_path) for rank in range(3)]
     until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))
@@ -148,14 +148,14 @@ def test_a_rank_that_hangs_is_waited_for_once_and_told_and_counts_again_when_it_
     assert sum(counts) > 0.9 * 20 * counts[0]  # what it sent late came in late
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_one_made_on_the_first_rank_alone_hangs_nobody(tmp_path, free_port):
     finish([start("alone", rank, 2, free_port, tmp_path) for rank in range(2)])
     report = json.loads((tmp_path / "0.json").read_text())
     assert report["health"]["rank_errors"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_rank_delays_nobody_and_is_reported_with_its_host(tmp_path, free_port):
     ranks = [start("through_store", rank, 3, free_port, tmp_path) for rank in range(3)]
     until(lambda: (tmp_path / "1.waits").exists() or any(rank.poll() is not None for rank in ranks))
@@ -226,7 +226,7 @@ def test_what_ranks_tell_belongs_to_the_step_of_its_tensors(rng, make_batch):
     assert run(cut=2) == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rank_0_takes_what_is_there_and_asks_for_no_more():
     """In one process: a rank that is late, ahead, or has another set of slices."""
     store = dist.HashStore()

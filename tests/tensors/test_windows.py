@@ -29,7 +29,7 @@ def observation(rng, **options):
     return Observation.of(tokens, "policy", label(tokens, Names())), tokens
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @settings(deadline=None)
 @given(st.integers(1, 12), st.integers(1, 30))
 def test_the_window_is_the_merge_of_the_last_steps(steps, length):
@@ -64,7 +64,7 @@ def test_the_lengths_of_the_window_are_those_of_its_sequences(rng):
     np.testing.assert_allclose(window.context["all"].lengths, expected, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=12), st.integers(1, 4))
 def test_what_comes_of_a_step_later_is_as_if_it_had_come_at_once(parts, steps):
     """Window, reference period and saved state alike; `parts` are the batches of each step."""

@@ -42,6 +42,7 @@ def test_mlflow(mlflow_store):
     assert "diag/timeline.png" in {one.path for one in client.list_artifacts(run_id, "diag")}
 
 
+@pytest.mark.nightly
 def test_wandb(wandb_offline):
     from tracker_diag.trackers.wandb.write import WandbTracker
 

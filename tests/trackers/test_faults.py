@@ -64,6 +64,7 @@ def assert_all_arrived(client, run_id, steps=STEPS):
     assert client.get_run(run_id).data.tags["diag.alert.rules"] in ("NUM004", "")
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals, new_mlflow_store):
     import mlflow
 
@@ -265,6 +266,7 @@ PASSING = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("no permission", "a run that is not there for a while")
 @pytest.mark.parametrize("answer", PASSING)
 @pytest.mark.usefixtures("impatient")
@@ -284,6 +286,7 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
     assert list(journals.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("impatient")
 def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
     run_id = behind.create_run("0").info.run_id
@@ -316,6 +319,7 @@ with mlflow.start_run() as run:
 """
 
 
+@pytest.mark.nightly
 def test_the_step_whose_log_returned_last_is_there_with_what_it_fired(mlflow_store, tmp_path, journals):
     """The loss is NaN, and the process is gone before anything else happens."""
     environment = os.environ | {"TRACKER_DIAG_DIR": str(journals)}
@@ -459,6 +463,7 @@ def left_for(uri, journals):
         file.write(json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}).encode() + b"\n")
 
 
+@pytest.mark.nightly
 def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, journals, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token-of-mine")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

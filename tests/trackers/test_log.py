@@ -31,6 +31,7 @@ def run(make_batch, *, trackers=(), bad=(), **options):
     return monitor
 
 
+@pytest.mark.nightly
 def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path, caplog):
     monitor = run(make_batch, trackers=[JsonlTracker(tmp_path)])
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -80,6 +81,7 @@ def test_quiet_leaves_the_alerts(make_batch, capsys, caplog, monkeypatch):
     assert any("POL001" in record.message for record in caplog.records)
 
 
+@pytest.mark.nightly
 def test_one_rank_of_several_and_a_replay_keep_still(make_batch, tmp_path, capsys, caplog):
     class Alone:
         from tracker_diag.tensors.slices import Names
@@ -147,6 +149,7 @@ monitor.log({{"loss": math.nan}}, 3)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("setup", "lines"),
     [
@@ -227,6 +230,7 @@ def faulty(make_batch, how, steps=90):
     return monitor.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("how", "caveats"),
     [

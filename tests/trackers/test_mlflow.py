@@ -131,6 +131,7 @@ def log_by_client(target, mlflow, run_id):
         target.log_batch(run_id, metrics=[mlflow.entities.Metric(key, step, now, step) for key in "cd"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["module", "client"])
 def test_your_metrics_are_the_same_with_and_without_us(kind, rng, make_batch, mlflow):
     client = mlflow.MlflowClient()
@@ -158,6 +159,7 @@ def test_metrics_of_another_run_are_none_of_ours(rng, make_batch, mlflow):
         run.diag.close()
 
 
+@pytest.mark.nightly
 def test_ending_the_run_writes_what_is_left(rng, make_batch, mlflow):
     client = mlflow.MlflowClient()
     active = mlflow.start_run()
@@ -209,6 +211,7 @@ def test_a_store_that_fails_is_counted_and_training_goes_on(rng, make_batch, mlf
     assert "the server is down" in monitor.failures[0]
 
 
+@pytest.mark.nightly
 def test_one_failure_near_the_end_costs_nothing_else(rng, make_batch, mlflow, monkeypatch):
     client = mlflow.MlflowClient()
     with mlflow.start_run() as active:
@@ -259,6 +262,7 @@ def shaky(mlflow, monkeypatch):
     return Shaky(), files
 
 
+@pytest.mark.nightly
 def test_each_request_is_tried_again_on_its_own(rng, make_batch, mlflow, shaky):
     client, files = shaky
     with mlflow.start_run(description="What I tried.") as active:
@@ -345,6 +349,7 @@ def test_what_an_artifact_store_answers_says_whether_to_try_again(status, tempor
         tracker.flush()
 
 
+@pytest.mark.nightly
 def test_a_run_that_nobody_closes_is_closed_when_the_process_ends(mlflow_store, tmp_path, mlflow):
     """As in the README: a `with` block around the module's own run, and no word of ours at the end."""
     script = tmp_path / "train.py"
@@ -373,6 +378,7 @@ print(run.info.run_id)
     assert "cannot schedule" not in done.stderr
 
 
+@pytest.mark.nightly
 def test_a_run_that_goes_on_in_another_process_adds_to_its_tables(mlflow_store, mlflow):
     """At the end of a process, when MLflow's own way to read a table has no threads any more."""
     client = mlflow.MlflowClient()
@@ -426,6 +432,7 @@ def test_a_metric_without_a_step_moves_nothing(rng, make_batch, mlflow):
     assert run.diag.health["late_steps"] == 0
 
 
+@pytest.mark.nightly
 def test_your_own_chart_views_are_left_alone(rng, make_batch, mlflow):
     client = mlflow.MlflowClient()
     client.set_experiment_tag("0", "mlflow.sharedViewState.mine", "{}")
@@ -439,6 +446,7 @@ def test_your_own_chart_views_are_left_alone(rng, make_batch, mlflow):
     assert len(tags[VIEW_TAG]) < 20_000
 
 
+@pytest.mark.nightly
 def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, mlflow):
     with wrap(mlflow.start_run()) as run:
         for step in range(4):

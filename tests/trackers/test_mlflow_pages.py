@@ -10,6 +10,7 @@ from tracker_diag.trackers.mlflow.view import view_path
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_the_panels_open_by_their_address(rng, make_batch, mlflow_store, start_mlflow_server, page):
     import mlflow
 

@@ -126,7 +126,7 @@ def growing(rng, make_batch, steps=150):
         yield step, make_batch(rng, post=post, pairs=("policy",))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("severity", "levels"), [("warn", ["warn", "info"]), ("error", ["error", "info"]), ("info", [])]
 )

@@ -204,7 +204,7 @@ def test_sources_that_do_not_exist(tmp_path, monkeypatch, source, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_long_file_is_not_held(tmp_path):
     file = tmp_path / "m.jsonl"
     with file.open("w") as out:

@@ -225,7 +225,7 @@ def test_the_view_of_mlflow_has_all_sections_and_only_pairs_that_are_there(rng, 
     assert len(tag) < 20_000  # MLflow takes no more
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_view_of_mlflow_shows_own_rules_and_keeps_those_of_other_runs(rng, make_batch, mlflow_store, tmp_path):
     import mlflow
 

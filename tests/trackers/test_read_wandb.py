@@ -75,7 +75,7 @@ def offline(wandb_offline, read_wandb, tmp_path):
     return file
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_offline_run(offline, tmp_path):
     told = []
     run = read_wandb_file(offline, "it", told.append)
@@ -94,7 +94,7 @@ def test_an_offline_run(offline, tmp_path):
     assert wandb_file_in(offline.parent / "files") is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_offline_run_that_was_killed_and_one_that_is_damaged(offline, tmp_path):
     whole = offline.read_bytes()
     broken = tmp_path / "run-x.wandb"
@@ -215,7 +215,7 @@ def read_online(name, address, tmp_path, how="read_wandb_api"):
     return out.strip()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_online_run(server, tmp_path):
     rows, config, seconds, notes = eval(read_online("e/p/r", server, tmp_path), {"nan": math.nan})  # noqa: S307
     assert list(rows) == [0, 10, 20, 30, 40]
@@ -226,7 +226,7 @@ def test_an_online_run(server, tmp_path):
     assert notes == ("steps are those of train/global_step, not W&B's count of rows",)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_how_online_runs_stand(server, tmp_path):
     one = read_online("e/p/r", server, tmp_path, "list_wandb")
     assert one == "[('wandb:e/p/r', 'nice', 'finished', 1767225600.0, True)]"
@@ -237,7 +237,7 @@ def test_how_online_runs_stand(server, tmp_path):
     assert read_online("e/p/r", server, tmp_path, "list_wandb_project") == "it: expected wandb:<entity>/<project>"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_online_runs_that_cannot_be_read(server, tmp_path, free_port):
     assert read_online("e/p/none", server, tmp_path) == "gone: it: Could not find run <Run e/p/none (not found)>"
     assert read_online("p/r", server, tmp_path) == "it: expected wandb:<entity>/<project>/<run>"

@@ -246,6 +246,7 @@ def test_two_folders_of_one_name_have_two_addresses(tmp_path, monkeypatch):
     assert TensorBoardTracker(one["folder"]).address == one
 
 
+@pytest.mark.nightly
 def test_neither_torch_nor_tensorflow_is_imported(tmp_path):
     program = (
         "import sys\n"

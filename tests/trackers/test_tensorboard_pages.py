@@ -12,6 +12,7 @@ from tracker_diag import wrap
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_both_slices_stand_in_one_chart_and_the_findings_in_words(tmp_path, rng, make_batch, serve, page):
     from torch.utils.tensorboard import SummaryWriter
 

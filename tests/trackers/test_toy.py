@@ -79,6 +79,7 @@ def test_it_is_heard_written_and_read(wrapped, runs, tmp_path):
     assert said["first_break"]["rule"] == "NUM004"
 
 
+@pytest.mark.nightly
 def test_watch_finds_a_run_that_begins(runs, tmp_path):
     code = """
 import tracker_diag as td
@@ -98,6 +99,7 @@ watcher.close()
     runs(code)
 
 
+@pytest.mark.nightly
 def test_what_a_killed_process_left_is_flushed_to_it(runs, tmp_path):
     runs("""
 import os, toylog, tracker_diag as td
@@ -113,6 +115,7 @@ os._exit(0)
     assert any("NaN" in alert["title"] for alert in lines(tmp_path / "run" / "alerts.jsonl"))
 
 
+@pytest.mark.nightly
 def test_the_contract_is_kept(runs):
     runs("""
 import toylog
@@ -129,6 +132,7 @@ assert wrong == [], wrong
 METHODS = ["find", "watch", "listen", "write", "flush", "close", "address", "config", "page", "source", "key"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", METHODS)
 def test_one_that_raises_in_a_method_is_counted_and_named_and_the_others_continue(method, runs):
     runs(f"""
@@ -158,6 +162,7 @@ if "{method}" != "watch":  # a log line says it: there is no run to count it for
 """)
 
 
+@pytest.mark.nightly
 def test_one_that_cannot_be_imported_or_read_says_so_and_the_others_continue(runs):
     said = runs("""
 import sys, tracker_diag as td

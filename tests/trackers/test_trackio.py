@@ -130,6 +130,7 @@ def test_your_rows_are_the_same_with_and_without_us(pattern, module, rng, make_b
     assert any("diag/policy/all/p95" in row for _, row in wrapped)
 
 
+@pytest.mark.nightly
 @settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(st.none(), st.integers(0, 12)), min_size=1, max_size=8))
 def test_whatever_steps_you_give_or_leave_out(steps, rng, make_batch, trackio_runs):
@@ -202,6 +203,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.nightly
 def test_what_trackio_had_not_written_of_a_killed_run_is_brought_by_flush(trackio_runs, journals):
     died = subprocess.run([sys.executable, "-c", KILLED, trackio_runs.project], capture_output=True, check=False)
     assert died.returncode == 9, died.stderr

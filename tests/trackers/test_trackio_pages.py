@@ -10,6 +10,7 @@ from tracker_diag import wrap
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_curves_histograms_tables_and_alerts_are_on_the_pages(rng, make_batch, trackio_runs, serve, page):
     run = wrap(trackio_runs.start("watched"))
     for step in range(130):

@@ -102,6 +102,7 @@ PATTERNS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("explicit steps", "automatic steps", "steps that go backwards")
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_your_rows_are_the_same_with_and_without_us(pattern, rng, make_batch, wandb_offline):
@@ -137,6 +138,7 @@ def test_the_wrapped_run_still_is_the_run(wandb_offline):
     assert any("lr" in str(record) for record in configs)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_loop_of_ones_own_with_the_tracker_alone(steps, rng, make_batch, wandb_offline):
     """No row is yours, so none is ours: a single step stands in the summary, several in a run beside."""
@@ -164,6 +166,7 @@ YOURS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("few rows with steps-before", "none-between")
 @pytest.mark.parametrize("when", ["before", "between"])
 @pytest.mark.parametrize("yours", YOURS)
@@ -199,6 +202,7 @@ def by_step(wandb_offline):
     return {row["diag/step"]: row["diag/policy/all/p95"] for row in everywhere if "diag/policy/all/p95" in row}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("steps", ["said", "counted"])
 def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, rng, make_batch, wandb_offline, tmp_path):
     """`observe` after `log`: each step is looked at again with the next row, when its own row may be closed."""
@@ -217,6 +221,7 @@ def test_tensors_that_come_after_the_row_stand_under_their_own_step(steps, rng, 
     assert not wandb_offline.beside()  # your rows have room for all of them
 
 
+@pytest.mark.nightly
 def test_a_last_step_is_not_overwritten_by_your_row_that_is_open_still(rng, make_batch, wandb_offline):
     run = wrap(wandb_offline.start())
     for step in range(3):
@@ -243,6 +248,7 @@ def test_a_last_step_outlives_the_row_that_an_earlier_one_went_into(rng, make_ba
     assert sorted(found) == [0, 1]
 
 
+@pytest.mark.nightly
 def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_offline):
     """Whose axis W&B repeats in each row that has it not, and in the summary."""
     run = wandb_offline.start()
@@ -259,6 +265,7 @@ def test_the_axis_of_transformers_has_no_point_of_ours(rng, make_batch, wandb_of
     assert [(row["train/global_step"], row["train/loss"]) for row in rows] == [(s, 0.1 * s) for s in (0, 4, 8)]
 
 
+@pytest.mark.nightly
 def test_your_next_run_is_yours_and_a_sweep_is_none_of_ours(rng, make_batch, wandb_offline, monkeypatch, tmp_path):
     """W&B gives `init` whatever run was begun last, and whoever has a sweep's variables that sweep's run."""
     import wandb
@@ -338,6 +345,7 @@ os._exit(9)
 """
 
 
+@pytest.mark.nightly
 def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path, read_wandb, journals):
     environment = dict(os.environ, WANDB_SILENT="true", OMP_NUM_THREADS="1")
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
@@ -362,6 +370,7 @@ def test_a_killed_run_is_left_as_it_is_and_what_waits_goes_into_another(tmp_path
     assert found == set(range(30))
 
 
+@pytest.mark.nightly
 def test_a_finished_run_is_counted_and_training_goes_on(rng, make_batch, wandb_offline):
     run = wandb_offline.start()
     monitor = Monitor([WandbTracker(run)])
@@ -383,6 +392,7 @@ def test_a_new_baseline_stands_in_a_table_of_events(rng, make_batch, wandb_offli
     assert tables(wandb_offline.records())["diag/events"] == 3  # with what was seen at the first step
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_run_that_is_finished_past_us_has_all_steps(closed, rng, make_batch, wandb_offline):
     """As in `with wandb.init() as run: run = wrap(run)`, where W&B ends its own run and not ours."""
@@ -399,6 +409,7 @@ def test_a_run_that_is_finished_past_us_has_all_steps(closed, rng, make_batch, w
     assert run.diag.failures == []
 
 
+@pytest.mark.nightly
 def test_without_a_hook_the_end_of_the_diagnostics_is_that_of_the_run(rng, make_batch, wandb_offline, monkeypatch):
     import wandb.sdk.wandb_run
 

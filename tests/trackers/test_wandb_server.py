@@ -111,6 +111,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("500 to everything", "tables that hang")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_server_that_is_ill_is_no_matter_of_the_training_thread(fault, rng, make_batch, stub, start):
@@ -137,6 +138,7 @@ def test_a_server_that_is_ill_is_no_matter_of_the_training_thread(fault, rng, ma
     assert sorted(ours) == list(range(90))
 
 
+@pytest.mark.nightly
 def test_an_offline_run_arrives_when_it_is_synced(rng, make_batch, stub, start, request):
     tmp_path, read_wandb = (request.getfixturevalue(name) for name in ("tmp_path", "read_wandb"))
     run = wrap(start(mode="offline"))
@@ -174,6 +176,7 @@ def test_two_wraps_of_one_run_leave_your_rows_as_they_are(rng, make_batch, stub,
     assert first.diag.failures == second.diag.failures == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("through", ["the wrapped run", "the run itself"])
 def test_your_own_log_from_another_thread(through, rng, make_batch, stub, start):
     target = start()
@@ -199,6 +202,7 @@ def test_your_own_log_from_another_thread(through, rng, make_batch, stub, start)
     assert run.diag.health["tracker_errors"] == run.diag.health["internal_errors"] == 0
 
 
+@pytest.mark.nightly
 def test_an_own_loop_with_the_tracker_alone_online(rng, make_batch, stub, start):
     run = start()
     with Monitor([WandbTracker(run)]) as monitor:
@@ -211,6 +215,7 @@ def test_an_own_loop_with_the_tracker_alone_online(rng, make_batch, stub, start)
     assert [row["diag/step"] for row in stub.history(beside) if "diag/step" in row] == [0, 1, 2]
 
 
+@pytest.mark.nightly
 def test_a_loop_that_goes_on_after_the_diagnostics_are_closed(rng, make_batch, stub, start):
     stub.delays["ArtifactType"] = 2
     run = wrap(start())

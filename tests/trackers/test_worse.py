@@ -24,6 +24,7 @@ def reward(step):
     return (min(step, 90) if step < 100 else 20) / 100 + 0.01 * (step % 3)
 
 
+@pytest.mark.nightly
 def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatch, caplog):
     heard = receive()
     monkeypatch.setenv(NOTIFY, heard.url)
@@ -42,6 +43,7 @@ def test_in_wandb_at_a_webhook_and_in_the_log(wandb_offline, receive, monkeypatc
         assert SO_FAR in text
 
 
+@pytest.mark.nightly
 def test_in_the_description_of_the_mlflow_run_while_it_goes_on(mlflow_store):
     import mlflow
 

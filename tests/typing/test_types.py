@@ -32,5 +32,6 @@ def test_mypy_has_nothing_to_say():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 def test_pyright_has_nothing_to_say():
     assert pyright(HERE / "own.py") == []

@@ -5,7 +5,7 @@ from tracker_diag.rules.triage import Summary
 
 
 def note_on(summary: Summary, links: str, picture: str = "") -> str:
-    """What broke first, what it has cost, whether to go on and what to do; the first lines say most.
+    """What broke first, what it has cost, whether to continue and what to do; the first lines say most.
 
     Args:
         links: to where more is to be seen.
@@ -24,7 +24,7 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     what = f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id})."
     parts = [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
     parts += [f"**Damage** {said}." for said in damage(summary)]
-    parts += [f"**Go on?** {summary.recommendation.says}."] if summary.recommendation else []
+    parts += [f"**Continue?** {summary.recommendation.says}."] if summary.recommendation else []
     parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []
     parts += [f"Over the last steps: {'; '.join(summary.tails)}."] if summary.tails else []
     parts += [picture] if picture else []

@@ -179,7 +179,7 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation | None) 
         f"Also{' worse' if one.worse else ''}: {_heading(one.incident.cause)}. {one.incident.summary}."
         for one in others
     ]
-    text += [f"Go on? {what_now.says}."] if what_now else []
+    text += [f"Continue? {what_now.says}."] if what_now else []
     text += advice(lead.rule)
     title = _heading(lead) if first.worse is None else _worse(first.worse, lead)
     return Notice(step, first.incident.severity, title[:TITLE], "\n".join(text))

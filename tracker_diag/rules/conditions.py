@@ -125,13 +125,14 @@ class Judgement:
         every = [way for part in (ways, *predicates.values()) for way in part]
         self._series = {name: at.series(SeriesRef.parse(name)) for way in every for name in (*way.needs, *way.without)}
 
-    def holds(self, ways: Ways, *, excuses: bool = False) -> bool | None:
+    def holds(self, ways: Ways, *, excuses: bool = False, lasting: Collection[str] = ()) -> bool | None:
         """Whether any of `ways` holds now; None is unknown.
 
         Args:
             excuses: whether they are under `unless`, where what is not logged counts as no.
+            lasting: signals that count as holding, except under `unless`.
         """
-        return _any_of([self._way_holds(way, excuses) for way in ways])
+        return _any_of([self._way_holds(way, excuses, lasting) for way in ways])
 
     def can_be(self, ways: Ways, value: bool, heard: Collection[str], *, excuses: bool = False) -> bool:
         """Whether `ways` can become `value` at all, when only the signals `heard` are ever known."""
@@ -167,18 +168,20 @@ class Judgement:
         needed = (self._series[name] for way in ways for name in way.needs)
         return next((series.unknown().unknown for series in needed if series.logged is not True), None)
 
-    def _name_holds(self, name: str, excuses: bool) -> bool | None:
+    def _name_holds(self, name: str, excuses: bool, lasting: Collection[str] = ()) -> bool | None:
         if name in self._predicates:
-            return self.holds(self._predicates[name], excuses=excuses)
+            return self.holds(self._predicates[name], excuses=excuses, lasting=lasting)
+        if name in lasting:
+            return True
         signal = self._signals[name]
         return False if signal.holds is None and excuses and _is_absent(signal) else signal.holds
 
-    def _way_holds(self, way: Way, excuses: bool) -> bool | None:
+    def _way_holds(self, way: Way, excuses: bool, lasting: Collection[str]) -> bool | None:
         values = [self._series[name].logged for name in way.needs]
         values += [_opposite(self._series[name].logged) for name in way.without]
         for part in way.all:
             names = (part,) if isinstance(part, str) else part.any
-            values.append(_any_of([self._name_holds(name, excuses) for name in names]))
+            values.append(_any_of([self._name_holds(name, excuses, lasting) for name in names]))
         values += [_opposite(self._name_holds(name, True)) for name in way.unless]
         return False if False in values else None if None in values else True
 

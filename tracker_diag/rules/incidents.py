@@ -123,6 +123,10 @@ def incidents(findings: Collection[Finding]) -> tuple[Incident, ...]:
     fired = sorted((f for f in findings if f.fired is not None), key=_order)
     groups = _connected([f for f in fired if f.rule.link != DAMAGE], _hangs_together)
     causes = [_cause(of) for of in groups]
+    for at, (cause, of) in enumerate(zip(causes, groups, strict=True)):
+        if cause.spared and any(finding.severity != "info" for finding in of):
+            causes[at] = cause.moved(spared=False)  # it has done harm
+            groups[at] = [causes[at] if finding is cause else finding for finding in of]
     harmed: dict[int, list[Finding]] = {}
     alone: list[Finding] = []
     for damage in (f for f in fired if f.rule.link == DAMAGE):
@@ -176,8 +180,11 @@ def _parts(findings: Sequence[Finding]) -> set[int]:
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
-    """The earliest finding above info with no cause of its own. In a cycle of causes, its earliest member."""
-    loud = [finding for finding in findings if finding.severity != "info"] or list(findings)
+    """The earliest finding with no cause of its own, above info or with such an effect; of a cycle, its earliest."""
+    loud = [finding for finding in findings if finding.severity != "info"]
+    # A note that led to something loud is the cause of it.
+    notes = [note for note in findings if note.spared and any(_leads_to(note, effect) for effect in loud)]
+    loud = sorted((*loud, *notes), key=_order) or list(findings)
     parts = _parts(loud)
     whole = [finding for i, finding in enumerate(loud) if i not in parts] or loud  # rules may explain each other
     candidates = whole[:MOST_CAUSES]
@@ -186,7 +193,10 @@ def _cause(findings: Sequence[Finding]) -> Finding:
         for cause, effect in ((i, j), (j, i)):
             if _leads_to(candidates[cause], candidates[effect]):
                 direct[effect].add(cause)
-    causes = [_all_causes(i, direct) for i in range(len(candidates))]
+    causes = [
+        {i for i in _all_causes(at, direct) if candidates[i].onset - effect.onset <= _unsure(effect)}
+        for at, effect in enumerate(candidates)
+    ]
     return next(finding for i, finding in enumerate(candidates) if all(i in causes[j] for j in causes[i]))
 
 

@@ -1,22 +1,32 @@
-"""Go on or stop: what the findings of a run say to that, and the last step that is known to be good."""
+"""What to do with a run: stop, watch or continue, by its outcome and by what is ongoing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
 
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import DAMAGE, Incident
+from tracker_diag.rules.model import Link
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.signals.gain import Gain
 
+Action: TypeAlias = Literal["stop", "watch", "continue"]
+"""stop: fix the cause first. watch: something is off that has not reached the outcome. continue: nothing is off now."""
+
+NOT_TO_BE_TRUSTED: frozenset[Link] = frozenset({"environment", "evaluation", "reward"})
+"""Links of which a fault means that the reward, or what it is paid for, is not what was meant."""
+
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Whether a run in which something broke is to go on."""
+    """Whether a run in which something broke is to continue."""
 
+    action: Action
     go_on: bool
+    """Whether the run may continue as it is: never while something above info is ongoing."""
     last_good_step: int | None
-    """The step to go back to, at the latest; None where the run may go on, or none is known."""
+    """The latest step to resume from; None where the run may continue, or none is known."""
     says: str
     """The answer in one sentence, with what it rests on."""
 
@@ -34,51 +44,71 @@ def recommend(
         best: of each outcome its last level, and its best one as baseline with the step.
         goes_on: whether the run has not ended. A level is the mean of a tenth of it, so that the best one, and with
             it the last good step, may be another one when there are more steps.
-        stopped: whether a guard has stopped the training, so that it is not to go on as it is though no harm is seen.
+        stopped: whether a guard has stopped the training, so that it is not to continue though no harm is seen.
     """
-    loud = [one for one in found if one.severity != "info"]
-    firing = [one for of in loud for one in of.findings if one.state == "firing" and one.severity != "info"]
-    good = [*_good(firing, best)]
-    if good and loud:
-        step, why = min(good)
-        so_far = "so far " if goes_on else ""
-        says = (
-            f"No. Last good step {so_far}{step} ({why}); mend the cause, then go on from a checkpoint at or before it"
-        )
-        begun = min((one.onset for one in firing if one.rule.link != DAMAGE), default=step + 1)
-        return Recommendation(False, step, f"{says}; what broke first began at step {begun}" if begun <= step else says)
-    if harm := next((one for one in firing if one.rule.link == DAMAGE or one.severity == "error"), None):
+    loud = [incident for incident in found if incident.severity != "info"]
+    if not loud:
+        return None
+    ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
+    outcomes = [outcome for outcome in best if outcome.series != "loss"]
+    targets = [outcome for outcome in outcomes if outcome.series != "reward"] or outcomes
+    lost = [outcome for outcome in targets if outcome.holds]
+    if not ongoing and not lost:
+        over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
+        says = f"Yes. What was found is not detected any more since step {over}"
+        return None if over is None else Recommendation("continue", True, None, says)
+    good = _last_good(ongoing, lost)
+    reason = _stops(ongoing, lost) or ("A guard stopped it" if stopped else None)
+    if reason is None:
+        return Recommendation("watch", False, good and good[0], _watches(ongoing, outcomes, good))
+    if good is None:
         return Recommendation(
-            False, None, f"No. {harm.rule.title}, and no step is known to be better: mend it, begin anew"
+            "stop", False, None, f"No. {reason}; no earlier step is known to be good: fix it, start again"
         )
-    if not firing:
-        over = max((one.resolved for of in loud for one in of.findings if one.resolved is not None), default=None)
-        passed = f"Yes. What was found is not detected any more since step {over}"
-        return None if over is None else Recommendation(True, None, passed)
-    answer = "Not before the cause is mended, as a guard stopped it" if stopped else "Yes, for now"
-    if sinks := next((one for one in best if one.series != "loss" and one.onset is not None), None):
-        low = f"{sinks.series} is {sinks.value:.3g} since step {sinks.onset}, {sinks.baseline:.3g} at its best"
-        return Recommendation(not stopped, None, f"{answer}. But {low}{'; look again soon' if goes_on else ''}")
-    if seen := [one.series for one in best if one.series != "loss"]:
-        show = "shows" if len(seen) == 1 else "show"
-        return Recommendation(not stopped, None, f"{answer}. {' and '.join(seen[:2])} {show} no harm")
-    blind = "But no reward and no evaluation could be judged: harm would not be seen"
-    return Recommendation(not stopped, None, f"{answer}. {blind}")
+    step, why = good
+    so_far = "so far " if goes_on else ""
+    says = f"No. {reason}; fix the cause, then resume from a checkpoint at or before step {step} ({so_far}{why})"
+    return Recommendation("stop", False, step, says)
 
 
-def _good(firing: Sequence[Finding], best: Sequence[Reading]) -> Iterator[tuple[int, str]]:
-    """For each harm of which a good step is known: the last one, and what it was good by."""
-    levels = {one.series: one for one in best if one.series != "loss"}
-    for one in firing:
-        if one.rule.link != DAMAGE and one.severity != "error":
-            continue
-        fell = [r for r in one.evidence if r.holds and isinstance(one.rule.signals.get(r.signal), Collapse)]
-        if fell:
-            yield from (_best(levels.get(reading.series, reading)) for reading in fell if reading.at is not None)
-        elif one.onset > 1 and not any(isinstance(signal, Gain) for signal in one.rule.signals.values()):
-            yield one.onset - 1, f"the last before {one.rule.id} began"
-    yield from (_best(one) for one in levels.values() if one.holds and one.at is not None)
+def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
+    """Why the run must not continue; None if it may be watched."""
+    if lost:
+        return f"{lost[0].series} is {lost[0].value:.3g}, {lost[0].baseline:.3g} at its best"
+    harm = [f for f in ongoing if f.severity == "error" or f.rule.link == DAMAGE]
+    faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
+    return f"{faults[0].rule.title} since step {faults[0].onset}" if faults else None
 
 
-def _best(reading: Reading) -> tuple[int, str]:
-    return reading.at or 0, f"{reading.series} {reading.baseline:.3g}, its best"
+def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tuple[int, str] | None) -> str:
+    """What to watch, until when, and what to do if the outcome is harmed."""
+    first = min(ongoing, key=lambda f: f.onset)
+    level = next((r for r in first.evidence if r.holds and r.baseline is not None and r.value is not None), None)
+    until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
+    parts = [f"Watch. {first.rule.title} is ongoing since step {first.onset}, {until}"]
+    if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):
+        parts.append(f"{sinks.series} is {sinks.value:.3g} since step {sinks.onset}, {sinks.baseline:.3g} at its best")
+    elif outcomes:
+        names = " and ".join(outcome.series for outcome in outcomes[:2])
+        parts.append(f"{names} {'shows' if len(outcomes) == 1 else 'show'} no harm so far")
+    else:
+        parts.append("no reward and no evaluation could be judged, so harm would not be seen")
+    if good:
+        parts.append(f"if it gets worse, resume from step {good[0]}")
+    return "; ".join(parts)
+
+
+def _last_good(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> tuple[int, str] | None:
+    """The last step before anything that is ongoing began, no later than the best of what is lost; and why."""
+    steps: list[tuple[int, str]] = [
+        (outcome.at, f"{outcome.series} {outcome.baseline:.3g}, its best") for outcome in lost if outcome.at is not None
+    ]
+    for finding in ongoing:
+        held = [(r, finding.rule.signals.get(r.signal)) for r in finding.evidence if r.holds]
+        levels = [reading for reading, signal in held if isinstance(signal, Collapse)]
+        steps += [(r.at, f"{r.series} {r.baseline:.3g}, its best") for r in levels if r.at is not None]
+        began_with_the_run = any(isinstance(signal, Gain) and signal.never for _, signal in held)
+        if not levels and not began_with_the_run:
+            steps.append((finding.onset - 1, f"the last before {finding.rule.id}"))
+    step, why = min(steps, default=(-1, ""))
+    return (step, why) if step > 0 else None

@@ -2,7 +2,8 @@
 
     unknown ⇄ healthy → pending → firing → resolved
 
-What cannot be seen is unknown, never healthy; it neither starts nor ends a finding.
+What cannot be seen is unknown, never healthy; it neither starts nor ends a finding. What fires does so until the levels
+that it rests on are back, or something excuses it.
 """
 
 import re
@@ -15,16 +16,20 @@ from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.series import Pair, any_of
 from tracker_diag.rules.conditions import Judgement, signals_of
 from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.level import OffLevel
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
-from tracker_diag.rules.series import LOST_AFTER, Place, horizon
+from tracker_diag.rules.series import Place, horizon
 from tracker_diag.rules.signals.base import Signal, has_come
 
 RuleState: TypeAlias = Literal["unknown", "healthy", "pending", "firing"]
 
 PAST = 100
 """Findings that are kept of one rule, pair and slice."""
+
+FEWEST_MISSED = 3
+"""Steps in a row without a verdict that a rule may miss, at least."""
 
 DIP = 3
 """Steps of `for_steps` that a step takes back on which the condition does not hold: single dips among many delay."""
@@ -53,6 +58,8 @@ class Watch:
         self._verdict: bool | None = None
         self._silent = list(self._required)
         """Signals that have never said anything."""
+        self._off: dict[str, OffLevel] = {}
+        """By signal that the firing finding rests on: the level that is off."""
         self._held, self._failed, self._since = 0, 0, 0
         self._judged: tuple[int, bool | None] | None = None
         """The last step, and the verdict there."""
@@ -63,7 +70,8 @@ class Watch:
         """Whether it looks at metrics that every run may have, and not at those of one tool."""
         self._blindness: Reason | None = None
         """Why it cannot see, where its signals do not tell."""
-        self._has_seen, self._missed = False, 0
+        self._has_seen, self._missed, self._gap = False, 0, 0
+        """Whether it ever saw, for how many steps it does not now, and the most such steps between two verdicts."""
 
     @property
     def key(self) -> str:
@@ -76,8 +84,8 @@ class Watch:
 
     @property
     def sees(self) -> bool:
-        """Whether the rule could decide, at some step and not too long ago."""
-        return self._has_seen and self._missed <= LOST_AFTER
+        """Whether the rule can decide: it last did so no longer ago than twice its longest wait so far."""
+        return self._has_seen and self._missed <= max(FEWEST_MISSED, 2 * self._gap)
 
     @property
     def blindness(self) -> Reason:
@@ -89,10 +97,15 @@ class Watch:
 
     def step(self, observed: Observed) -> bool:
         """Take in one step, once the signals have; whether a finding began, fired or was resolved."""
+        for level in self._off.values():
+            level.update()
         basis = [signal.holds for signal in self._deciding]
         basis += [series.logged for series in self._asked]
         if basis != self._basis:  # at most steps nothing changes
             self._basis, self._verdict = basis, self._judge()
+        if self._verdict is False and self._is_off():
+            self._missed, self._failed = 0, 0
+            return False
         judged, self._judged = self._judged, (observed.step, self._verdict)
         if judged == self._judged:
             if self._verdict is None and any(series.new for signal in self._deciding for series in signal.looks_at):
@@ -103,6 +116,7 @@ class Watch:
             if self.state == "healthy":
                 self.state = "unknown"  # what is pending or firing stays so: not to see is not to see it gone
             return False
+        self._gap = max(self._gap, self._missed) if self._has_seen else 0
         self._has_seen, self._missed = True, 0
         return self._true(observed) if self._verdict else self._false(observed.step)
 
@@ -112,6 +126,11 @@ class Watch:
         heard = set(self._required) - set(self._silent)
         can_fire = self._judgement.can_be(self.rule.when, True, heard)
         return self._judgement.holds(self.rule.when) if can_fire else None
+
+    def _is_off(self) -> bool:
+        """Whether what fires still holds, where signals whose level is off count as holding."""
+        off = [name for name, level in self._off.items() if not level.is_back]
+        return bool(off) and self._judgement.holds(self.rule.when, lasting=off) is True
 
     def inhibit(self, firing: Sequence[Finding]) -> bool:
         """Mark the finding by what explains it now, and tell whether that has changed.
@@ -135,12 +154,14 @@ class Watch:
         if self.finding and fired:
             self.finding = self.finding.moved(state="resolved", resolved=step)
         self._drop_pending()
+        self._off = {}
         self._failed, self.state = 0, "unknown"
         return fired
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "counts": [self._held, self._failed, self._since, self._missed],
+            "counts": [self._held, self._failed, self._since, self._missed, self._gap],
+            "off": {name: level.state_dict() for name, level in self._off.items()},
             "judged": list(self._judged) if self._judged else None,
             "state": self.state,
             "finding": self.finding.state_dict() if self.finding else None,
@@ -151,7 +172,9 @@ class Watch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._held, self._failed, self._since, self._missed = state["counts"]
+        self._held, self._failed, self._since, self._missed, self._gap = state["counts"]
+        kept = {name: level for name, level in state["off"].items() if name in self._signals}
+        self._off = {name: OffLevel.of_state(self._signals[name].looks_at[0], level) for name, level in kept.items()}
         self._judged = (state["judged"][0], state["judged"][1]) if state["judged"] else None
         self.state = state["state"]
         self._has_seen, self._basis = state["has_seen"], []
@@ -173,6 +196,9 @@ class Watch:
         self.state = "firing" if fires else "pending"
         readings = {name: replace(signal.reading(), signal=name) for name, signal in self._signals.items()}
         required = [readings[name] for name in self._required]
+        if fires:
+            levels = {name: OffLevel.at(self._signals[name], readings[name]) for name in self._required}
+            self._off = {name: level for name, level in levels.items() if level is not None}
         dated = [r.onset for r in required if r.holds and r.onset is not None]
         if self.finding and self.finding.state == "resolved":
             self.past = [*self.past[1 - PAST :], self.finding]
@@ -213,7 +239,7 @@ class Watch:
             self._failed += 1
             if self._failed <= self._keep_firing_steps:
                 return False
-            self.state = "healthy"
+            self.state, self._off = "healthy", {}
             self.finding = self.finding.moved(state="resolved", resolved=step)
             return True
         self._held = max(0, held - DIP)

@@ -1,7 +1,7 @@
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_areals_own_modules(run_checks, nightly):

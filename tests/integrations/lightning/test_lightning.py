@@ -85,6 +85,7 @@ def fit_in_mlflow(tmp_path, store, module, steps):
     return *findings(logger.run_id), callback
 
 
+@pytest.mark.nightly
 def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_store, make_batch):
     found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, grow_from=70), STEPS)
     (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
@@ -109,6 +110,7 @@ def test_a_loss_that_becomes_nan_is_found_in_mlflow(tmp_path, mlflow_store):
     assert run.data.tags["diag.alert.state"] == "error"
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("lightning", "run for real")
 def test_it_is_found_in_every_tracker_that_lightning_logs_to(tmp_path, mlflow_store, trackio_runs, alerted):
     theirs = {"project": alerted.project, "save_dir": tmp_path, "offline": True}

@@ -3,7 +3,7 @@ import pytest
 STAND_INS = ["flash_attn", "deepspeed", "vllm"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_openrlhfs_own_modules(run_checks, nightly):

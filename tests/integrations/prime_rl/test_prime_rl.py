@@ -91,7 +91,7 @@ def exports(tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_exports_give_the_findings_of_the_same_run_as_a_token_table(exports, monkeypatch):
     table = replay.replay(exports / "t.parquet").to_json()
     monkeypatch.setattr(replay, "read_tokens", read_exports)  # what reads is all that differs

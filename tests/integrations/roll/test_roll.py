@@ -215,7 +215,7 @@ def test_history_of_a_resumed_run_is_not_told_again(roll):
     assert monitor.step is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_findings_arrive_in_the_run_that_roll_started(roll, mlflow_store):
     config = Config(track_with="mlflow")
     monitor = integration.attach(config)

@@ -36,6 +36,7 @@ def test_training_stops_where_the_policy_moves_too_far(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.policy.parameters(), again.policy.parameters(), strict=True))
 
 
+@pytest.mark.nightly
 def test_a_healthy_training_goes_on_to_its_end_and_is_the_same():
     guarded, monitor = learn([{"do": "stop_training"}, {"do": "scale_lr"}])
     plain, _ = learn([])
@@ -44,6 +45,7 @@ def test_a_healthy_training_goes_on_to_its_end_and_is_the_same():
     assert all(torch.equal(a, b) for a, b in zip(plain.policy.parameters(), guarded.policy.parameters(), strict=True))
 
 
+@pytest.mark.nightly
 def test_the_learning_rate_is_scaled_and_put_back():
     model, monitor = learn([{"do": "scale_lr", "bounds": (0.01, 0.01)}, {"do": "kl_cap", "target": 1.0,
                             "bounds": (0.1, 1.0)}], learning_rate=0.05)  # fmt: skip

@@ -80,11 +80,13 @@ def test_a_sound_run_is_silent_though_its_updates_grow_and_vary():
     assert names == set()
 
 
+@pytest.mark.nightly
 def test_a_learning_rate_too_high_from_the_start_is_named_live():
     names, *_ = fired(5_120, learning_rate=0.1)
     assert "kl-spike" in names or {"ess-collapse", "entropy-collapse"} & names, names
 
 
+@pytest.mark.nightly
 def test_a_policy_that_is_frozen_is_named_live():
     def freeze(model):
         model.policy.optimizer.step = lambda *given, **named: None
@@ -93,6 +95,7 @@ def test_a_policy_that_is_frozen_is_named_live():
     assert "frozen-policy" in names, names
 
 
+@pytest.mark.nightly
 def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog):
     *_, monitor = fired(4 * 1_600, ends=False)
     (told,) = [one for one in caplog.messages if "no episode has ended" in one]

@@ -69,6 +69,7 @@ def in_mlflow(model, steps):
     return told, mlflow.get_run(run.info.run_id).data
 
 
+@pytest.mark.nightly
 def test_a_healthy_ppo_raises_nothing(mlflow_store):
     told, data = in_mlflow(ppo(n_steps=32), 6_400)
     assert [finding for finding in told["findings"] if finding["severity"] != "info"] == []
@@ -79,6 +80,7 @@ def test_a_healthy_ppo_raises_nothing(mlflow_store):
     assert {"POL010", "POL011", "CRI002", "NUM004"} <= set(told["healthy"])
 
 
+@pytest.mark.nightly
 def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_zero(mlflow_store):
     fired = {}
     for seed in range(4):  # which of them loses its samples for long differs from machine to machine
@@ -107,6 +109,7 @@ def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_and_to_people
     assert first["step"] <= 5 * 256
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("stable-baselines3", "run for real")
 def test_without_any_tracker_it_is_told_in_files(alerted):
     callback = DiagnosticsCallback()
@@ -115,6 +118,7 @@ def test_without_any_tracker_it_is_told_in_files(alerted):
     assert alerted("POL010") == {"jsonl", "webhook"}
 
 
+@pytest.mark.nightly
 def test_the_ratios_are_those_of_the_loss():
     """With one epoch and one mini-batch the policy has not moved yet; with more it has."""
     _, still = learn(n_epochs=1, batch_size=256)
@@ -171,6 +175,7 @@ def test_environments_are_told_apart_by_id_or_by_number():
     assert {"env:CartPole-v0", "env:CartPole-v1"} <= {row[1] for row in monitor.slices_table().rows}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("steps", "every"), [(1024, 1), (1000, 1), (2048, 3)])
 def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
     backend = CapturingTracker()
@@ -298,6 +303,7 @@ def test_episodes_are_told_with_return_success_and_environment(algorithm):
     assert {row[table.columns.index("env")] for row in table.rows} <= {"0", "1"}
 
 
+@pytest.mark.nightly
 def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
     fired = []
     for pays in (0.0, 1.0):
@@ -313,6 +319,7 @@ def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
     assert "REW001" not in fired[1]
 
 
+@pytest.mark.nightly
 def test_a_model_that_is_saved_and_loaded_goes_on_with_its_baselines(tmp_path, caplog):
     backend, callback = CapturingTracker(), DiagnosticsCallback()
     model = ppo()

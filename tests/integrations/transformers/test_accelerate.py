@@ -41,6 +41,7 @@ def loop(accelerator, monitor, make_batch, rng, *, steps, grow_from=None):
     accelerator.end_training()
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("accelerate", "run for real")
 def test_a_tail_that_grows_is_found_in_the_runs_that_accelerate_starts_and_ends(
     tmp_path, mlflow_store, alerted, make_batch, rng

@@ -86,6 +86,7 @@ def test_it_saves_evaluates_and_stops_and_the_register_knows_where_to_go_back_to
     assert (found.step, found.path, wrong, certain) == (6, str(tmp_path / "checkpoint-6"), [], True)
 
 
+@pytest.mark.nightly
 def test_a_resumed_training_has_its_limits_and_its_register(tmp_path):
     trainer, _ = make(tmp_path, save_strategy="steps", save_steps=3, breaks=2)
     first = attach(trainer, guards=[guard("save_state")])

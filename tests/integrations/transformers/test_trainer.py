@@ -68,6 +68,7 @@ def test_what_breaks_is_found_in_the_run_that_the_trainer_starts_and_ends(tmp_pa
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.matrix("transformers", "run for real")
 def test_what_breaks_is_found_in_every_tracker_of_the_trainer_and_told_to_people(
@@ -101,6 +102,7 @@ def test_it_hears_each_log_with_its_step_and_evaluations_too(tmp_path):
     assert [step for step, row in backend.own.items() if "eval_loss" in row] == [6, 12]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("changes", "rows"),
     [({}, 12), ({"logging_steps": 5}, 3), ({"logging_steps": 0.25}, 4), ({"logging_strategy": "no"}, None),

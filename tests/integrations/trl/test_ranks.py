@@ -16,6 +16,7 @@ ROOT = HERE.parents[2]
 RANKS = 2
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("trl", "run for real", "2 processes of torchrun")
 def test_a_tool_that_is_broken_on_the_second_rank_alone_is_told_in_every_tracker(tmp_path, new_mlflow_store, alerted):
     """Fresh processes: of forks the first one to end removes the folder in which W&B keeps media for all of them."""

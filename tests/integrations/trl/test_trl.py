@@ -147,6 +147,7 @@ def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
     assert len(run["mlflow"]["metrics"]["diag/policy/post_tool/p95"]) > 60  # and it has been looked at
 
 
+@pytest.mark.nightly
 def test_the_trainers_own_rows_are_the_same_with_and_without(result):
     plain, ours = (result("user_rows")[name] for name in ("plain", "with_us"))
     is_sound(ours)
@@ -178,6 +179,7 @@ def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_
     assert not about_ratios & set(run["healthy"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["no_tools", "accumulated", "spread", "sequence", "peft", "evaluated"])
 def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     run = result("settings")[name]
@@ -245,6 +247,7 @@ def test_a_resumed_run_goes_on_with_its_baseline(result):
     assert not any("begin anew" in one for one in second["said"])
 
 
+@pytest.mark.nightly
 def test_other_trainers_are_seen_by_what_they_log(result):
     runs = result("others")
     assert {name: run["algorithm"] for name, run in runs.items()} == {
@@ -279,6 +282,7 @@ def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, 
     record_property("alerts", ["jsonl"])
 
 
+@pytest.mark.nightly
 def test_samples_are_what_the_trainer_logs_itself(result):
     run = result("faults")["tool"]
     calls = 0

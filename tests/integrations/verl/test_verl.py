@@ -3,7 +3,7 @@ import pytest
 PLUGINS = "[verl.plugins]\ntracker_diag = tracker_diag_verl.plugin\n"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_in_verls_own_modules(run_checks):
@@ -11,7 +11,7 @@ def test_in_verls_own_modules(run_checks):
     run_checks("verl", plugins=PLUGINS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_the_policy_pair_of_remote_workers(run_checks, nightly):

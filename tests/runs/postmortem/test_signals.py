@@ -60,6 +60,7 @@ def test_the_process_ends_and_prints_as_it_does_without_the_diagnostics(played, 
     assert (folder / name / "with" / "out").read_text() == (folder / name / "without" / "out").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("ctrl_c", "exception", "terminated")
 @pytest.mark.parametrize("name", sorted(TOLD))
 def test_the_postmortem_begins_with_what_ended_the_run(played, name):
@@ -82,6 +83,7 @@ def test_a_hung_main_thread_is_shown_where_it_hangs(played):
     assert "libc.pthread_mutex_lock(lock)" in main
 
 
+@pytest.mark.nightly
 def test_runs_that_end_at_random_moments_leave_a_readable_postmortem():
     command = [sys.executable, str(HERE / "killed.py"), "--runs", "5", "--seed", str(os.getpid())]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)

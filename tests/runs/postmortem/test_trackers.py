@@ -55,6 +55,7 @@ def start(tmp_path, new_mlflow_store):
     return begin
 
 
+@pytest.mark.nightly
 def test_mlflow_has_it_among_its_artifacts_when_sigterm_comes(start, tmp_path):
     with start(MLFLOW) as process:
         run_id = process.stdout.readline().strip()
@@ -72,6 +73,7 @@ def test_mlflow_has_it_among_its_artifacts_when_sigterm_comes(start, tmp_path):
     assert all(SECRET not in text for text in (*there.values(), said))
 
 
+@pytest.mark.nightly
 def test_wandb_has_it_among_its_files_after_an_exception(start, tmp_path, read_wandb):
     with start(WANDB) as process:
         _, said = process.communicate()

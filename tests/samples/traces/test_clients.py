@@ -246,6 +246,7 @@ class TestMlflow:
             mlflow.log_feedback(trace_id=trace, name="helpful", value="yes", source=source)
         return SimpleNamespace(run=run.info.run_id, store=mlflow_store, client=mlflow.MlflowClient())
 
+    @pytest.mark.nightly
     def test_traces_are_read_joined_to_steps_by_the_clock_tagged_and_assessed(self, traced):
         import mlflow
 

@@ -83,7 +83,7 @@ def test_a_result_that_says_error_is_a_failed_call():
     assert [(call["status"], call.get("truncated")) for call in trace.calls] == [("error", True), ("ok", None)]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hundred_thousand_spans_in_one_chain_and_a_thousand_traces_are_read():
     chain = [span(str(i), str(i - 1) if i else None, start=float(i)) for i in range(100_000)]
     many = [span("s", trace=str(i)) for i in range(1000)]

@@ -541,7 +541,7 @@ atexit.register(setattr, threading.Thread, "start", refuse)  # as from Python 3.
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("steps", "late"), [(0, ""), (5, ""), (0, "late")])
 def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(steps, late, journals):
     command = [sys.executable, "-c", EXIT, __file__.rpartition("/")[0], str(steps), late]

@@ -121,6 +121,7 @@ def damaged(data, random):
     return bytes(data)
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("metrics.jsonl", "events.out.tfevents.1", "tokens.parquet")
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=settings().max_examples // 2, suppress_health_check=[HealthCheck.function_scoped_fixture])

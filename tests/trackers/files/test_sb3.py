@@ -97,7 +97,7 @@ def test_an_archive_that_claims_more_than_it_holds_costs_no_memory(tmp_path, cla
         read_evaluations(file, "it")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_archive_that_unpacks_to_gigabytes_is_left_alone(tmp_path):
     file = tmp_path / "evaluations.npz"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:

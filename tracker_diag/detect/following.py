@@ -1,0 +1,148 @@
+"""Whether a series follows another one: the leader has gained, and what had gained with it has not.
+
+For a training reward and what it stands for, as an evaluation. Both are held against their own course, whatever their
+scale. The last level is compared with an earlier one, at the same steps for both, so the answer is about levels: it
+stays yes as long as they do.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.detect.noise import noise_of
+from tracker_diag.stats.arrays import Float64Array
+
+FEWEST = 6
+"""Values of the follower from which on the two can be compared: two levels of three."""
+MOST = 128
+"""Means that are kept of each series: when there are twice as many, each two become one."""
+PART = 8
+"""A level of the follower is the mean of this part of its values, three at least."""
+SHORTEST = 3
+GAINED = 0.25
+"""Part of its range by which the first series has gained since, at least."""
+PAID = 0.15
+"""The same of what it had gained before, from which a pace can be told."""
+FOLLOWED = 0.25
+"""Part of what the follower would have gained at its earlier pace, up to which it has not followed."""
+FELL = 0.25
+"""Part of its range by which the follower has fallen, whatever its pace was."""
+FEW = 2.0
+"""By this over n the standard errors are wider with n values: what tells the noise is itself a sample."""
+
+
+@dataclass
+class BlockMeans:
+    """A series as means of blocks of one size, `MOST` to twice as many of them, over the whole run."""
+
+    size: int = 1
+    means: list[float] = field(default_factory=list[float])
+    ends: list[int] = field(default_factory=list[int])
+    """The last step of each block."""
+    open: list[float] = field(default_factory=list[float])
+
+    def append(self, step: int, value: float) -> None:
+        self.open.append(min(max(value, -1e100), 1e100))
+        if len(self.open) < self.size:
+            return
+        self.means.append(sum(self.open) / self.size)
+        self.ends.append(step)
+        self.open = []
+        if len(self.means) == 2 * MOST:
+            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
+            self.ends, self.size = self.ends[1::2], 2 * self.size
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fields, in JSON values."""
+        return {"size": self.size, "means": list(self.means), "ends": list(self.ends), "open": list(self.open)}
+
+
+@dataclass(frozen=True)
+class Following:
+    """Where two series stand; levels in their own units, better ones larger."""
+
+    behind: bool
+    before: float
+    """The level of the follower from which on it has not followed; its first one, where they have not parted."""
+    now: float
+    """Its last level."""
+    step: int
+    """The step at which the earlier level ends."""
+    expected: float
+    """How much of the follower was to be gained since at its earlier pace; 0 where that is not known."""
+    leader_before: float
+    leader_now: float
+
+    def is_over(self, later: "Following") -> bool:
+        """Whether they have come together again by `later`: half of the way on either side is enough."""
+        follows = later.now - self.before >= self.expected / 2
+        return follows or later.leader_now - self.leader_before <= (self.leader_now - self.leader_before) / 2
+
+
+def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
+    """Whether `follower` has stayed behind while `leader` gained; None with too few values.
+
+    Levels of `follower` are means of an eighth of its values, three at least; those of `leader` are means over the same
+    steps. They have come apart if since some earlier level
+
+    - `leader` has gained a quarter of its range beyond its best until then, and more than its noise explains;
+    - `follower` has gained less than a quarter of what it would have at its pace until then, for sure; or it has fallen
+      by a quarter of its range, for sure.
+    """
+    n = len(follower.means)
+    if n < FEWEST or len(leader.means) < FEWEST:
+        return None
+    y, x = np.array(follower.means), np.array(leader.means)
+    width = max(SHORTEST, n // PART)
+    levels, earlier = _means_of(y, width), slice(0, n - 2 * width + 1)
+    at = np.searchsorted(np.array(leader.ends), np.array(follower.ends), side="right")
+    sums = np.concatenate([[0.0], np.cumsum(x)])
+    starts = np.concatenate([[0], at])[: n - width + 1]
+    stops = np.maximum(at[width - 1 :], starts + 1)
+    if stops[-1] > len(x):
+        return None
+    rewards = (sums[stops] - sums[starts]) / (stops - starts)
+    # The largest of n normal values is about √(2 ln n) standard deviations off: there are as many earlier levels.
+    sure = math.sqrt(2 * math.log(n)) * (1 + FEW / n)
+    error = sure * noise_of(y) * math.sqrt(2 / width)
+    rows = np.minimum(stops - starts, stops[-1] - starts[-1])
+    unsure = sure * noise_of(x) * np.sqrt(2 / rows)[earlier]
+    best = np.maximum.accumulate(rewards)[earlier]
+    gained, followed = rewards[-1] - best, levels[-1] - levels[earlier]
+    reach = float(np.ptp(rewards))
+    has_gained = gained > np.maximum(GAINED * reach, unsure)
+    risen, paid = levels[earlier] - levels[0] - error, best - rewards[0]
+    has_pace = (risen > 0) & (paid > np.maximum(PAID * reach, unsure))
+    pace = np.divide(risen, paid, out=np.zeros_like(risen), where=has_pace)
+    is_behind = has_pace & (followed + error < FOLLOWED * pace * np.maximum(gained, 0))
+    has_fallen = (followed < -error) & (followed < -FELL * float(np.ptp(levels)))
+    behind = has_gained & (is_behind | has_fallen)
+    if not behind.any():
+        return Following(
+            False,
+            float(levels[0]),
+            float(levels[-1]),
+            follower.ends[width - 1],
+            0.0,
+            float(rewards[0]),
+            float(rewards[-1]),
+        )
+    share = gained / max(reach, 1e-300) - followed / max(float(np.ptp(levels)), 1e-300)
+    when = int(np.argmax(np.where(behind, share, -np.inf)))
+    return Following(
+        True,
+        float(levels[when]),
+        float(levels[-1]),
+        follower.ends[when + width - 1],
+        float(max(pace[when], 0.0) * max(gained[when], 0.0)),
+        float(best[when]),
+        float(rewards[-1]),
+    )
+
+
+def _means_of(y: Float64Array, width: int) -> Float64Array:
+    sums = np.concatenate([[0.0], np.cumsum(y)])
+    means: Float64Array = (sums[width:] - sums[:-width]) / width
+    return means
