@@ -25,8 +25,8 @@ def test_a_counter_that_begins_again_keeps_all_rows(start):
     assert list(run.rows) == list(range(start, start + 80))
     assert [row["reward"] for row in run.rows.values()] == [float(row) for row in range(80)]
     (caveat,) = run.caveats
-    assert caveat.startswith("the step counter begins again: 4 phases, all rows are kept; phase 1: rows 1 to 20, ")
-    assert f"phase 3: rows 41 to 60, steps {start} to {start + 19}, shown as {start + 40} to {start + 59}" in caveat
+    assert caveat.startswith("the step counter begins again: 4 phases, all rows are kept: rows 1 to 20 (")
+    assert f"rows 41 to 60 (steps {start} to {start + 19}, shown as {start + 40} to {start + 59})" in caveat
 
 
 def test_phases_of_five_rows_and_the_distance_between_rows():
@@ -71,7 +71,7 @@ def test_a_run_that_went_far_back_keeps_what_had_happened():
     rows = [(step, values | {"kl": row}) for row, (step, values) in enumerate(rows)]
     run = run_of(*rows)
     assert len(run.rows) == 200
-    assert "phase 2: rows 101 to 200, steps 61 to 160, shown as 101 to 200" in run.caveats[0]
+    assert "rows 101 to 200 (steps 61 to 160, shown as 101 to 200)" in run.caveats[0]
 
 
 def test_a_log_that_was_printed_twice_counts_once():

@@ -98,15 +98,15 @@ class Phases:
         """What a reader of the verdict has to know, a sentence each."""
         if len(self._phases) > 1:
             parts, row = [], 0
-            for number, phase in enumerate(self._phases[:LISTED], 1):
-                part = f"phase {number}: rows {row + 1} to {row + phase.rows}, steps {phase.first} to {phase.last}"
+            for phase in self._phases[:LISTED]:
+                steps = f"steps {phase.first} to {phase.last}"
                 if phase.offset:
-                    part += f", shown as {phase.first + phase.offset} to {phase.last + phase.offset}"
-                parts.append(part)
+                    steps += f", shown as {phase.first + phase.offset} to {phase.last + phase.offset}"
+                parts.append(f"rows {row + 1} to {row + phase.rows} ({steps})")
                 row += phase.rows
             if len(self._phases) > LISTED:
                 parts.append(f"and {len(self._phases) - LISTED} more phases")
-            yield "; ".join((f"the step counter begins again: {len(self._phases)} phases, all rows are kept", *parts))
+            yield f"the step counter begins again: {len(self._phases)} phases, all rows are kept: {', '.join(parts)}"
         if self._resumed:
             at, before = self._resumed[0]
             times = "once" if len(self._resumed) == 1 else f"{len(self._resumed)} times"
