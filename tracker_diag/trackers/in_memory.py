@@ -41,18 +41,23 @@ def read_rows(given: Iterable[Mapping[str, object]], source: str = "") -> Finish
     Raises:
         SourceError: a row is no mapping, or has a step that is no whole number.
     """
-    listed = list(given)
+    if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
+        kind = type(given).__name__
+        raise SourceError(f"{kind} given, expected a path, a source, a pandas.DataFrame or a list of rows")
+    listed: list[object] = list(given)
     source = source or f"{len(listed)} rows"
+    own: list[Mapping[str, object]] = []
     for at, row in enumerate(listed):
         if not isinstance(row, Mapping):
             kind = type(row).__name__
             raise SourceError(f"{source}: row {at} is of type {kind}, expected a mapping from names to numbers")
-    names = {key for row in listed for key in row}
+        own.append(row)
+    names = {key for row in own for key in row}
     step_key = next((key for key in STEPS if key in names), None)
     rows = Rows(in_order=True)
     if step_key is None:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
-    for at, row in enumerate(listed):
+    for at, row in enumerate(own):
         step = at if step_key is None else row.get(step_key)
         if step is None:
             rows.count("rows without a step, left out", f"row {at}")
@@ -99,7 +104,7 @@ def _logged(columns: list[str], records: list[dict[str, object]]) -> np.ndarray[
     counts = there.sum(axis=0)
     together = there.astype(np.float32).T @ there.astype(np.float32)
     telling = np.array([name.lower() not in IN_EVERY_ROW for name in columns], dtype=bool)
-    without = ~there[:, telling].any(axis=1)
+    without = np.logical_not(there[:, telling].any(axis=1))
     logged = ~nan
     for at in np.flatnonzero(nan.any(axis=0)):
         if nan[:, at].all():

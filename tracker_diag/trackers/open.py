@@ -63,9 +63,6 @@ def read_run(source: Source, progress: Progress | None = None) -> FinishedRun:
     if isinstance(source, Path):
         source = str(source)
     if not isinstance(source, str):
-        if isinstance(source, Mapping) or not isinstance(source, Iterable):
-            kind = type(source).__name__
-            raise SourceError(f"{kind} given, expected a path, a source, a pandas.DataFrame or a list of rows")
         return read_rows(source)
     if not source:
         raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(prefixes())}")

@@ -22,7 +22,7 @@ class Row:
     """One row as the source gives it."""
 
     step: int
-    values: Mapping[str, float]
+    values: dict[str, float]
     clock: float | None = None
     resumed: bool = False
     """Whether it is known that it takes the place of an earlier row."""
@@ -69,13 +69,15 @@ class Phases:
         """The rows whose step is now known, under the step to show."""
         if not self._phases:
             self._phases.append(_Phase(row.step, last=row.step))
-        top = self._steps[-1] if self._steps else None
-        if top is not None and row.step <= top:
-            there = self._there(row.step + self._phases[-1].offset)
-            if row.values and all(key in there and _same(there[key], value) for key, value in row.values.items()):
-                self._copies += 1
-                return
-        if top is None or row.step >= top:
+        if not self._steps or row.step > self._steps[-1]:
+            yield from self._stray()
+            yield self._in_order(row)
+            return
+        there = self._there(row.step + self._phases[-1].offset)
+        if row.values and all(key in there and _same(there[key], value) for key, value in row.values.items()):
+            self._copies += 1
+            return
+        if row.step == self._steps[-1]:
             yield from self._stray()
             yield self._in_order(row)
             return

@@ -61,6 +61,8 @@ class Rows:
         self._limit = LIMIT
         self._unread: dict[str, bool] = {}
         """Whether the values of a key are left out; empty while all are kept."""
+        self._top = -math.inf
+        """The highest step so far."""
         self._last: dict[str, int] = {}
         self._nan: dict[str, int] = {}
         self._notes: list[str] = []
@@ -100,7 +102,9 @@ class Rows:
         self.added += 1
         numbers: dict[str, float] = {}
         for key, given in values.items():
-            value = number(given)
+            if self._unread and self._is_unread(key):
+                continue
+            value = given if type(given) is float else number(given)
             if value is not None:
                 numbers[key] = value
             elif given is not None and given != "":
@@ -111,15 +115,29 @@ class Rows:
 
     def _put_row(self, given: Row) -> None:
         index = given.step // self._width
+        if given.step > self._top and not self._ends:  # as nearly all rows do
+            self._new_row(given)
+        else:
+            self._add_to_row(given, index)
+        self._top = max(self._top, given.step)
+        if given.clock is not None:
+            self._clock[index] = given.clock
+        if self._held > self._limit:
+            self._shrink()
+
+    def _new_row(self, given: Row) -> None:
+        self._rows[given.step] = given.values
+        self._held += len(given.values)
+        self._last.update(dict.fromkeys(given.values, given.step))
+        for key in [key for key, value in given.values.items() if math.isnan(value)]:
+            self._nan[key] = self._nan.get(key, 0) + 1
+
+    def _add_to_row(self, given: Row, index: int) -> None:
         row = self._rows.setdefault(index, {})
         if self._ends:
             self._ends[index] = max(given.step, self._ends.get(index, given.step))
         for key, value in given.values.items():
             self._put(row, key, value, given)
-        if given.clock is not None:
-            self._clock[index] = given.clock
-        if self._held > self._limit:
-            self._shrink()
 
     def _there(self, step: int) -> Mapping[str, float]:
         return self._rows.get(step // self._width, {})
@@ -157,8 +175,6 @@ class Rows:
         return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()), began=began, caveats=caveats)
 
     def _put(self, row: dict[str, float], key: str, value: float, given: Row) -> None:
-        if self._unread and self._is_unread(key):
-            return
         step = given.step
         last = self._last.get(key, step)
         if step < last:
@@ -253,7 +269,7 @@ class Rows:
         if self._phases:
             yield from self._phases.caveats()
         yield from (f"{note}; the last one counts" for note in self._repeated.notes)
-        if not self._ends and (gap := gaps(steps)):
+        if self._phases and not self._ends and (gap := gaps(steps)):
             yield gap
         yield from self._caveats
         if left := sum(self._unread.values()):
