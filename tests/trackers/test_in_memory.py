@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,6 +15,11 @@ def test_a_list_of_rows():
     assert run.source == "2 rows"
     assert run.rows[3] == {"kl": 0.1, "eval/score": 0.5}
     assert list(run.rows[4]) == ["kl"]  # NaN was put there by somebody; None is no value
+
+
+def test_numbers_of_numpy():
+    run = read_run([{"step": np.int64(3), "kl": np.float32(0.5), "reward": np.array(0.25)}])
+    assert run.rows == {3: {"kl": 0.5, "reward": 0.25}}
 
 
 def test_rows_without_steps_are_counted():

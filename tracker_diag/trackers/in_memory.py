@@ -126,7 +126,8 @@ def _is_nan(value: object) -> bool:
 
 
 def _plain(value: object) -> object:
-    """`value` as Python has it: numbers of numpy too, and None for pandas' NA."""
-    if isinstance(value, np.generic):
-        return value.item()
+    """`value` as Python has it: numbers of numpy and tensors with one number too, and None for pandas' NA."""
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "ndim", 1) == 0:
+        return item()
     return None if type(value).__name__ in ("NAType", "NaTType") else value

@@ -1,8 +1,10 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from tracker_diag import diagnose, read_run
+from tracker_diag.cli.app import app
 from tracker_diag.errors import SourceError
 
 TABLE = """
@@ -54,6 +56,15 @@ def test_the_table_of_a_trainer(tmp_path):
     assert run.rows[20]["eval_loss"] == 0.7
     assert run.rows[20]["eval_mean_score"] == 0.61
     assert diagnose(file).summary.first_break.rule.id == "NUM004"
+
+
+def test_on_the_command_line(tmp_path):
+    rows = [[step, 1.0 / step, 0.01 * step] for step in range(1, 6)]
+    file = notebook(tmp_path, [shown(table(["Step", "Training Loss", "reward"], rows))])
+    result = CliRunner().invoke(app, ["diagnose", str(file)])
+    assert result.exit_code == 0
+    assert "too short to judge: 5 rows" in result.stdout
+    assert "read from 1 tables in the outputs of the notebook" in " ".join(result.stdout.split())
 
 
 def test_a_table_that_is_shown_again_counts_once_and_a_second_training_is_a_phase(tmp_path):
