@@ -69,7 +69,7 @@ def headline(summary: Summary) -> str:
     """The verdict in one line."""
     first = summary.first_break
     if first is None and not summary.judged:
-        return ": ".join(summary.short[:2])
+        return " ".join([summary.short[0].removesuffix(" more"), *summary.short[1:2]])
     if first is None:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
