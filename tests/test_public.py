@@ -118,4 +118,4 @@ def test_a_file_is_diagnosed_in_two_calls(tmp_path):
     file = tmp_path / "metrics.jsonl"
     file.write_text("".join(f'{{"step": {step}, "reward": 0.5}}\n' for step in range(5)))
     result = tracker_diag.diagnose(tracker_diag.read_run(str(file)))
-    assert repr(result).startswith(f"{file}, 5 steps. No rule fired at warn or above. ")
+    assert repr(result).startswith(f"{file}, 5 steps. Too short to judge. ")

@@ -127,7 +127,9 @@ def test_a_run_without_a_reward_is_told_by_what_it_has():
 @pytest.mark.slow
 def test_a_quiet_run_is_said_to_be_quiet():
     engine = Engine(catalog())
-    page = render_html(Summary.of(engine, "x", 0, None, None))
+    summary = Summary.of(engine, "x", 0, None, None)
+    assert "<h1>Too short to judge</h1>" in render_html(summary)
+    page = render_html(replace(summary, judged=True))
     assert "No rule fired at warn or above" in page
     assert f"0 rules could see and found nothing; {len(catalog())} could not see" in page
 

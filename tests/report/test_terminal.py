@@ -86,8 +86,14 @@ def test_rows_that_are_no_steps_are_called_rows(steps, first, last, said):
 
 
 def test_a_quiet_run(quiet):
-    assert "found no rule fired at warn or above" in shown(verdict(quiet))
-    assert headline(quiet) == "ok: no rule fired at warn or above in 0 steps"
+    judged = replace(quiet, judged=True)
+    assert "found no rule fired at warn or above" in shown(verdict(judged))
+    assert headline(judged) == "ok: no rule fired at warn or above in 0 steps"
+
+
+def test_a_run_without_a_step(quiet):
+    assert "found too short to judge: 0 rows rules" in shown(verdict(quiet))
+    assert headline(quiet) == "too short to judge: 0 rows"
 
 
 def test_what_was_found_live_alone_is_no_all_clear(quiet):

@@ -66,9 +66,9 @@ def test_a_run_that_was_resumed_from_a_checkpoint(write):
     folder = write("run", range(4, 8), loss=lambda step: 2.0)
     run = read_tensorboard(folder, "it")
     assert [row["loss"] for row in run.rows.values()] == [1.0] * 4 + [2.0] * 4
-    assert run.notes == (
-        "values logged after those of a later step, sorted in: 1, first 'loss': 4 after 5",
-        "values that replace others of the same step: 2, first 'loss' at step 4",
+    assert run.notes == ("values logged after those of a later step, sorted in: 1, first 'loss': 4 after 5",)
+    assert run.caveats == (
+        "values that replace others of the same step: 2, first 'loss' at step 4; the last one counts",
     )
 
 

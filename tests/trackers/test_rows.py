@@ -29,8 +29,8 @@ def test_rows_are_sorted_and_merged_and_what_was_odd_is_told():
     assert run.notes == (
         "values that are no numbers, left out: 1, first 'text' at line 1",
         "values logged after those of a later step, sorted in: 1, first 'a': 3 after 5",
-        "values that replace others of the same step: 1, first 'a' at step 5",
     )
+    assert run.caveats == ("values that replace others of the same step: 1, first 'a' at step 5; the last one counts",)
 
 
 def test_the_same_value_twice_is_not_odd():
@@ -70,21 +70,36 @@ def test_a_metric_that_fails_stays_nan(values):
     assert len(padded(values)[0]) == len(values)
 
 
-def test_a_long_run_is_held_in_bounded_memory_and_loses_neither_sparse_nor_non_finite_values(monkeypatch):
+def test_a_long_run_is_held_in_bounded_memory_with_means_and_loses_neither_sparse_nor_non_finite_values(monkeypatch):
     monkeypatch.setattr(module, "LIMIT", 1000)
     rows = Rows()
     for step in range(0, 200_000, 10):
-        values = {"a": float(step), "b": math.nan if step == 70_000 else 1.0}
-        rows.add(step, values | ({"eval": float(step)} if step % 20_000 == 0 else {}), "", clock=step / 10)
-        assert rows._held <= 1003
+        values = {"reward": float(step), "loss": math.nan if step == 70_000 else 1.0, "note": 7.0}
+        rows.add(step, values | ({"eval_score": float(step)} if step % 20_000 == 0 else {}), "", clock=step / 10)
+        assert rows._held <= 1004
     run = rows.finish("it")
     steps = list(run.rows)
     assert 250 < len(steps) < 1000
     assert steps == sorted(steps)
     assert steps[-1] == 199_990
-    assert all(run.rows[step]["a"] == step for step in steps)
-    assert sum(math.isnan(row["b"]) for row in run.rows.values()) == 1
-    assert [row["eval"] for row in run.rows.values() if "eval" in row] == [20_000.0 * i for i in range(10)]
-    assert run.seconds[199_990] == pytest.approx(19_999 - run.rows[steps[0]]["a"] / 10)
-    assert "steps share a row" in run.notes[-1]
+    for before, step in pairwise(steps):
+        assert run.rows[step]["reward"] == pytest.approx((before + 10 + step) / 2)
+    assert sum(math.isnan(row["loss"]) for row in run.rows.values()) == 1
+    assert [row["eval_score"] for row in run.rows.values() if "eval_score" in row] == [20_000.0 * i for i in range(10)]
+    assert run.seconds[199_990] - run.seconds[steps[0]] == pytest.approx((199_990 - steps[0]) / 10)
+    left_out, thinned = run.caveats
+    assert left_out == "the log is long: of 1 keys that stand for no metric only the first value was kept"
+    assert "steps share a row, with the mean of each key" in thinned
+    assert sum("note" in row for row in run.rows.values()) == 1
     assert len({later - earlier for earlier, later in pairwise(steps[1:-1])}) <= 2
+
+
+def test_keys_that_nobody_reads_are_left_out_before_rows_are_thinned(monkeypatch):
+    monkeypatch.setattr(module, "LIMIT", 1000)
+    rows = Rows()
+    for step in range(400):
+        rows.add(step, {"reward": float(step), **{f"mine/{i}": 1.0 for i in range(20)}}, "")
+    run = rows.finish("it")
+    assert [row["reward"] for row in run.rows.values()] == [float(step) for step in range(400)]
+    assert {key for row in run.rows.values() for key in row} == {"reward", *(f"mine/{i}" for i in range(20))}
+    assert run.caveats == ("the log is long: of 20 keys that stand for no metric only the first value was kept",)

@@ -7,8 +7,9 @@ from typing import Annotated, TypeAlias
 import typer
 
 SOURCE = (
-    "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, evaluations.npz, "
-    "monitor.csv), or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, trackio:<project>/<run>."
+    "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, notebook, "
+    "evaluations.npz, monitor.csv), or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, "
+    "trackio:<project>/<run>."
 )
 
 

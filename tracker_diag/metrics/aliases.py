@@ -175,6 +175,16 @@ def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
     return _key_map(tuple(dict.fromkeys(keys)), framework)
 
 
+def known_keys(keys: Iterable[str]) -> set[str]:
+    """Those of `keys` that may be read: by the names of any framework, as the diagnostics' own, or next to another."""
+    keys = tuple(dict.fromkeys(keys))
+    read = {key for key in keys if key.startswith(registry.PREFIX)}
+    for framework in (GENERIC, *frameworks()):
+        for key, mapped in _key_map(keys, framework).mapped.items():
+            read |= {key, mapped.beside}
+    return read.intersection(keys)
+
+
 @lru_cache(maxsize=64)
 def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
     framework = framework or recognise(keys)

@@ -12,9 +12,12 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
         picture: of the time line.
     """
     first = summary.first_break
+    but = "".join(f"\n\n**But** {caveat}." for caveat in (*summary.log, *summary.caveats))
+    if first is None and not summary.judged:
+        head, *lines = summary.short
+        return "\n".join([f"**{head[0].upper()}{head[1:]}**. {links}", "", *(f"- {line}" for line in lines)]) + but
     if first is None:
         seen, blind = len(summary.healthy), len(summary.blind)
-        but = "".join(f"\n\n**But** {caveat}." for caveat in summary.caveats)
         return (
             f"**No rule fired at warn or above** in {summary.steps} steps: {seen} rules could see, {blind} could not. "
             f"{links}{but}"
@@ -22,7 +25,8 @@ def note_on(summary: Summary, links: str, picture: str = "") -> str:
     (incident,) = (one for one in summary.incidents if one.cause is first)
     place = "" if first.slice == "all" else f", on {first.slice}"
     what = f"**{first.rule.title}{place}, from step {first.onset}** ({first.rule.id})."
-    parts = [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
+    parts = [f"**The log**: {line}." for line in summary.log]
+    parts += [f"{what} Detected at step {first.fired}: {first.summary}. {links}"]
     parts += [f"**Damage** {said}." for said in damage(summary)]
     parts += [f"**Continue?** {summary.recommendation.says}."] if summary.recommendation else []
     parts += [f"**Do first:** {first.rule.remedy[0]}"] if first.rule.remedy else []

@@ -44,7 +44,7 @@ def verdict(
     """
     color = STYLE[summary.level] if summary.level else "green"
     head = Text.assemble(("tracker_diag: ", "dim"), (f"verdict after {_seen(summary)}", f"bold {color}"))
-    parts: list[RenderableType] = [head, _broke_first(summary, color, cost, alarmed=alarmed)]
+    parts: list[RenderableType] = [head, *_of_the_log(summary), _broke_first(summary, color, cost, alarmed=alarmed)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
         curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
@@ -68,12 +68,22 @@ def _seen(summary: Summary) -> str:
 def headline(summary: Summary) -> str:
     """The verdict in one line."""
     first = summary.first_break
+    if first is None and not summary.judged:
+        return " ".join([summary.short[0].removesuffix(" more"), *summary.short[1:2]])
     if first is None:
         return f"ok: no rule fired at warn or above in {summary.steps} steps"
     place = f" on {first.slice}" if first.slice != "all" else ""
     said = f"{summary.level}: {first.rule.id}{place} since step {first.onset}: {first.rule.title}"
     back = None if summary.recommendation is None else summary.recommendation.last_good_step
     return said if back is None else f"{said}; last good step {back}"
+
+
+def _of_the_log(summary: Summary) -> list[Table]:
+    """What is wrong with the log itself, which is to be known before the verdict."""
+    rows = labelled(LABELS)
+    for heading, line in zip(("the log", ""), summary.log, strict=False):
+        rows.add_row(heading, Text(cut(line, 300), style="yellow"))
+    return [rows] if summary.log else []
 
 
 def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> Table:
@@ -84,8 +94,15 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
             "found", Text("live, what is said below; nothing more in what the run logged", style="bold yellow")
         )
         return rows
+    short = summary.short
+    if first is None and short:
+        rows.add_row("found", Text(short[0], style="bold"))
+        for line in short[1:]:
+            rows.add_row("", line)
+        return rows
     if first is None:
-        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if summary.caveats else "bold green"))
+        unsure = summary.caveats or summary.log
+        rows.add_row("found", Text("no rule fired at warn or above", style="bold" if unsure else "bold green"))
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
@@ -113,6 +130,8 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
 def _the_rest(summary: Summary, live: Sequence[object], explains: str) -> Table:
     """What keeps the verdict from being sure, how things stand, and how many rules see."""
     rows = labelled(LABELS)
+    for heading, line in zip(("but", *[""] * len(summary.short)), summary.short if summary.first_break else ()):  # noqa: B905
+        rows.add_row(heading, Text(f"for the rest {line}" if heading else line, style="yellow"))
     for heading, caveat in zip(("but", ""), summary.caveats, strict=False):
         rows.add_row(heading, Text(cut(caveat, 150), style="yellow"))
     for heading, line in zip(("tails now", ""), summary.tails, strict=False):

@@ -8,6 +8,7 @@ from typing import ClassVar
 from tracker_diag.metrics.reasons import Reason
 from tracker_diag.records import Histogram, WorstSequence
 from tracker_diag.rules.engine import Engine
+from tracker_diag.rules.few_rows import is_judged, too_short, waiting
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident, incidents
 from tracker_diag.rules.model import Severity
@@ -51,6 +52,10 @@ class Summary:
     """By step: new baselines, and what guards did or would have done."""
     stopped: bool = False
     """Whether a guard has stopped the training."""
+    judged: bool = True
+    """Whether there were rows enough to judge it. If not, that no rule fired means nothing; see `short`."""
+    log: tuple[str, ...] = ()
+    """What is wrong with the log itself, to be known before the verdict: phases, repeated or lost rows, gaps."""
 
     @classmethod
     def of(cls, engine: Engine, source: str, steps: int, first_step: int | None, last_step: int | None) -> "Summary":
@@ -68,12 +73,14 @@ class Summary:
             healthy=tuple(rule for rule in silent if rule not in explained),
             best=engine.best,
             explained={rule: explained[rule] for rule in silent if rule in explained},
+            judged=is_judged(engine.rules, blind, steps),
         )
 
     def __str__(self) -> str:
         """One short paragraph: what broke first, and how many rules say what."""
         first, fired = self.first_break, sum(finding.fired is not None for finding in self.findings)
-        head = "No rule fired at warn or above." if first is None else f"Broke first: {first}"
+        quiet = "No rule fired at warn or above." if self.judged else "Too short to judge."
+        head = quiet if first is None else f"Broke first: {first}"
         counts = f"{fired} findings fired, {len(self.healthy)} rules are healthy, {len(self.blind)} could not see."
         return f"{self.source}, {self.steps} steps. {head} {counts}"
 
@@ -96,6 +103,11 @@ class Summary:
         return recommend(self.incidents, self.best, stopped=self.stopped)
 
     @property
+    def short(self) -> list[str]:
+        """That the run is too short to judge, and how many more rows which rules need; empty where it is judged."""
+        return [] if self.judged else too_short(self.steps, self.blind)
+
+    @property
     def first_break(self) -> Finding | None:
         return next((one.cause for one in self.incidents if one.severity != "info"), None)
 
@@ -115,6 +127,8 @@ class Summary:
                 "first_step": self.first_step,
                 "last_step": self.last_step,
             },
+            "judged": self.judged,
+            "waiting": [one._asdict() for one in waiting(self.blind)],
             "incidents": [incident.to_json() for incident in self.incidents],
             "findings": [finding.to_json() for finding in self.findings],
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
@@ -122,7 +136,7 @@ class Summary:
             "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
             "explained": [{"rule": rule, "by": by} for rule, by in self.explained.items()],
-            "caveats": list(self.caveats),
+            "caveats": [*self.log, *self.caveats],
             "best": [
                 {"series": one.series, "step": one.at, "level": one.baseline, "last": one.value} for one in self.best
             ],

@@ -18,8 +18,9 @@ from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, told
 from tracker_diag.rules.model import Severity
 from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.cosmetic import by_construction
 from tracker_diag.trackers.finished import FinishedRun
-from tracker_diag.trackers.open import read_run
+from tracker_diag.trackers.open import Source, read_run
 
 ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
 NODES = ("nnodes", "num_nodes", "trainer.nnodes")
@@ -121,7 +122,7 @@ class Diagnosis:
 
 
 def diagnose(
-    run: FinishedRun | str,
+    run: FinishedRun | Source,
     *,
     rules: Own = (),
     catalog: bool = True,
@@ -133,7 +134,8 @@ def diagnose(
 ) -> Diagnosis:
     """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
 
-    `run` is what `read_run` gives, or what it is read from. `rules`, `catalog` and the dial are as in `Monitor`.
+    `run` is what `read_run` gives or takes: a path, a source, a data frame or a list of rows. `rules`, `catalog` and
+    the dial are as in `Monitor`.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
 
     Raises:
@@ -143,7 +145,7 @@ def diagnose(
     """
     if framework is not None and framework.lower() not in {name.lower() for name in frameworks()}:
         raise UnknownName("framework", framework, frameworks())
-    run = read_run(run) if isinstance(run, str) else run
+    run = run if isinstance(run, FinishedRun) else read_run(run)
     rows = {step: row for step, row in run.rows.items() if since is None or step >= since}
     settings = GrowthSettings() if underway else GrowthSettings.for_run(len(rows))
     settings = settings.dialled(expected_runs_between_false_alarms)
@@ -156,7 +158,8 @@ def diagnose(
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
-    summary = replace(summary, curves={name: series[name] for name in chosen(summary, series)})
+    log = (*run.caveats, *by_construction(judge.keys.framework, series))
+    summary = replace(summary, log=log, curves={name: series[name] for name in chosen(summary, series)})
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
     live = tuple(told(rows, run.findings))

@@ -141,6 +141,7 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
     firing += [_level(finding.severity) for finding in live if finding.resolved is None]
     level = min(firing, key=LEVELS.index, default="ok")
     active = not has_ended(diagnosis.run)
+    note = "; ".join(filter(None, (note, *summary.log[:1], *(line.partition(";")[0] for line in summary.short[:1]))))
     row = FleetRow(name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note)
     if first is not None:
         place = f" on {first.slice}" if first.slice != "all" else ""

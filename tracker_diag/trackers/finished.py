@@ -34,6 +34,8 @@ class FinishedRun:
     """How the run ended, as its tracker has it: `finished`, `failed`, `killed`, ...; None where it does not say."""
     began: float | None = None
     """When the first row was logged, in seconds since 1970, where the source tells it."""
+    caveats: tuple[str, ...] = ()
+    """What is wrong with the log itself, a sentence each: steps that begin again, repeated or lost rows, gaps."""
 
 
 @dataclass(frozen=True)

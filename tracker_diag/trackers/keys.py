@@ -27,6 +27,9 @@ def flat(
     values: Mapping[str, object], separator: str, above: str = "", depth: int = DEPTH
 ) -> Iterator[tuple[str, object]]:
     """Keys and values of nested mappings, with `separator` between the levels; what lies deeper stays whole."""
+    if not above and not any(issubclass(kind, Mapping) for kind in set(map(type, values.values()))):
+        yield from values.items()
+        return
     for key, value in values.items():
         if isinstance(value, Mapping) and depth:
             yield from flat(value, separator, f"{above}{key}{separator}", depth - 1)

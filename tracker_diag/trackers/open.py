@@ -1,25 +1,30 @@
 """Any finished run: finds out what a source is, and reads it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from tracker_diag.errors import DiagError, MissingExtra, SourceError, without_password
 from tracker_diag.trackers.discovery import reading, tracker_class, tracker_names
 from tracker_diag.trackers.files.console import read_console
 from tracker_diag.trackers.files.csv_table import read_csv
 from tracker_diag.trackers.files.kinds import kind_of
+from tracker_diag.trackers.files.notebook import read_notebook
 from tracker_diag.trackers.files.read import read_jsonl
 from tracker_diag.trackers.files.sb3 import read_evaluations, read_monitor
 from tracker_diag.trackers.files.trainer_state import read_trainer_state
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
+from tracker_diag.trackers.in_memory import Frame, read_frame, read_rows
 from tracker_diag.trackers.tensorboard.read import read_tensorboard
 from tracker_diag.trackers.tracker import Tracker
 from tracker_diag.trackers.wandb.read_file import read_wandb_file, wandb_file_in
 
 T = TypeVar("T")
+
+Source: TypeAlias = str | Path | Frame | Iterable[Mapping[str, object]]
+"""What a finished run is read from."""
 
 FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
     "jsonl": read_jsonl,
@@ -30,6 +35,7 @@ FILES: dict[str, Callable[[Path, str, Progress | None], FinishedRun]] = {
     "wandb": read_wandb_file,
     "tensorboard": read_tensorboard,
     "console": read_console,
+    "notebook": read_notebook,
 }
 KNOWN = ("trainer_state.json", "metrics.jsonl", "progress.csv", "result.json", "evaluations.npz", "monitor.csv")
 """Files that are looked for in a folder, the first that is there is read."""
@@ -38,19 +44,26 @@ BESIDE = {"jsonl": "context.json", "wandb": "files/diag/context.json"}
 """Where the diagnostics leave the context record of a run, from the file that is read."""
 
 
-def read_run(source: str, progress: Progress | None = None) -> FinishedRun:
+def read_run(source: Source, progress: Progress | None = None) -> FinishedRun:
     """Read the finished run `source`.
 
     Args:
         source: a file (JSON Lines, CSV, `trainer_state.json`, TensorBoard events, `.wandb`, console log of TRL or verl,
-            `evaluations.npz`, `monitor.csv`), a folder with one run's files, or `<tracker>:<run>`, such as
-            `mlflow:<run id>[@tracking uri]` and `wandb:<entity>/<project>/<run>`.
+            `evaluations.npz`, `monitor.csv`, a notebook with printed metrics), a folder with one run's files, or
+            `<tracker>:<run>`, such as `mlflow:<run id>[@tracking uri]` and `wandb:<entity>/<project>/<run>`. A
+            `pandas.DataFrame` or a list of rows is read as it is.
         progress: called about two hundred times with the share that has been read.
 
     Raises:
         MissingExtra: the library that reads this kind of run is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
+    if isinstance(source, Frame):
+        return read_frame(source)
+    if isinstance(source, Path):
+        source = str(source)
+    if not isinstance(source, str):
+        return read_rows(source)
     if not source:
         raise SourceError(f"no source given, expected a file, a folder or one of {', '.join(prefixes())}")
     now_and_then = _now_and_then(progress)

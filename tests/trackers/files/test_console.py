@@ -118,3 +118,44 @@ def test_rows_that_say_their_step_nan_and_a_row_that_breaks_off(tmp_path):
 def test_a_log_without_a_step_says_so(tmp_path, text):
     with pytest.raises(SourceError, match=r"no metrics in \d+ lines: neither a step of verl nor a dictionary of TRL"):
         run_of(tmp_path, text)
+
+
+def dictionaries(*epochs):
+    return "".join(f"{{'loss': {0.1 + at}, 'reward': 0.5, 'epoch': {epoch}}}\n" for at, epoch in enumerate(epochs))
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "Tried to log to step 5 that is less than the current step 10. Steps must be monotonically increasing, so ...",
+        "Step must only increase in log calls.  Step 5 < 10; dropping {'loss': 9.0}.",
+        "(User provided step: 5 is less than current step: 10. Dropping entry: {'loss': 9.0, '_timestamp': 1.5}).",
+    ],
+)
+def test_rows_that_wandb_dropped_are_counted_and_not_read(tmp_path, warning):
+    warned = f"\x1b[34m\x1b[1mwandb\x1b[0m: \x1b[33mWARNING\x1b[0m {warning}\n"
+    run = run_of(tmp_path, dictionaries(0.1, 0.2) + warned + dictionaries(0.3) + warned)
+    assert len(run.rows) == 3
+    (caveat,) = run.caveats
+    assert caveat.startswith(
+        "W&B dropped 2 rows, by its own warnings in this log, first: step 5 came after step 10, line 3; "
+    )
+
+
+def test_rows_that_wandb_dropped_on_several_ranks_of_verl(tmp_path):
+    said = "Tried to log to step 1 that is less than the current step 2. [repeated 3x across cluster]"
+    warned = f"(pid=7) wandb: WARNING {said}\n"
+    assert run_of(tmp_path, VERL + warned).caveats[0].startswith("W&B dropped 3 rows, ")
+
+
+def test_trainings_that_follow_each_other_in_one_log(tmp_path):
+    run = run_of(tmp_path, dictionaries(0.5, 1.0, 0.5, 1.0, 0.5))
+    assert list(run.rows) == [1, 2, 3, 4, 5]
+    assert run.caveats == ("the epoch falls at row 3, 5: 3 phases, all rows are kept and counted on",)
+
+
+def test_verl_that_begins_again(tmp_path):
+    lines = [f"step:{step} - actor/entropy:{0.5 + 0.001 * row}\n" for row, step in enumerate([*range(20), *range(20)])]
+    run = run_of(tmp_path, "".join(lines))
+    assert len(run.rows) == 40
+    assert run.caveats[0].startswith("the step counter begins again: 2 phases")

@@ -223,7 +223,8 @@ def _found(summary: Summary | None) -> Iterator[str]:
     first = summary.first_break
     counts = f"{len(summary.healthy)} rules could see and found nothing, {len(summary.blind)} could not see."
     if first is None:
-        yield f"No rule fired at warn or above in {summary.steps} steps. {counts}"
+        quiet = f"No rule fired at warn or above in {summary.steps} steps."
+        yield f"{quiet if summary.judged else '; '.join(summary.short) + '.'} {counts}"
     else:
         place = f", on {first.slice}" if first.slice != "all" else ""
         seen = f"since step {first.onset}, detected at step {first.fired}; rule {first.rule.id}."
@@ -235,8 +236,8 @@ def _found(summary: Summary | None) -> Iterator[str]:
         ]
         yield "\n".join([rows[0], "", *rows[1:]])
         yield f"{counts} {'; '.join(map(escaped, outcomes(summary)))}".strip()
-    if summary.caveats:
-        yield "\n".join(f"- but: {escaped(caveat)}" for caveat in summary.caveats)
+    if caveats := (*summary.log, *summary.caveats):
+        yield "\n".join(f"- but: {escaped(caveat)}" for caveat in caveats)
     if summary.incidents:
         yield "## Incidents"
         yield "\n".join(f"- {escaped(str(one))}" for one in summary.incidents)

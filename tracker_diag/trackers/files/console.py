@@ -27,6 +27,14 @@ HUGGING_FACE = {"epoch", "loss", "train_runtime", "eval_loss", "step", "global_s
 """A dictionary with one of these is a row of metrics; others are settings that were printed."""
 BAR = re.compile(r"^\s*\d+%\|[^|]*\|\s*(\d{1,18})/(\d{1,18}) \[")
 """A progress bar without a title, as the trainer's own."""
+DROPPED = re.compile(
+    r"Tried to log to step (\d{1,18}) that is less than the current step (\d{1,18})"
+    r"|Step must only increase in log calls\.\s+Step (\d{1,18}) < (\d{1,18})"
+    r"|[Uu]ser provided step: (\d{1,18}) is less than current step: (\d{1,18})"
+)
+"""What W&B says, in newer and older versions, of a row that it does not take. Some versions print the row with it."""
+REPEATED = re.compile(r"\[repeated (\d{1,9})x across cluster\]")
+"""How Ray shortens lines that repeat."""
 WORDS = {"True": 1.0, "False": 0.0}
 
 
@@ -39,30 +47,63 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
     Raises:
         SourceError: "file: what is wrong"; also where the log has no line of metrics at all.
     """
-    verl, trl = Rows(), _Trl()
-    rounded = True
+    log = ConsoleLog()
     number = 0
-    ended = True
-    line = ""
     for number, line, ended in read_lines(file, progress, errors="replace"):
+        log.read(line, f"line {number}", ended=ended)
+    if not log.has_rows:
+        raise SourceError(f"{file}: no metrics in {number} lines: neither a step of verl nor a dictionary of TRL")
+    return log.finish(source)
+
+
+class ConsoleLog:
+    """Rows of the lines that a trainer prints."""
+
+    def __init__(self) -> None:
+        self._verl = Rows(in_order=True)
+        self._trl = _Trl()
+        self._rounded = True
+        self._cut = ""
+        """Where the last line breaks off."""
+        self._dropped, self._first_dropped = 0, ""
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self._verl.added or self._trl.rows.added)
+
+    def read(self, line: str, where: str, *, ended: bool = True) -> None:
+        """Read `line`; `ended`: whether it is complete."""
+        self._cut = ""
         for text in COLOUR.sub("", line).split("\r"):
-            if match := VERL.search(text):
+            if match := DROPPED.search(text):
+                step, current = filter(None, match.groups())
+                self._dropped += int(REPEATED.search(text)[1]) if REPEATED.search(text) else 1  # type: ignore[index]
+                self._first_dropped = self._first_dropped or f"step {step} came after step {current}, {where}"
+            elif match := VERL.search(text):
                 items = VERL_ITEM.findall(text[match.end() :])
                 # The last number of a log that breaks off may lack digits.
                 items = items if ended or text.rstrip().endswith(")") else items[:-1]
-                rounded = rounded and all(ROUNDED.fullmatch(value) for _, value in items)
-                verl.add(int(match[1]), {key: _float(value) for key, value in items}, f"line {number}")
-            elif not verl.added:
-                trl.read(text, f"line {number}")
-    if verl.added:
-        if not ended and VERL.search(line):
-            verl.note(f"the last line, {number}, breaks off; its last number was left out")
-        if rounded:
+                self._cut = "" if ended else where
+                self._rounded = self._rounded and all(ROUNDED.fullmatch(value) for _, value in items)
+                self._verl.add(int(match[1]), {key: _float(value) for key, value in items}, where)
+            elif not self._verl.added:
+                self._trl.read(text, where)
+
+    def finish(self, source: str) -> FinishedRun:
+        """The run; `has_rows` says whether there is one."""
+        verl = self._verl
+        if self._dropped:
+            (verl if verl.added else self._trl.rows).warn(
+                f"W&B dropped {self._dropped} rows, by its own warnings in this log, first: {self._first_dropped}; "
+                "its run lacks them: log with rising steps, or give the metrics their own axis with define_metric"
+            )
+        if not verl.added:
+            return self._trl.finish(source)
+        if self._cut:
+            verl.note(f"the last line, {self._cut.removeprefix('line ')}, breaks off; its last number was left out")
+        if self._rounded:
             verl.note("the log rounds to three decimals: what is small, as a learning rate or a KL, reads as 0")
-        return replace(verl.finish(source), quantum=0.001 if rounded else 0.0)
-    if not trl.rows.added:
-        raise SourceError(f"{file}: no metrics in {number} lines: neither a step of verl nor a dictionary of TRL")
-    return trl.finish(source)
+        return replace(verl.finish(source), quantum=0.001 if self._rounded else 0.0)
 
 
 def _float(value: str) -> float:
@@ -73,8 +114,11 @@ class _Trl:
     """Rows of a Hugging Face trainer, by their count until the end tells how many steps lie between two."""
 
     def __init__(self) -> None:
-        self.rows = Rows()
+        self.rows = Rows(in_order=True)
         self._count = 0
+        self._epoch = 0.0
+        self._begun: list[int] = []
+        """Counts of the rows at which the epoch fell."""
         self._total = ""
         self._shown = 0
         self._named = False
@@ -100,6 +144,10 @@ class _Trl:
         # An evaluation, and the sums at the end, belong to the training row before them.
         aside = "train_runtime" in pairs or all(key.startswith("eval_") or key == "epoch" for key in pairs)
         self._count += not (aside and self._count)
+        epoch = pairs.get("epoch", self._epoch)
+        if epoch < self._epoch and not aside:
+            self._begun.append(self._count)
+        self._epoch = epoch
         self.rows.add(self._count, pairs, where)
 
     def finish(self, source: str) -> FinishedRun:
@@ -108,4 +156,8 @@ class _Trl:
             self.rows.every(stride)
             by = f"a row every {stride} steps, as the progress bar shows" if stride > 1 else "a step a row"
             self.rows.note(f"the log does not say its steps: they were counted, {by}")
+            if self._begun:
+                at = ", ".join(map(str, self._begun[:5])) + (", ..." if self._begun[5:] else "")
+                phases = len(self._begun) + 1
+                self.rows.warn(f"the epoch falls at row {at}: {phases} phases, all rows are kept and counted on")
         return self.rows.finish(source)

@@ -28,7 +28,7 @@ def read_csv(file: Path, source: str, progress: Progress | None = None) -> Finis
     Raises:
         SourceError: "file:line: what is wrong".
     """
-    rows = Rows()
+    rows = Rows(in_order=True)
     table = _table(file, rows, progress)
     _, header = next(table, (0, []))
     if not header:

@@ -14,10 +14,11 @@ HEAD = 1 << 16
 TITLES = {
     "jsonl": "JSON Lines", "json": "a JSON document", "csv": "CSV", "monitor": "a monitor file of Stable-Baselines3",
     "npz": "arrays of numpy", "wandb": "a W&B run", "tensorboard": "TensorBoard events", "console": "a console log",
+    "notebook": "a notebook",
 }  # fmt: skip
 NAMED = {
     ".jsonl": {"jsonl"}, ".ndjson": {"jsonl"}, ".json": {"json", "jsonl"}, ".csv": {"csv", "monitor"}, ".tsv": {"csv"},
-    ".npz": {"npz"}, ".wandb": {"wandb"}, ".tfevents": {"tensorboard"},
+    ".npz": {"npz"}, ".ipynb": {"notebook"}, ".wandb": {"wandb"}, ".tfevents": {"tensorboard"},
 }  # fmt: skip
 """What a file with this ending should hold."""
 FOREIGN = {
@@ -80,6 +81,8 @@ def _text_kind(text: str, ending: str) -> str:
     if first.startswith("#"):
         return "monitor" if first[1:].lstrip().startswith("{") else "console"  # older ones have a space there
     if text.startswith("{") and not text.startswith("{'"):
+        if ending == ".ipynb" or ('"cells"' in text and '"cell_type"' in text):
+            return "notebook"
         if '"log_history"' in text or not (_is_json(first) or ending in {".jsonl", ".ndjson"} or not rest):
             return "json"
         return "jsonl"

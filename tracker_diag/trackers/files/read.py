@@ -48,7 +48,7 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
         SourceError: "file:line: what is wrong".
     """
     step_key = _step_key(file)
-    rows = Rows()
+    rows = Rows(in_order=True)
     config: dict[str, object] = {}
     for at, line, ended in read_lines(file, progress, errors="replace"):
         if not rows.look(line, f"line {at}").strip(" \t\r\n\0"):

@@ -15,7 +15,7 @@ def read_trainer_state(file: Path, source: str, progress: Progress | None = None
     Raises:
         SourceError: "file: where: what is wrong".
     """
-    rows = Rows()
+    rows = Rows(in_order=True)
     config: dict[str, object] = {}
     lists: set[str] = set()
     at = 0

@@ -1,0 +1,152 @@
+"""Jupyter notebooks: the tables and the lines that a trainer printed into the outputs of its cells."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+from tracker_diag.errors import SourceError
+from tracker_diag.trackers.files.console import ConsoleLog
+from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
+from tracker_diag.trackers.keys import STEPS, integer
+from tracker_diag.trackers.rows import Rows, number
+
+LARGEST = 1 << 28
+"""Bytes of a notebook that is read; pictures make the largest ones."""
+LOSSES = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
+"""Columns of the table of Hugging Face trainers, and the keys that they stand for."""
+
+
+def read_notebook(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:  # noqa: ARG001  it is small
+    """A run from the outputs of a notebook.
+
+    The tables of Hugging Face trainers are read first. A notebook without them may hold other tables with a column of
+    steps, or the lines that a trainer prints. Tables of several trainings follow each other as phases.
+
+    Raises:
+        SourceError: "file: what is wrong"; also where no output holds metrics.
+    """
+    cells = _cells(file)
+    tables = [(where, table) for where, kind, text in _outputs(cells) if kind == "html" for table in _tables(text)]
+    own = [(where, table) for where, table in tables if LOSSES.keys() & set(table[0])]
+    rows = Rows(in_order=True)
+    for where, table in own or tables:
+        _add(rows, where, table)
+    if rows.added:
+        rows.note(f"read from {len(own or tables)} tables in the outputs of the notebook")
+        return rows.finish(source)
+    log = ConsoleLog()
+    for where, kind, text in _outputs(cells):
+        for line in text.split("\n") if kind == "text" else ():
+            log.read(line, where)
+    if not log.has_rows:
+        raise SourceError(
+            f"{file}: no metrics in the outputs of {len(cells)} cells: no table with steps, no printed rows"
+        )
+    return log.finish(source)
+
+
+def _cells(file: Path) -> list[object]:
+    try:
+        if file.stat().st_size > LARGEST:
+            raise SourceError(f"{file}: more than {LARGEST >> 20} MiB, expected a notebook; clear its pictures first")
+        document = json.loads(file.read_text(encoding="utf-8-sig", errors="replace"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SourceError(f"{file}: no notebook: {one_line(error)}") from error
+    cells = document.get("cells") if isinstance(document, dict) else None
+    if not isinstance(cells, list):
+        raise SourceError(f"{file}: a JSON document without cells, expected a notebook of version 4")
+    return cells
+
+
+def _outputs(cells: Sequence[object]) -> Iterator[tuple[str, str, str]]:
+    """The outputs of code cells: where, "html" or "text", and the text."""
+    for number_of_cell, cell in enumerate(cells, 1):
+        outputs = cell.get("outputs") if isinstance(cell, dict) else None
+        for output in outputs if isinstance(outputs, list) else ():
+            if not isinstance(output, dict):
+                continue
+            data = output.get("data")
+            data = data if isinstance(data, dict) else {}
+            where = f"cell {number_of_cell}"
+            if "text/html" in data:
+                yield where, "html", _text(data["text/html"])
+            elif "text" in output or "text/plain" in data:
+                yield where, "text", _text(output.get("text", data.get("text/plain")))
+
+
+def _text(given: object) -> str:
+    return "".join(map(str, given)) if isinstance(given, list) else str(given)
+
+
+class _TableParser(HTMLParser):
+    """Collects the cells of each table, row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self._in_cell = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr" and self.tables:
+            self.tables[-1].append([])
+        elif tag in ("td", "th") and self.tables and self.tables[-1]:
+            self.tables[-1][-1].append("")
+            self._in_cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th", "tr", "table"):
+            self._in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.tables[-1][-1][-1] += data
+
+
+def _tables(html: str) -> Iterator[list[list[str]]]:
+    """Tables with a header that names a column of steps."""
+    parser = _TableParser()
+    parser.feed(html)
+    for table in parser.tables:
+        rows = [[cell.strip() for cell in row] for row in table if row]
+        if rows and _step_column(rows[0]) is not None:
+            yield rows
+
+
+def _step_column(header: Sequence[str]) -> int | None:
+    lower = [name.lower() for name in header]
+    return next((lower.index(name) for name in (*STEPS, "epoch") if name in lower), None)
+
+
+def _add(rows: Rows, where: str, table: list[list[str]]) -> None:
+    header, *body = table
+    column = _step_column(header)
+    of_trainer = bool(LOSSES.keys() & set(header))
+    names = [_name(name) if of_trainer else name for name in header]
+    for cells in body:
+        step = None if column is None or len(cells) != len(header) else integer(_number(cells[column]))
+        if step is None:
+            rows.count("rows of tables without a step, left out", where)
+            continue
+        values = {name: _number(cell) for at, (name, cell) in enumerate(zip(names, cells, strict=True)) if at != column}
+        rows.add(step, {name: value for name, value in values.items() if name and value is not None}, where)
+
+
+def _name(column: str) -> str:
+    """The key of a column: the trainer shows `eval_mean_score` as "Mean Score", and others with spaces at the slash."""
+    if column in LOSSES:
+        return LOSSES[column]
+    if re.fullmatch(r"[A-Z][a-z0-9]*( [A-Z][a-z0-9]*)*", column):
+        return column.lower() if column in ("Step", "Epoch") else f"eval_{column.lower().replace(' ', '_')}"
+    return column.replace(" / ", "/")
+
+
+def _number(cell: str) -> float | None:
+    """The number in a cell; None for "No log" and other words."""
+    try:
+        return float(cell.replace(",", ""))
+    except ValueError:
+        return number(cell)
