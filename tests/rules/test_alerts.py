@@ -57,8 +57,8 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
         "p95 is 0.4.",
         "reward-is-low (policy_update), onset at step 5, fired at 10.",
         (
-            "Continue? Watch. Reward is low is ongoing since step 5, until it ends; no reward and no evaluation could be "
-            "judged, so harm would not be seen; if it gets worse, resume from step 4."
+            "Continue? Watch. Reward is low is ongoing since step 5, until it ends; no reward and no evaluation could "
+            "be judged, so harm would not be seen; if it gets worse, resume from step 4."
         ),
         f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
     ]
