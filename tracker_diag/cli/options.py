@@ -8,7 +8,7 @@ import typer
 
 SOURCE = (
     "A file or folder (metrics JSONL, CSV, trainer_state.json, TensorBoard, .wandb, console log, notebook, "
-    "evaluations.npz, monitor.csv), or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, "
+    "evaluations.npz, monitor.csv). Or mlflow:<run id>[@tracking uri], wandb:<entity>/<project>/<run>, "
     "trackio:<project>/<run>."
 )
 
