@@ -62,4 +62,4 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     shown = " ".join(asked.stdout.split())
     assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
     assert "said live" in shown
-    assert all("go on? Yes, for now. reward shows no harm" in one for one in (told, shown))
+    assert all("continue? Watch. Token probabilities diverge" in one for one in (told, shown))

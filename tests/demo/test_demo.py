@@ -122,17 +122,17 @@ def test_both_trackers_hold_the_same_findings_and_the_users_metrics(demo, read_w
         assert in_mlflow == pytest.approx(expected)
         assert in_wandb == pytest.approx(expected)
 
-    # One incident: what is seen first, what lies behind it, and that it does damage.
+    # One incident: what is seen first, and that it does damage.
     alerts = [record["alert"] for record in records if record["type"] == "alert"]
     assert [(alert["title"][:16], alert["level"]) for alert in alerts] == [
-        ("POL002 post_tool", "WARN"), ("POL001 post_tool", "WARN"), ("Worse: Reward ha", "ERROR"),
+        ("POL001 post_tool", "WARN"), ("Worse: Reward ha", "ERROR"),
     ]  # fmt: skip
-    assert "This is what lies behind POL002, told before." in alerts[1]["text"]
-    assert "Damage, since step " in alerts[2]["text"]
+    assert "Damage, since step " in alerts[1]["text"]
     # The best level of the whole run ends elsewhere than that of the run up to the alert, which says so.
-    assert "Go on? No. Last good step so far " in alerts[2]["text"]
+    assert "Continue? No. " in alerts[1]["text"]
+    assert "so far" in alerts[1]["text"]
     said = json.loads((out / "verdict.json").read_text())["recommendation"]["says"]
-    assert said.startswith("No. Last good step ")
+    assert said.startswith("No. ")
     assert "so far" not in said
     assert run.data.tags["diag.alert.state"] == "error"
     assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")

@@ -43,7 +43,8 @@ def test_a_hack_is_seen_and_dated_and_stays():
 def test_an_evaluation_that_follows_however_slowly_is_not_left_behind(every, noise, pace):
     for seed in range(10):
         answers = course(saturating(0.2, 0.8, 100), saturating(0.25, 0.65, pace), every=every, noise=noise, seed=seed)
-        assert not any(now and now.behind for now in answers)
+        behind = "".join("x" if now and now.behind else " " for now in answers)
+        assert max(map(len, behind.split()), default=0) * every < 20  # for as long as the rules ask
 
 
 def test_a_reward_that_climbs_back_after_harder_tasks_asks_nothing_of_the_evaluation():

@@ -46,8 +46,8 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
     found = of(REWARD)
     assert (found.action, found.go_on, found.last_good_step) == ("stop", False, 120)
     assert found.says == (
-        "No. Reward has lost what it had gained since step 130; fix the cause, then resume from a checkpoint at or "
-        "before step 120 (reward 0.703, its best)"
+        "No. Reward has lost what it had gained since step 130; fix it, then resume from step 120 or before "
+        "(reward 0.703, its best)"
     )
     assert found.to_json() == {"action": "stop", "go_on": False, "last_good_step": 120, "says": found.says}
 
@@ -55,7 +55,7 @@ def test_a_run_whose_reward_fell_resumes_from_its_best():
 def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
     """A level is the mean of a tenth of the run, so its best one moves as the run gets longer."""
     found = recommend(incidents((REWARD,)), (), goes_on=True)
-    assert found.says.endswith("step 120 (so far reward 0.703, its best)")
+    assert found.says.endswith("step 120 or before (so far reward 0.703, its best)")
 
 
 def test_the_last_good_step_is_before_all_that_is_ongoing():
@@ -69,8 +69,8 @@ def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
     found = of(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
     assert (found.action, found.go_on, found.last_good_step) == ("watch", False, 99)
     assert found.says == (
-        f"Watch. {RULES['POL001'].title} is ongoing since step 100, until policy/post_tool/p95 is near 0.05 again; "
-        "reward and eval_score show no harm so far; if it gets worse, resume from step 99"
+        f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
+        "reward and eval_score show no harm so far; if worse, resume from step 99"
     )
 
 

@@ -93,7 +93,7 @@ def test_the_alert_stands_in_the_tags_while_the_run_goes_on(rng, make_batch, mlf
             tags = mlflow.MlflowClient().get_run(active.info.run_id).data.tags
         assert tags["diag.alert.state"] == "error"
         assert "ERROR at step 0: NUM004 all: NaN or infinity" in tags[NOTE_TAG]
-        assert "Go on? No. NaN or infinity, and no step is known to be better" in tags[NOTE_TAG]
+        assert "Continue? No. NaN or infinity since step 0; no earlier step is known to be good" in tags[NOTE_TAG]
         assert "get-artifact?path=diag/timeline.png" in tags[NOTE_TAG]
         while not drawn(mlflow, active.info.run_id) and time.monotonic() < until:
             time.sleep(0.1)

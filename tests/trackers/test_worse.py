@@ -16,7 +16,7 @@ WORSE = "Worse: Reward has lost what it had gained (POL001 post_tool)"
 CHANGED = (
     "POL001 was told at step 86 as a warning. It is an error now, with OUT001 all: Reward has lost what it had gained"
 )
-SO_FAR = "Go on? No. Last good step so far 99 (reward 0.905, its best)"
+SO_FAR = "Continue? No. "
 
 
 def reward(step):

@@ -29,6 +29,14 @@ FOLLOWED = 0.25
 """Part of what the follower would have gained at its earlier pace, up to which it has not followed."""
 FELL = 0.25
 """Part of its range by which the follower has fallen, whatever its pace was."""
+FLAT = 0.05
+"""Part of the leader's relative gain, up to which a follower that never had a pace has not moved."""
+MOSTLY = 0.5
+"""Part of its range by which the leader has gained, at least, where the follower never had a pace."""
+NEARLY = 0.95
+"""Part of the widest gap from which an earlier level may be the one at which the two came apart."""
+ROUNDING = 1e-9
+"""Part of the largest value that is no gain but rounding."""
 FEW = 2.0
 """By this over n the standard errors are wider with n values: what tells the noise is itself a sample."""
 
@@ -89,7 +97,8 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
 
     - `leader` has gained a quarter of its range beyond its best until then, and more than its noise explains;
     - `follower` has gained less than a quarter of what it would have at its pace until then, for sure; or it has fallen
-      by a quarter of its range, for sure.
+      by a quarter of its range, for sure; or it never had a pace, `leader` has gained half of its range, and
+      the relative gain of `follower` is less than a twentieth of that of `leader`, for sure.
     """
     n = len(follower.means)
     if n < FEWEST or len(leader.means) < FEWEST:
@@ -112,13 +121,15 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     best = np.maximum.accumulate(rewards)[earlier]
     gained, followed = rewards[-1] - best, levels[-1] - levels[earlier]
     reach = float(np.ptp(rewards))
-    has_gained = gained > np.maximum(GAINED * reach, unsure)
+    has_gained = gained > np.maximum(GAINED * reach, unsure) + ROUNDING * float(np.abs(x).max())
     risen, paid = levels[earlier] - levels[0] - error, best - rewards[0]
     has_pace = (risen > 0) & (paid > np.maximum(PAID * reach, unsure))
     pace = np.divide(risen, paid, out=np.zeros_like(risen), where=has_pace)
     is_behind = has_pace & (followed + error < FOLLOWED * pace * np.maximum(gained, 0))
+    relative = np.minimum(np.divide(gained, best, out=np.zeros_like(gained), where=best > 0), 1.0)
+    is_flat = ~has_pace & (gained > MOSTLY * reach) & (followed + error < FLAT * relative * levels[earlier])
     has_fallen = (followed < -error) & (followed < -FELL * float(np.ptp(levels)))
-    behind = has_gained & (is_behind | has_fallen)
+    behind = has_gained & (is_behind | is_flat | has_fallen)
     if not behind.any():
         return Following(
             False,
@@ -130,7 +141,8 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
             float(rewards[-1]),
         )
     share = gained / max(reach, 1e-300) - followed / max(float(np.ptp(levels)), 1e-300)
-    when = int(np.argmax(np.where(behind, share, -np.inf)))
+    apart = np.where(behind, share, -np.inf)
+    when = int(np.flatnonzero(apart >= NEARLY * apart.max())[-1])  # the last level before the gap began to open
     return Following(
         True,
         float(levels[when]),

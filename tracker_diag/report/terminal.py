@@ -121,7 +121,7 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
         rows.add_row("damage", Text(cut(said, 130), style="red"))
     if summary.recommendation:
         style = "" if summary.recommendation.go_on else "bold red"
-        rows.add_row("continue?", Text(cut(summary.recommendation.says, 160), style=style))
+        rows.add_row("continue?", Text(cut(summary.recommendation.says, 134), style=style))
     if first.rule.remedy:
         rows.add_row("do first", cut(first.rule.remedy[0], 130))
     return rows

@@ -67,7 +67,7 @@ def recommend(
         )
     step, why = good
     so_far = "so far " if goes_on else ""
-    says = f"No. {reason}; fix the cause, then resume from a checkpoint at or before step {step} ({so_far}{why})"
+    says = f"No. {reason}; fix it, then resume from step {step} or before ({so_far}{why})"
     return Recommendation("stop", False, step, says)
 
 
@@ -85,7 +85,7 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
     first = min(ongoing, key=lambda f: f.onset)
     level = next((r for r in first.evidence if r.holds and r.baseline is not None and r.value is not None), None)
     until = f"until {level.series} is near {level.baseline:.3g} again" if level else "until it ends"
-    parts = [f"Watch. {first.rule.title} is ongoing since step {first.onset}, {until}"]
+    parts = [f"Watch. {first.rule.title} since step {first.onset}, {until}"]
     if sinks := next((outcome for outcome in outcomes if outcome.onset is not None), None):
         parts.append(f"{sinks.series} is {sinks.value:.3g} since step {sinks.onset}, {sinks.baseline:.3g} at its best")
     elif outcomes:
@@ -94,7 +94,7 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
     else:
         parts.append("no reward and no evaluation could be judged, so harm would not be seen")
     if good:
-        parts.append(f"if it gets worse, resume from step {good[0]}")
+        parts.append(f"if worse, resume from step {good[0]}")
     return "; ".join(parts)
 
 

@@ -91,7 +91,7 @@ class Spike(Material):
         """Whether `value` is far enough off `middle`, whatever the noise."""
         high, low = (value, middle) if self.direction == "rising" else (middle, value)
         if self.factor is not None:
-            return low > 0 and high >= self.factor * low  # against a median of 0 no factor means anything
+            return middle > 0 and high >= self.factor * low  # against a median of 0 no factor means anything
         return high - low >= (self.change or 0.0)
 
     def _within_spread(self, value: float, middle: float, values: list[float]) -> bool:
