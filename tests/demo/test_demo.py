@@ -63,6 +63,7 @@ def test_the_verdict_names_the_slice_before_the_averages_move(demo):
     assert found["leads"] == {name: lead.step for name, lead in leads(lines(out / "metrics.jsonl")).items()}
 
 
+@pytest.mark.nightly
 def test_it_is_a_run_of_the_evidence_made_anew(demo):
     """Late in a run the last bits of a machine's arithmetic have grown; they move a finding by a few steps at most."""
     out, _ = demo

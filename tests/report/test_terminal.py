@@ -52,7 +52,7 @@ def test_the_verdict_says_what_when_on_which_evidence_and_what_to_do(broken):
         "do first Save the state now", "detected) 0 7",
         "NUM004 NaN or infinity ·", "active, ",
         "continue? No. NaN or infinity since step 7; fix it, then resume from step 6 or before ",
-        "(the last before NUM004)",
+        "(before NUM004)",
         "--blind says what",
     ):  # fmt: skip
         assert part in text

@@ -58,7 +58,7 @@ def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_ow
         "reward-is-low (policy_update), onset at step 5, fired at 10.",
         (
             "Continue? Watch. Reward is low since step 5, until it ends; no reward and no evaluation could "
-            "be judged, so harm would not be seen; if worse, resume from step 4."
+            "be judged, so harm would not be seen; if worse, resume from step 2."
         ),
         f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
     ]
@@ -110,7 +110,7 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
         "At step 10: p95 is 0.4.",
         "tool-conditioned-variance-amplification (policy_update), onset at step 5, fired at 10.",
     ]
-    assert "resume from step 4 or before (so far the last before POL001)" in worse.text
+    assert "resume from step 2 or before (so far before POL001)" in worse.text
     assert notices(alerts, 41, finding("POL004", onset=38, fired=41), others=[cause, damage]) == []
     over = finding(state="resolved", resolved=50)
     rest = [damage, finding("POL004", state="resolved", onset=38, fired=41, resolved=49)]

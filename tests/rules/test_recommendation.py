@@ -59,18 +59,18 @@ def test_while_the_run_continues_the_last_good_step_is_that_of_so_far():
 
 
 def test_the_last_good_step_is_before_all_that_is_ongoing():
-    assert of(finding(onset=100), REWARD).last_good_step == 99
-    assert of(finding(onset=121, fired=125), REWARD).last_good_step == 120
+    assert of(finding(onset=100), REWARD).last_good_step == 96  # an onset is an estimate
+    assert of(finding(onset=123, fired=125), REWARD).last_good_step == 120
     assert of(finding(onset=100, resolved=115), REWARD).last_good_step == 120
 
 
 def test_what_harms_no_outcome_yet_is_watched_and_is_no_yes():
     tail = Reading("tail", "policy/post_tool/p95", True, 0.4, 0.05, at=20, keys=("policy/post_tool/p95",))
     found = of(finding(evidence=(tail,)), best=(calm("reward"), calm("eval_score")))
-    assert (found.action, found.go_on, found.last_good_step) == ("watch", False, 99)
+    assert (found.action, found.go_on, found.last_good_step) == ("watch", False, 96)
     assert found.says == (
         f"Watch. {RULES['POL001'].title} since step 100, until policy/post_tool/p95 is near 0.05 again; "
-        "reward and eval_score show no harm so far; if worse, resume from step 99"
+        "reward and eval_score show no harm so far; if worse, resume from step 96"
     )
 
 
@@ -89,7 +89,7 @@ def test_an_outcome_that_has_just_fallen_does_not_show_no_harm():
 @pytest.mark.parametrize("rule", ["EVA002", "REW010", "ENV008"])
 def test_where_the_reward_is_not_what_was_meant_the_run_stops_though_it_rises(rule):
     found = of(finding(rule), best=(calm("reward"), calm("eval_score")))
-    assert (found.action, found.last_good_step) == ("stop", 99)
+    assert (found.action, found.last_good_step) == ("stop", 96)
 
 
 def test_the_evaluation_decides_where_there_is_one():
@@ -113,7 +113,7 @@ def test_of_several_harms_the_earliest_good_step_counts():
 
 def test_what_is_an_error_by_itself_resumes_from_before_it():
     assert of(finding("NUM004", 7, 7)).last_good_step == 6
-    assert of(finding("OUT004", 50, 60)).last_good_step == 49
+    assert of(finding("OUT004", 50, 60)).last_good_step == 46
 
 
 NEVER = Reading("never_rose", "reward", True, 0.1, 0.1)

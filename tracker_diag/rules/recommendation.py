@@ -1,11 +1,12 @@
 """What to do with a run: stop, watch or continue, by its outcome and by what is ongoing."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import DAMAGE, Incident
+from tracker_diag.rules.incidents import DAMAGE, UNSURE, Incident
 from tracker_diag.rules.model import Link
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.signals.collapse import Collapse
@@ -99,7 +100,7 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
 
 
 def _last_good(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> tuple[int, str] | None:
-    """The last step before anything that is ongoing began, no later than the best of what is lost; and why."""
+    """The last step before anything that is ongoing may have begun, no later than the best of what is lost; and why."""
     steps: list[tuple[int, str]] = [
         (outcome.at, f"{outcome.series} {outcome.baseline:.3g}, its best") for outcome in lost if outcome.at is not None
     ]
@@ -109,6 +110,8 @@ def _last_good(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> tuple[int
         steps += [(r.at, f"{r.series} {r.baseline:.3g}, its best") for r in levels if r.at is not None]
         began_with_the_run = any(isinstance(signal, Gain) and signal.never for _, signal in held)
         if not levels and not began_with_the_run:
-            steps.append((finding.onset - 1, f"the last before {finding.rule.id}"))
-    step, why = min(steps, default=(-1, ""))
+            unsure = math.ceil(UNSURE * ((finding.fired or finding.onset) - finding.onset))
+            before = finding.onset - 1
+            steps.append((before - unsure if before > unsure else before, f"before {finding.rule.id}"))
+    step, why = min(steps, key=lambda good: good[0], default=(-1, ""))
     return (step, why) if step > 0 else None

@@ -123,12 +123,13 @@ def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
     assert fired["POL002"]["slice"] == "post_tool"
     assert fired["POL002"]["onset"] >= 75  # that is when it begins to widen
     told = run["mlflow"]
-    # The reward of so small a run may never rise, which is then told as damage.
-    damaged = any(one["rule"].startswith("OUT") for one in run["findings"] if one["state"] == "firing")
-    assert told["tags"]["diag.alert.state"] == ("error" if damaged else "warn")
-    assert "POL002" in told["tags"]["diag.alert.rules"]
-    # Before the tool widens the policy hardly moves and the reward does not rise, which POL015 may tell first.
-    assert told["tags"]["diag.first_break"].startswith(("POL002 on post_tool", "POL015"))
+    # Drift from the reference is a note, until something else does harm: the reward of so small a run may never rise.
+    severities = {one["severity"] for one in run["findings"] if one["fired"] is not None}
+    if severities == {"info"}:
+        assert told["tags"]["diag.alert.state"] == "ok"
+    else:
+        assert told["tags"]["diag.alert.state"] in ("warn", "error")
+        assert told["tags"]["diag.first_break"].startswith(("POL002 on post_tool", "POL015", "OUT003"))
     assert {"diag/findings.json", "diag/report.html"} <= set(told["artifacts"])
     assert told["metrics"]["diag/rule/POL002"][-1][1] == 2  # firing
     for pair in ("policy", "reference"):
