@@ -56,6 +56,7 @@ def test_a_checkpoint_without_a_state_is_told_once_in_the_log_and_in_the_run(tmp
     assert monitor.failures == []
 
 
+@pytest.mark.nightly
 def test_beginning_anew_changes_no_number(tmp_path):
     rows = []
     for resumed in (False, True):

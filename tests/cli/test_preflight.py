@@ -118,7 +118,7 @@ def module(tmp_path, monkeypatch):
     return "mine_for_preflight"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_functions_are_named_by_their_module(module):
     found = checks("--env", f"{module}:make", "--policy", f"{module}:lean", "--tool", f"{module}:broken")
     assert found["env_api"]["status"] == found["expert_beats_random"]["status"] == "pass"

@@ -108,7 +108,7 @@ def test_bad_input_is_one_line_and_exit_2(file, tmp_path, monkeypatch):
     assert "the URL is not shown" in run(file, "--once").output
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("terminal", [True, False])
 def test_ctrl_c_ends_it_with_the_last_table(terminal, file, tmp_path):
     command = [sys.executable, "-c", "from tracker_diag.cli.app import app; app()"]

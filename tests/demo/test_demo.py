@@ -14,7 +14,7 @@ import wandb
 
 from tracker_diag.demo.leads import SIGNALS, leads
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1000)]
 
 COMMAND = Path(sys.executable).with_name("tracker-diag")
 
@@ -63,7 +63,6 @@ def test_the_verdict_names_the_slice_before_the_averages_move(demo):
     assert found["leads"] == {name: lead.step for name, lead in leads(lines(out / "metrics.jsonl")).items()}
 
 
-@pytest.mark.nightly
 def test_it_is_a_run_of_the_evidence_made_anew(demo):
     """Late in a run the last bits of a machine's arithmetic have grown; they move a finding by a few steps at most."""
     out, _ = demo
@@ -91,7 +90,6 @@ def test_it_is_a_run_of_the_evidence_made_anew(demo):
         assert step is None or abs(figures["leads"][name] - step) <= 30, name
 
 
-@pytest.mark.nightly
 def test_the_screen_says_it_too(demo):
     _, screen = demo
     text = " ".join(screen.split())
@@ -148,7 +146,6 @@ def rounded(found):
     return float(f"{found:.10g}") if isinstance(found, float) else found
 
 
-@pytest.mark.nightly
 def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
     out, _ = demo
     command = [COMMAND, "replay", out / "tokens.parquet", "--metrics", out / "metrics.jsonl", "--json"]
@@ -158,7 +155,6 @@ def test_replay_of_the_tokens_finds_what_the_live_run_found(demo):
         assert rounded(replayed[part]) == rounded(live[part])
 
 
-@pytest.mark.nightly
 @pytest.mark.by_day("1")
 @pytest.mark.parametrize("after", [1, 40])
 def test_findings_survive_a_kill_at_any_step(after, tmp_path):

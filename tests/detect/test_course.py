@@ -157,7 +157,7 @@ def test_the_reward_of_a_healthy_simulated_run_is_hardly_ever_lost(algorithm):
     assert len(lost) <= 1, lost
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("phi", "most"), [(0.0, 1), (0.5, 5), (0.8, 8), (1.0, 15)])
 def test_noise_alone_is_rarely_a_fall(phi, most):
     """100 runs of 40 rows each, looked at in each row: independent, dependent, a walk as means over episodes are."""
@@ -230,7 +230,7 @@ def test_what_is_learnt_within_the_first_tenth_of_a_run_is_a_gain_that_is_kept(r
     assert course(rise + [1.0] * (rows - len(rise))).gain().kept
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rows", "least"), [(12, 150), (20, 150), (30, 150), (60, 180), (120, 195)])
 def test_what_is_learnt_under_noise_is_seen_in_a_few_rows(rows, least):
     """The noise of a row is a fifth of what is gained; by levels alone 30 of 200 are seen at 20 rows."""
@@ -249,7 +249,7 @@ def test_a_reward_that_dips_before_it_is_learnt_thrives_before_it_is_done():
     assert not course(dip[:12]).gain().rose
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("episodes", "most"), [(1, 4), (10, 30), (30, 50)])
 @pytest.mark.parametrize("rows", [20, 60])
 def test_a_mean_over_the_last_rows_is_seldom_taken_for_a_gain_where_nothing_is_learnt(rows, episodes, most):

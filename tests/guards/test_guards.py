@@ -102,7 +102,7 @@ def test_training_stops_and_everybody_hears_why(trained, caplog):
     assert caplog.text.count(event) == 1
     assert summary.caveats[0] == f"the training was stopped by {event}"
     assert not summary.recommendation.go_on
-    assert summary.recommendation.says.startswith("Not before the cause is mended, as a guard stopped it.")
+    assert summary.recommendation.says.startswith("No. A guard stopped it; fix it, then resume from step ")
 
 
 @pytest.mark.slow

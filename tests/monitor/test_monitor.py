@@ -149,7 +149,7 @@ def test_a_resumed_run_goes_on_as_long_as_it_was_meant_to_be_at_first(make_batch
     atexit.unregister(killed.close)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_growth_in_both_slices_is_global(rng, make_batch):
     def scale(step):
         return 0.02 * math.exp(max(0, step - 90) * 0.05)
@@ -474,7 +474,7 @@ def test_one_call_for_each_metric_is_as_good_as_one_for_all(rng, make_batch):
 
 
 @pytest.mark.by_day("0-None", "30-20")
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("since", "killed"), [(0, None), (1, None), (30, 20), (30, 50), (None, None)])
 def test_the_names_of_metrics_tell_the_algorithm_as_in_the_finished_run(since, killed, rng):
     """0.69 is the loss of a random model under DPO, and not under SFT, whose accuracy TRL logs from `since` on."""
@@ -1072,7 +1072,7 @@ def one_tool_of_four(rng, make_batch, factor):
     return given | {"tool": np.where(after, np.array(["search", "python", "web", "shell"])[tool][:, None], "")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_one_tool_that_goes_ill_is_named(rng, make_batch):
     """Also in a run that is resumed in the middle of it; the tail over all tools hardly moves."""
     seen, second = CapturingTracker(), CapturingTracker()
@@ -1098,7 +1098,7 @@ def test_without_names_the_rule_of_cells_is_blind(rng, make_batch):
     assert [str(why) for why in monitor.summary().blind["POL019"]] == ["no name of a tool or an environment observed"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_finding_tells_which_cells_carry_it(rng, make_batch):
     _, monitor = watch(one_tool_of_four(rng, make_batch, 6.0 if step >= 90 else 1.0) for step in range(110))
     found = {finding.rule.id: finding for finding in monitor.summary().findings if finding.fired}

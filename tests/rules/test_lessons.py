@@ -184,7 +184,7 @@ def test_single_zeros_of_the_gradient_norm_are_no_illness_but_are_told(columns):
     assert found.run.notes == ("the gradient norm is exactly 0 in 10 of 300 rows, first at step 10",)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_metric_under_the_names_of_another_version(columns):
     """A run that inflates its responses, under the key of TRL 0.15 and that of later versions."""
     columns["completions/mean_length"] *= 1 + 2 * np.clip((np.arange(300) - 150) / 60, 0, 1)

@@ -109,7 +109,7 @@ def falling(nan_at=140):
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whenever_it_checks_and_restarts_the_alerts_are_those_of_a_monitor_in_the_run(seed, runs, watch):
     live = CapturingTracker()

@@ -76,7 +76,7 @@ def fired(of_step, onset, steps, **options):
     return [one.fired for one in monitor.summary().findings if one.rule.id == "POL001" and one.fired], note
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tail_of_few_tokens_a_step_is_found():
     """With 24 tokens a step the window of eight steps has 192, and a p95 needs 400: it was never found."""
     found, note = fired(lambda step: 3, 240, 300)
@@ -84,6 +84,6 @@ def test_a_tail_of_few_tokens_a_step_is_found():
     assert note.startswith("few tokens a step: of the last 1")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_few_tokens_a_step_alone_are_no_alarm():
     assert not fired(lambda step: 3, 1000, 300)[0]

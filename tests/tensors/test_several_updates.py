@@ -37,7 +37,7 @@ def fired(scales, growth, onset=ONSET, steps=STEPS):
     return found.fired // len(scales) if found else None, summary
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("growth", [2.0, 4.0, 8.0])
 def test_a_tail_is_found_with_two_updates_as_early_as_with_one(growth):
     """The same batches in both runs: what has no signal changes nothing."""
@@ -57,7 +57,7 @@ def test_a_tail_is_found_with_four_updates(growth):
     assert summary.first_break.rule.id == "POL001"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_several_updates_alone_are_no_alarm():
     assert not [one for one in fired([0.0, 0.05, 0.08, 0.11], 1.0, steps=100)[1].findings if one.fired is not None]
 

@@ -231,6 +231,7 @@ def assert_the_same(client, run_id, folder):
     assert {name: [(point.step, point.value) for point in points] for name, points in arrived.items()} == logged
 
 
+@pytest.mark.nightly
 def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient, journals, tmp_path):
     client = behind
     run_id = client.create_run("0").info.run_id

@@ -193,6 +193,7 @@ def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
     assert (counts(run, "policy")["post_tool"] > 0) == (name != "no_tools")
 
 
+@pytest.mark.nightly
 def test_the_algorithm_is_told_by_the_level_of_the_ratio(result):
     runs = result("settings")
     assert runs["sequence"]["algorithm"] == "gspo"
@@ -217,6 +218,7 @@ def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
     assert run["metrics"]["4"]["loss"] == run["own"][3]["loss"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["old_kept", "on_policy"])
 def test_the_samplers_ratio_of_a_rollout_function(result, name):
     run = result("rollout")[name]
@@ -264,6 +266,7 @@ PLANTED = {"tool": ("ENV001", "tool:lookup"), "zero": ("REW001", "all"), "length
 """The rule that names each planted fault, and the slice."""
 
 
+@pytest.mark.nightly
 @pytest.mark.matrix("trl", "run for real")
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, fault, record_property):

@@ -52,6 +52,7 @@ def test_every_scene_is_held_against_what_it_is_to_leave(played):
     assert set(played[1]) == TOLD.keys() | QUIET
 
 
+@pytest.mark.nightly
 @pytest.mark.by_day("closed", "ctrl_c", "exception", "terminated")
 @pytest.mark.parametrize("name", sorted(TOLD.keys() | QUIET))
 def test_the_process_ends_and_prints_as_it_does_without_the_diagnostics(played, name):
