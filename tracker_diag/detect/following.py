@@ -22,7 +22,7 @@ PART = 8
 """A level of the follower is the mean of this part of its values, three at least."""
 SHORTEST = 3
 GAINED = 0.25
-"""Part of its range by which the first series has gained since, at least."""
+"""Part of its range by which the leader has gained since, at least."""
 PAID = 0.15
 """The same of what it had gained before, from which a pace can be told."""
 FOLLOWED = 0.25
@@ -73,7 +73,7 @@ class Following:
 
     behind: bool
     before: float
-    """The level of the follower from which on it has not followed; its first one, where they have not parted."""
+    """The level of the follower when it stopped following; its first level, where it follows."""
     now: float
     """Its last level."""
     step: int

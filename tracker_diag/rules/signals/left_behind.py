@@ -20,7 +20,7 @@ CEILING = 0.9
 
 @dataclass(config=CLOSED, kw_only=True)
 class LeftBehind(Signal):
-    """The series had gained with `other`, which goes on gaining, and does not any more: detect/following.py."""
+    """The series stays behind while `other` gains: detect/following.py."""
 
     historical: ClassVar[bool] = True
 
