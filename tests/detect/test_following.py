@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tracker_diag.detect.following import MOST, BlockMeans, following
+from tracker_diag.detect.following import following
+from tracker_diag.detect.means import MOST, BlockMeans
 
 
 def course(reward, evaluation, *, every=10, noise=0.01, seed=0, steps=200):

@@ -6,18 +6,16 @@ stays yes as long as they do.
 """
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from tracker_diag.detect.means import BlockMeans
 from tracker_diag.detect.noise import noise_of
 from tracker_diag.stats.arrays import Float64Array
 
 FEWEST = 6
 """Values of the follower from which on the two can be compared: two levels of three."""
-MOST = 128
-"""Means that are kept of each series: when there are twice as many, each two become one."""
 PART = 8
 """A level of the follower is the mean of this part of its values, three at least."""
 SHORTEST = 3
@@ -39,32 +37,6 @@ ROUNDING = 1e-9
 """Part of the largest value that is no gain but rounding."""
 FEW = 2.0
 """By this over n the standard errors are wider with n values: what tells the noise is itself a sample."""
-
-
-@dataclass
-class BlockMeans:
-    """A series as means of blocks of one size, `MOST` to twice as many of them, over the whole run."""
-
-    size: int = 1
-    means: list[float] = field(default_factory=list[float])
-    ends: list[int] = field(default_factory=list[int])
-    """The last step of each block."""
-    open: list[float] = field(default_factory=list[float])
-
-    def append(self, step: int, value: float) -> None:
-        self.open.append(min(max(value, -1e100), 1e100))
-        if len(self.open) < self.size:
-            return
-        self.means.append(sum(self.open) / self.size)
-        self.ends.append(step)
-        self.open = []
-        if len(self.means) == 2 * MOST:
-            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
-            self.ends, self.size = self.ends[1::2], 2 * self.size
-
-    def state_dict(self) -> dict[str, Any]:
-        """The fields, in JSON values."""
-        return {"size": self.size, "means": list(self.means), "ends": list(self.ends), "open": list(self.open)}
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ TRIMMED = 0.1
 """Part of the largest changes from row to row that tells nothing of the noise: the fall itself is among them."""
 
 
-def standard_error(y: Float64Array, width: int, doubt: float = DOUBT) -> float:
-    """Standard error of the difference of two means of `width` values, as the changes from value to value tell it.
+def dependence(y: Float64Array, doubt: float = DOUBT) -> tuple[float, float]:
+    """Standard deviation and autocorrelation of the values of an AR(1), as the changes from value to value tell them.
 
-    Of AR(1) the changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2, with which they turn, one
+    The changes have variance 2σ²(1 − φ) and a first autocorrelation of −(1 − φ)/2, with which they turn, one
     up and the next down, in a share of arccos(−(1 − φ)/2)/π of the cases: two thirds of them if the values are
     independent, half if they walk. That share is not moved by a few large changes, as those of a fall. A moving
     average, as that over the last hundred episodes, walks, so that hardly any fall of it is sure.
@@ -27,8 +27,17 @@ def standard_error(y: Float64Array, width: int, doubt: float = DOUBT) -> float:
     up = np.sign(change[change != 0])
     turns = float(np.mean(up[1:] != up[:-1])) - doubt / math.sqrt(len(up)) if len(up) > 2 else 2 / 3
     phi = min(max(1 - 2 * math.sin(math.pi * (turns - 0.5)), 0.0), 0.97)
-    sigma = _spread(change) / math.sqrt(2 * (1 - phi))
+    return _spread(change) / math.sqrt(2 * (1 - phi)), phi
+
+
+def error_of_difference(sigma: float, phi: float, width: int) -> float:
+    """Standard error of the difference of two means of `width` values each, of an AR(1)."""
     return sigma * math.sqrt(2 * min((1 + phi) / (1 - phi) / width, 1.0))
+
+
+def standard_error(y: Float64Array, width: int, doubt: float = DOUBT) -> float:
+    """Standard error of the difference of two means of `width` values of `y`."""
+    return error_of_difference(*dependence(y, doubt), width)
 
 
 def noise_of(y: Float64Array) -> float:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from tracker_diag.detect.course import SHORTEST
+from tracker_diag.detect.levels import SHORTEST
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.series import Place
 from tracker_diag.rules.signals.base import CLOSED, Verb

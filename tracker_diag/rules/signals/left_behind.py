@@ -6,7 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from tracker_diag.detect.following import FEWEST, BlockMeans, Following, following
+from tracker_diag.detect.following import FEWEST, Following, following
+from tracker_diag.detect.means import BlockMeans
 from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.rules.nodes import SeriesRef
 from tracker_diag.rules.observed import Observed
