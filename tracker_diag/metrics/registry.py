@@ -360,16 +360,17 @@ OWN = (
     ),
 )
 
-THE_CRITICS_PREFIXES = ("critic/", "value/")
-"""Prefixes under which a familiar name means the critic's own."""
+OF_SEVERAL_KINDS = frozenset({"approx_kl", "clip_fraction", "entropy", "grad_norm", "kl", "learning_rate", "loss"})
+"""Names whose meaning depends on what is before them: `critic/loss` is no loss of the policy."""
+
+_PLAIN = frozenset({
+    "train", "training", "trainer", "learner", "learners", "default_policy", "actor", "policy", "rollout", "metrics",
+    "stats", "loss", "losses", "optim", "optimizer", "update", "ppo", "grpo", "gspo", "dpo", "sft", "rl",
+})  # fmt: skip
+"""Parts of a key that leave the usual meaning of its last part as it is."""
 
 _EVALUATION = re.compile(r"(?:^|/)(?:eval|evaluation|val|validation|test)(?:[-_][^/]*)?/")
 """A part of a key, before its last, that says that the value is of an evaluation."""
-
-THE_CRITICS = frozenset(
-    {"value_loss", "explained_variance", "value_mean", "value_std", "return_mean", "return_std", "return_max"}
-)
-"""Names that mean the same below a critic's prefix."""
 
 _TRAINING = {metric.name: metric for metric in TRAINING}
 
@@ -388,12 +389,19 @@ def canonical(key: str) -> str | None:
     >>> canonical("train/reward")
     'reward'
     """
-    last = key.rsplit("/", 1)[-1]
-    if _find(last) is None or key.startswith(PREFIX):
+    before, _, last = key.rpartition("/")
+    if _find(last) is None or key.startswith(PREFIX) or not same_kind(last, before):
         return None
-    if key.startswith(THE_CRITICS_PREFIXES):
-        return last if last in THE_CRITICS else None
     return last if last.startswith("eval_") or not of_evaluation(key) else None
+
+
+def same_kind(name: str, before: str) -> bool:
+    """Whether the canonical `name` keeps its meaning below `before`, the parts of a key that come first.
+
+    >>> same_kind("kl", "train"), same_kind("kl", "rollout_correction")
+    (True, False)
+    """
+    return name not in OF_SEVERAL_KINDS or _PLAIN.issuperset(before.lower().split("/") if before else ())
 
 
 def of_evaluation(key: str) -> bool:
