@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -48,7 +48,8 @@ class Transform(_Closed):
 class Alias(_Closed):
     """Own keys of one canonical metric, the first that a row has wins; a plain list stands for `keys` alone.
 
-    A key may be a pattern: `*` is one part of it, `**` one or more, `{tool}` one that names the member.
+    A key may be a pattern: `*` is anything within a part, `**` parts, `{tool}` a part that names the member. Of several
+    that fit, the one with most letters of its own counts.
     """
 
     keys: tuple[str, ...] = Field(min_length=1)
@@ -188,6 +189,11 @@ def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
     return _key_map(tuple(dict.fromkeys(keys)), framework)
 
 
+def why_not(key: str, framework: str) -> str:
+    """Why `key` is not read in `framework`, as its file says it; empty where the file does not know it."""
+    return _matcher(framework).why_not(key)
+
+
 def known_keys(keys: Iterable[str]) -> set[str]:
     """Those of `keys` that may be read: by the names of any framework, as the diagnostics' own, or next to another."""
     keys = tuple(dict.fromkeys(keys))
@@ -223,14 +229,16 @@ class _Matcher:
     def __init__(self, file: Aliases) -> None:
         self.file = file
         self._exact: dict[str, tuple[str, int]] = {}
-        self._patterns: list[tuple[re.Pattern[str], str, int]] = []
-        self._ignored = [_compiled(pattern) for pattern in file.ignore]
+        patterns = [(pattern, "", 0, why) for pattern, why in file.ignore.items()]
         for name, alias in file.metrics.items():
             for place, key in enumerate(alias.keys):
                 if "*" in key or "{" in key:
-                    self._patterns.append((_compiled(key), name, place))
+                    patterns.append((key, name, place, ""))
                 else:
                     self._exact.setdefault(key, (name, place))
+        patterns.sort(key=lambda one: len(re.sub(r"\*|\{\w+\}", "", one[0])), reverse=True)
+        self._patterns = [(_compiled(pattern), name, place, why) for pattern, name, place, why in patterns]
+        """With the name that each stands for, empty where it is ignored; what has most letters of its own first."""
 
     def find(self, key: str, order: int) -> Mapped | None:
         """What `key` stands for; `order`, its place in the run, decides between keys of one pattern."""
@@ -240,19 +248,23 @@ class _Matcher:
         for form in forms:
             if form in self._exact and (not self.file.any_prefix or self._same_kind(key, form)):
                 return self._mapped(*self._exact[form], order)
-        if any(pattern.fullmatch(form) for pattern in self._ignored for form in forms):
-            return None
-        for pattern, name, place in self._patterns:
+        for pattern, name, place, _ in self._patterns:
             for form in forms:
                 if match := pattern.fullmatch(form):
                     member = match.groupdict().get("member")
-                    return self._mapped(name, place, order, f"{name}:{member}" if member else "")
+                    return self._mapped(name, place, order, f"{name}:{member}" if member else "") if name else None
         if self.file.framework != GENERIC and registry.of_evaluation(key):
             # An evaluation is often the user's own, whatever the trainer.
             well_known = _matcher(GENERIC).find(key, order)
             return well_known and replace(well_known, rank=_LAST + well_known.rank)
         name_in_key = registry.canonical(key)
         return Mapped(name_in_key, rank=_LAST + order) if name_in_key else None
+
+    def why_not(self, key: str) -> str:
+        """What the file says of a key that it ignores; empty where it reads it, or does not know it."""
+        forms = (key, *_shorter(key, self.file))
+        found = next((one for one in self._patterns if any(one[0].fullmatch(form) for form in forms)), None)
+        return found[3] if found else ""
 
     def _same_kind(self, key: str, form: str) -> bool:
         """Whether `form`, the end of `key`, means the same with what is before it."""
@@ -285,7 +297,7 @@ def _hits(file: Aliases, keys: tuple[str, ...]) -> int:
     Those of its base count as well, once there are enough of its own: else it is the base itself.
     """
     own = _own_hits(file, keys)
-    return own + _hits(_file(file.base), keys) if file.base and own >= DISTINCTIVE else 0 if file.base else own
+    return own + _hits(file_of(file.base), keys) if file.base and own >= DISTINCTIVE else 0 if file.base else own
 
 
 def _own_hits(file: Aliases, keys: tuple[str, ...]) -> int:
@@ -300,18 +312,25 @@ def _own_hits(file: Aliases, keys: tuple[str, ...]) -> int:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     """`pattern` as a regular expression: `*` within a part, `**` across parts, `{tool}` within one, kept."""
-    wild = {"**": ".+", "*": "[^/]+"}
+    wild = {"**": ".+", "*": "[^/]*"}
     pieces = re.split(r"(\*\*|\*|\{\w+\})", pattern)
     return re.compile("".join(wild.get(p, "(?P<member>[^/]+)" if p.startswith("{") else re.escape(p)) for p in pieces))
 
 
 @cache
-def _files() -> tuple[Aliases, ...]:
+def _loaded() -> tuple[Aliases, ...]:
     return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
 
 
-def _file(framework: str) -> Aliases:
-    for file in _files():
+@cache
+def _files() -> tuple[Aliases, ...]:
+    """All of them, each with what it takes over from its base."""
+    return tuple(map(_whole, _loaded()))
+
+
+def file_of(framework: str, files: Callable[[], tuple[Aliases, ...]] = _files) -> Aliases:
+    """The file of `framework`, with what it takes over from its base; UnknownName where there is none."""
+    for file in files():
         if file.framework.lower() == framework.lower():
             return file
     raise UnknownName("framework", framework, frameworks())
@@ -319,14 +338,14 @@ def _file(framework: str) -> Aliases:
 
 @cache
 def _matcher(framework: str) -> _Matcher:
-    return _Matcher(whole(_file(framework)))
+    return _Matcher(file_of(framework))
 
 
-def whole(file: Aliases) -> Aliases:
+def _whole(file: Aliases) -> Aliases:
     """`file` with what it takes over from its base: all keys that it does not have itself."""
     if not file.base:
         return file
-    base = whole(_file(file.base))
+    base = _whole(file_of(file.base, _loaded))
     own = {key for alias in file.metrics.values() for key in alias.keys} | file.ignore.keys()
     left = {name: tuple(key for key in alias.keys if key not in own) for name, alias in base.metrics.items()}
     taken = {name: base.metrics[name].model_copy(update={"keys": keys}) for name, keys in left.items() if keys}
