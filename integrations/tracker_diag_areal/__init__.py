@@ -93,7 +93,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
         return Monitor(catalog=False)
     if monitor is None:
         monitor = share.monitor if share else _default(trainer, ranks)
-    watch_once(trainer, monitor)
+    watch_once(trainer, monitor, "AReaL")
     watched, saved = monitor, Saved(monitor, "areal", rank)
 
     def on_commit(given: Mapping[str, Any]) -> None:

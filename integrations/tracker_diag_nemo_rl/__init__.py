@@ -127,6 +127,7 @@ def attach(logger: Any, config: Any = None, *, monitor: Monitor | None = None) -
     if monitor is None:
         monitor = monitor_knowing(lambda: _monitor(settings), "nemo-rl", TESTED)
         add_active(monitor, sees=SEES)
+    monitor.framework = "NeMo-RL"
     watched, saved, hooks = monitor, Saved(monitor, "nemo-rl"), Hooks("nemo-rl", TESTED)
 
     def on_logprobs(_: Any, given: Mapping[str, Any]) -> None:

@@ -176,6 +176,7 @@ class _Learner:
 
         rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self._saved = Saved(monitor, "open-instruct", rank)
+        monitor.framework = "open-instruct"
         monitor.expect(getattr(config, "num_training_steps", None))
         if self._goes_on_from is not None and self._saved.find(self._goes_on_from):
             self._step = 1 + (monitor.step if monitor.step is not None else -1)

@@ -81,7 +81,7 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
         if first:
             add_active(monitor, sees=SEES)
     watch, hooks = _Watch(monitor, share), Hooks("prime-rl", TESTED)
-    watch_once(watch, monitor)
+    watch_once(watch, monitor, "prime-rl")
     with hooks.part("nothing of it is watched") as parts:
         on = first or share is not None
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15

@@ -49,7 +49,7 @@ class DiagnosticsCallback(RLlibCallback):  # pyright: ignore[reportUntypedBaseCl
             seen: set[Pair] = {"policy"} if hasattr(config, "clip_param") and local_learner(algorithm) else set()
             blind = dict.fromkeys(PAIRS.keys() - seen)
             add_active(monitor, *([writer] if writer is not None else []), sees=SEES, blind=blind, tools=False)
-        watch_once(algorithm, monitor)
+        watch_once(algorithm, monitor, "RLlib")
         self.monitor, hooks = monitor, Hooks("Ray", TESTED)
         with hooks.part("the diagnostics are closed when the process ends") as on:
             on.callback(before(algorithm, "cleanup", [], self._ending, monitor))

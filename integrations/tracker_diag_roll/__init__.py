@@ -81,6 +81,7 @@ def attach(config: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("roll", "roll")
     given = monitor
     monitor = monitor or monitor_knowing(lambda: _monitor(config), "ROLL", TESTED)
+    monitor.framework = "ROLL"
     watch = _Watch(monitor, bool(getattr(config, "enable_reference", False)))
     hooks, saved, recompute = Hooks("ROLL", TESTED), Saved(monitor, "roll"), _recomputes(config)
     workers = Workers(monitor, fresh=recompute, gaps=not (recompute and _takes_tokens_out(config)))

@@ -91,6 +91,7 @@ class DiagnosticsCallback(BaseCallback):
         self._let_go()  # a training that was interrupted may have left something
         model = self.model
         monitor = self.monitor = self._given or self._made(model)
+        monitor.framework = "SB3"
         if self._given is None:
             writers: list[Any] = []
             with monitor.guard("integration_errors"):

@@ -97,7 +97,7 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     if (there := watching(trainer, monitor)) is not None:
         return there
     monitor = monitor or monitor_of(trainer)
-    watch_once(trainer, monitor)
+    watch_once(trainer, monitor, "SkyRL")
     if hasattr(trainer, "async_train_dataloader"):  # fully asynchronous
         _watch(trainer, monitor)
     else:

@@ -49,7 +49,7 @@ class DiagnosticsCallback(TrainingCallback):  # pyright: ignore[reportUntypedBas
             return
         self.look_at(trainer)
         if there is None and self.monitor is not None:
-            watch_once(trainer, self.monitor)
+            watch_once(trainer, self.monitor, "SkyRL")
 
     def on_step_end(self, trainer: Any, callback_input: Any, control: Any) -> None:
         if self.monitor and self._batches:

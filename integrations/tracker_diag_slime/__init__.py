@@ -90,7 +90,7 @@ def attach(args: Any, *, monitor: Monitor | None = None) -> Monitor:
     if _trainer and (there := watching(_trainer[0], monitor)) is not None:
         return there
     monitor, _trainer[:] = monitor or _monitor(args, rollout=False), [None]
-    watch_once(monitor, monitor)
+    watch_once(monitor, monitor, "slime")
     hooks, saved = Hooks("slime", TESTED), Saved(monitor, "slime")
     monitor.at_close(hooks.close)
     waiting: dict[str, Any] = {}

@@ -51,6 +51,7 @@ class DiagnosticsCallback(TrainerCallback):
     def _begin(self, monitor: Monitor | None = None) -> None:
         trainer = self._trainer
         self.monitor = monitor or self._made(trainer)
+        self.monitor.framework = names_of(trainer)
         self._tensors: GrpoTensors | None = None
         self._found = False
         self._hooks = ExitStack()
@@ -209,6 +210,11 @@ def clip(args: Any) -> tuple[float, float]:
 def has_token_ratios(trainer: Any) -> bool:
     """Whether it is GRPO, or made of it; RLOO has methods of the same names, and no ratios of tokens."""
     return any(kind.__name__ == "GRPOTrainer" for kind in type(trainer).__mro__)
+
+
+def names_of(trainer: Any) -> str:
+    """Whose names its metrics have: in the asynchronous trainers `kl` is to the sampler, and not to a reference."""
+    return "TRL-async" if any(kind.__name__.startswith("Async") for kind in type(trainer).__mro__) else "TRL"
 
 
 def of_unsloth(trainer: Any) -> bool:

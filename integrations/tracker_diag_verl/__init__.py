@@ -124,7 +124,7 @@ def attach(tracking: Any, *, monitor: Monitor | None = None, config: Mapping[str
         monitor = monitor_knowing(lambda: _monitor(settings), "verl", TESTED)
         theirs = getattr(tracking, "logger", {}).get("tensorboard")
         add_active(monitor, theirs, sees=SEES, blind=_blind(settings) if settings else None)
-    watch_once(tracking, monitor)
+    watch_once(tracking, monitor, "verl")
     tracking.diag = monitor
     if _Watch.current is not None:
         _Watch.current.end()

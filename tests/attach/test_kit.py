@@ -345,7 +345,8 @@ def test_what_is_watched_is_so_until_its_monitor_is_closed_or_it_is_gone(monitor
     trainer, unreferenced = Trainer(), SimpleNamespace()
     for one in (trainer, unreferenced):
         assert kit.watching(one, monitor) is None
-        kit.watch_once(one, monitor)
+        kit.watch_once(one, monitor, "TRL")
+        assert monitor.framework == "TRL"
         assert kit.watching(one, None) is kit.watching(one, monitor) is monitor
         with pytest.raises(DiagError, match="monitor: another one given"):
             kit.watching(one, Monitor())

@@ -27,10 +27,14 @@ def known(request):
 
 def test_the_trainers_that_the_tool_is_for_are_known():
     expected = (
-        "TRL verl OpenRLHF prime-rl SkyRL slime NeMo-RL AReaL ROLL open-instruct rLLM SB3 CleanRL RLlib Lightning"
+        "TRL TRL-async verl OpenRLHF prime-rl SkyRL slime NeMo-RL AReaL ROLL open-instruct rLLM SB3 CleanRL RLlib "
+        "Lightning skrl rsl_rl Tianshou TorchRL torchforge tinker-cookbook ART PufferLib ms-swift LLaMA-Factory "
+        "Axolotl verifiers agent-lightning Sample-Factory torchtune RL4LMs"
     )
     assert set(aliases.frameworks()) == set(expected.split())
-    assert {row(file.stem)[0] for file in ROWS} == set(aliases.frameworks())
+    listed = {file.stem for file in (Path(__file__).parent / "names").glob("*.txt")}
+    of_rows = {row(file.stem)[0].lower() for file in ROWS}
+    assert {name.lower() for name in aliases.frameworks()} == listed | of_rows
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -83,7 +87,8 @@ def test_a_row_is_no_other_frameworks(known):
     files = {file.framework: file for file in aliases._files()}
     own = aliases._hits(files[framework], tuple(logged))
     assert own >= 3
-    # verl's clones share some of its names.
+    # verl's clones share some of its names, and what another is made of shares all of them.
+    others = [other for other in others if other != files[framework].base and files[other].base != framework]
     assert all(aliases._hits(files[other], tuple(logged)) <= own / 3 for other in others)
 
 
@@ -177,7 +182,8 @@ def test_a_row_without_the_first_key_falls_back_on_the_next():
 
 def test_own_names_stand_for_themselves_in_every_framework():
     own = [metric.name for metric in registry.TRAINING]
-    for framework in (None, *aliases.frameworks()):
+    assert key_map(["kl"], "TRL-async").mapped["kl"].name == "mismatch_kl"  # the only one that has another meaning
+    for framework in {None, *aliases.frameworks()} - {"TRL-async"}:
         mapped = key_map(own, framework).mapped
         assert {key: found.name for key, found in mapped.items()} == {name: name for name in own}
         assert {(found.scale, found.offset) for found in mapped.values()} == {(1.0, 0.0)}
@@ -198,7 +204,12 @@ def test_what_the_diagnostics_log_is_never_read_back():
     ("key", "name"),
     [
         ("reward", "reward"),
-        ("my/losses/clipfrac", "clip_fraction"),
+        ("train/losses/clipfrac", "clip_fraction"),
+        ("value/clipfrac", None),
+        ("train/kl", "kl"),
+        ("rollout_correction/kl", None),  # of trainer and sampler
+        ("teacher/entropy", None),
+        ("mine/reward", "reward"),
         ("train/loss", "loss"),
         ("val/loss", "eval_loss"),
         ("val_loss", "eval_loss"),
@@ -216,6 +227,28 @@ def test_unknown_frameworks_go_by_well_known_names(key, name):
     assert made.mapped.get(key, Mapped("")).name == (name or "")
 
 
+def test_one_key_alone_names_no_framework_and_the_nearest_ones_are_listed():
+    assert recognise(["rollout/ep_rew_mean", "reward"]) is None
+    assert aliases.nearest(["rollout/ep_rew_mean", "reward"]) == {"SB3": 1}
+    assert recognise(["rollout/ep_rew_mean", "train/n_updates"]) == "SB3"
+    assert aliases.nearest(["reward"]) == {}
+
+
+def test_what_is_made_of_another_is_known_by_two_names_of_its_own():
+    of_both = ["num_tokens", "frac_reward_zero_std", "sample/staleness_mean"]
+    assert recognise(of_both) == "TRL"
+    assert key_map([*of_both, "kl"]).values({"kl": 0.1}) == {"kl": 0.1}
+    assert recognise([*of_both, "perf/step_s"]) == "TRL-async"
+    assert key_map([*of_both, "perf/step_s", "kl"]).values({"kl": 0.1}) == {"mismatch_kl": 0.1}
+
+
+def test_the_mean_score_of_a_reward_model_is_no_reward():
+    logged = dict.fromkeys(["loss", "accuracy", "margin", "mean_reward", "min_reward", "max_reward", "num_tokens"], 0.5)
+    assert key_map(logged).framework == "TRL"
+    assert key_map(logged).values(logged) == {"loss": 0.5, "preference_accuracy": 0.5, "reward_margin": 0.5}
+    assert key_map(["mean_reward", "min_reward", "max_reward"]).values({"mean_reward": 0.5}) == {"reward": 0.5}
+
+
 def test_no_framework_or_two_alike_are_not_guessed():
     assert recognise([]) is None
     assert recognise(["reward", "kl"]) is None
@@ -225,7 +258,7 @@ def test_no_framework_or_two_alike_are_not_guessed():
 
 def test_a_framework_can_be_given():
     assert key_map(["train/entropy_loss"], "sb3").framework == "SB3"
-    with pytest.raises(UnknownName, match="framework: 'trax' given, expected one of AReaL, "):
+    with pytest.raises(UnknownName, match="framework: 'trax' given, expected one of agent-lightning, "):
         key_map(["reward"], "trax")
 
 

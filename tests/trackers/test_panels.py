@@ -267,7 +267,7 @@ def test_rules_are_shown_by_family():
 def test_outcomes_come_first_by_what_they_are_whatever_the_trainers_call_them():
     keys = ["train/kl", "train/reward", "train/loss", "diag/policy/all/p95", "eval/reward"]
     assert outcome_keys(keys) == ["train/reward", "eval/reward", "train/kl"]
-    of_verl = outcome_keys(["actor/kl_loss", "critic/rewards/mean", "actor/ppo_kl"])
+    of_verl = outcome_keys(["actor/kl_loss", "actor/pg_loss", "critic/rewards/mean", "actor/ppo_kl"])
     assert "critic/rewards/mean" in of_verl
     shown = {*outcome_keys(keys), "critic/rewards/mean", "diag/rule/POL001"}
     view = chart_view(["policy"], None, shown)

@@ -221,8 +221,13 @@ def watching(owner: object, monitor: Monitor | None) -> Monitor | None:
     return there
 
 
-def watch_once(owner: object, monitor: Monitor) -> None:
-    """Say that `monitor` watches `owner` from now on, until it is closed; see `watching`."""
+def watch_once(owner: object, monitor: Monitor, framework: str) -> None:
+    """Say that `monitor` watches `owner` from now on, until it is closed; see `watching`.
+
+    Args:
+        framework: whose names the metrics of `owner` have, as its file in `metrics/aliases` says it.
+    """
+    monitor.framework = framework
 
     def ended() -> None:
         if _watched.get(key, (None, None))[1] is monitor:

@@ -1,10 +1,17 @@
-"""`tracker-diag integrations`: the trainers that are installed, and what each lets us see."""
+"""`tracker-diag integrations`: the trainers that are installed, what each lets us see, and what names are read."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Annotated
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from typer import Option
+
+from tracker_diag.cli.refuse import refuse
+from tracker_diag.errors import UnknownName
+from tracker_diag.metrics.aliases import Aliases, file_of, frameworks
 
 GROUP = "tracker_diag.integrations"
 """Entry points of this group name a package each that has `TESTED`, versions, and `SEES`, what it sees of what.
@@ -13,9 +20,21 @@ GROUP = "tracker_diag.integrations"
 """
 
 
-def integrations() -> None:
+def integrations(
+    names: Annotated[
+        str, Option("--names", metavar="FRAMEWORK", help="Which of its metrics are read, and why not; or `all`.")
+    ] = "",
+) -> None:
     """List trainers, tested versions, and what is seen."""
     console = Console()
+    if names:
+        try:
+            files = [file_of(name) for name in (frameworks() if names == "all" else (names,))]
+        except UnknownName as error:
+            refuse(str(error))
+        for file in files:
+            _names(console, file)
+        return
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         package = import_module(entry.value)
         there = _installed(getattr(package, "INSTALLED_AS", (entry.name,)))
@@ -26,6 +45,21 @@ def integrations() -> None:
         for what, how in package.SEES.items():
             table.add_row(f"  [yellow]{what}[/]" if what == "not" else f"  {what}", how)
         console.print(table)
+
+
+def _names(console: Console, file: Aliases) -> None:
+    """The keys of one framework: what each is read as, or why it is not."""
+    there = _installed((file.package,)) if file.package else ""
+    newer = f"; installed is {there}" if there and there.split()[-1] not in file.read_at else ""
+    console.print(f"[bold]{file.framework}[/]  [dim]names of {file.read_at}{newer}[/]", highlight=False)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=12, overflow="fold")
+    table.add_column(overflow="fold")
+    for name, alias in file.metrics.items():
+        table.add_row(f"  {name}", escape(", ".join(alias.keys)))
+    for key, why in file.ignore.items():
+        table.add_row("  [yellow]not read[/]", escape(f"{key}: {why}"))
+    console.print(table, highlight=False)
 
 
 def _installed(names: tuple[str, ...]) -> str:

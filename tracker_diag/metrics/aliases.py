@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -19,6 +19,8 @@ from tracker_diag.stats.once import once
 FOLDER = Path(__file__).parent / "aliases"
 GENERIC = "generic"
 """The file of well-known names, for runs of no known framework."""
+DISTINCTIVE = 2
+"""Keys by which a framework is known that a run must have: one alone may be a name of the user's own."""
 
 
 class AliasError(DiagError, ValueError):
@@ -46,7 +48,8 @@ class Transform(_Closed):
 class Alias(_Closed):
     """Own keys of one canonical metric, the first that a row has wins; a plain list stands for `keys` alone.
 
-    A key may be a pattern: `*` is one part of it, `**` one or more, `{tool}` one that names the member.
+    A key may be a pattern: `*` is anything within a part, `**` parts, `{tool}` a part that names the member. Of several
+    that fit, the one with most letters of its own counts.
     """
 
     keys: tuple[str, ...] = Field(min_length=1)
@@ -65,13 +68,17 @@ class Aliases(_Closed):
     """One file: a framework's keys, and how to know it by them."""
 
     framework: str
+    base: str = ""
+    """The framework that it is made of, whose keys it has as well, except those that are here."""
     read_at: str = ""
     """Versions whose source or documentation the keys were read in."""
+    package: str = ""
+    """The distribution of these versions, where an index has one."""
     prefixes: tuple[str, ...] = ()
     """What trackers may put before every key."""
     any_prefix: bool = False
     recognise: tuple[str, ...] = ()
-    """Keys that few others have; the framework with most of them is taken."""
+    """Keys that few others have; the framework with most of them is taken, from two on."""
     algorithms: dict[registry.Algorithm, tuple[str, ...]] = {}
     """Keys that only one algorithm has, of those that the framework trains by; the first that a run has tells it."""
     metrics: dict[str, Alias]
@@ -81,6 +88,8 @@ class Aliases(_Closed):
 
     @model_validator(mode="after")
     def _names(self) -> "Aliases":
+        if same := {key for alias in self.metrics.values() for key in alias.keys} & self.ignore.keys():
+            raise ValueError(f"{min(same)!r} is read and ignored; expected one of the two")
         for name, alias in self.metrics.items():
             per = registry.training(name).per
             for key in alias.keys:
@@ -154,13 +163,18 @@ def frameworks() -> tuple[str, ...]:
     return tuple(file.framework for file in _files() if file.framework != GENERIC)
 
 
-def recognise(keys: Iterable[str]) -> str | None:
-    """The framework that `keys` are of; None if no framework, or more than one, explains most of them."""
+def nearest(keys: Iterable[str]) -> dict[str, int]:
+    """The frameworks by whose distinctive names most `keys` go, each with how many; empty where none has any."""
     keys = tuple(keys)
-    hits = [(_hits(file, keys), file.framework) for file in _files()]
-    most = max(count for count, _ in hits)
-    best = [framework for count, framework in hits if count == most]
-    return best[0] if most and len(best) == 1 else None
+    hits = {file.framework: _hits(file, keys) for file in _files()}
+    most = max(hits.values())
+    return {framework: count for framework, count in hits.items() if count == most > 0}
+
+
+def recognise(keys: Iterable[str]) -> str | None:
+    """The framework that `keys` are of; None below two keys by which it is known, or where two have as many."""
+    best = nearest(keys)
+    return next(iter(best)) if len(best) == 1 and max(best.values()) >= DISTINCTIVE else None
 
 
 def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
@@ -173,6 +187,11 @@ def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
     {'entropy': 1.5}
     """
     return _key_map(tuple(dict.fromkeys(keys)), framework)
+
+
+def why_not(key: str, framework: str) -> str:
+    """Why `key` is not read in `framework`, as its file says it; empty where the file does not know it."""
+    return _matcher(framework).why_not(key)
 
 
 def known_keys(keys: Iterable[str]) -> set[str]:
@@ -200,7 +219,7 @@ def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
 
 def _algorithm(file: Aliases, keys: tuple[str, ...]) -> registry.Algorithm | None:
     """The first of `file`'s algorithms of which a key that it alone has is among `keys`."""
-    forms = {form for key in keys for form in _forms(key, file)}
+    forms = {form for key in keys for form in (key, *_shorter(key, file))}
     return next((algorithm for algorithm, of in file.algorithms.items() if not forms.isdisjoint(of)), None)
 
 
@@ -210,36 +229,46 @@ class _Matcher:
     def __init__(self, file: Aliases) -> None:
         self.file = file
         self._exact: dict[str, tuple[str, int]] = {}
-        self._patterns: list[tuple[re.Pattern[str], str, int]] = []
-        self._ignored = [_compiled(pattern) for pattern in file.ignore]
+        patterns = [(pattern, "", 0, why) for pattern, why in file.ignore.items()]
         for name, alias in file.metrics.items():
             for place, key in enumerate(alias.keys):
                 if "*" in key or "{" in key:
-                    self._patterns.append((_compiled(key), name, place))
+                    patterns.append((key, name, place, ""))
                 else:
                     self._exact.setdefault(key, (name, place))
+        patterns.sort(key=lambda one: len(re.sub(r"\*|\{\w+\}", "", one[0])), reverse=True)
+        self._patterns = [(_compiled(pattern), name, place, why) for pattern, name, place, why in patterns]
+        """With the name that each stands for, empty where it is ignored; what has most letters of its own first."""
 
     def find(self, key: str, order: int) -> Mapped | None:
         """What `key` stands for; `order`, its place in the run, decides between keys of one pattern."""
-        forms = tuple(_forms(key, self.file))
+        forms = (key, *_shorter(key, self.file))
         if registry.canonical(key) == key and key not in self._exact:
             return Mapped(key, rank=-1)
         for form in forms:
-            if form in self._exact:
+            if form in self._exact and (not self.file.any_prefix or self._same_kind(key, form)):
                 return self._mapped(*self._exact[form], order)
-        if any(pattern.fullmatch(form) for pattern in self._ignored for form in forms):
-            return None
-        for pattern, name, place in self._patterns:
+        for pattern, name, place, _ in self._patterns:
             for form in forms:
                 if match := pattern.fullmatch(form):
                     member = match.groupdict().get("member")
-                    return self._mapped(name, place, order, f"{name}:{member}" if member else "")
+                    return self._mapped(name, place, order, f"{name}:{member}" if member else "") if name else None
         if self.file.framework != GENERIC and registry.of_evaluation(key):
             # An evaluation is often the user's own, whatever the trainer.
             well_known = _matcher(GENERIC).find(key, order)
             return well_known and replace(well_known, rank=_LAST + well_known.rank)
         name_in_key = registry.canonical(key)
         return Mapped(name_in_key, rank=_LAST + order) if name_in_key else None
+
+    def why_not(self, key: str) -> str:
+        """What the file says of a key that it ignores; empty where it reads it, or does not know it."""
+        forms = (key, *_shorter(key, self.file))
+        found = next((one for one in self._patterns if any(one[0].fullmatch(form) for form in forms)), None)
+        return found[3] if found else ""
+
+    def _same_kind(self, key: str, form: str) -> bool:
+        """Whether `form`, the end of `key`, means the same with what is before it."""
+        return registry.same_kind(self._exact[form][0], key.removesuffix(form).rstrip("/"))
 
     def _mapped(self, name: str, place: int, order: int, member: str = "") -> Mapped:
         alias = self.file.metrics[name]
@@ -252,22 +281,29 @@ _LAST = 1_000 * _STEP
 """Ranks: first the place in the file, then the place in the run; last what only looks canonical."""
 
 
-def _forms(key: str, file: Aliases) -> Iterator[str]:
+def _shorter(key: str, file: Aliases) -> Iterator[str]:
     """`key` as the trainer may have named it, before a tracker put a prefix to it."""
-    yield key
     for prefix in file.prefixes:
         if key.startswith(prefix):
             yield key[len(prefix) :]
-    if file.any_prefix and not registry.of_evaluation(key) and not key.startswith(registry.THE_CRITICS_PREFIXES):
+    if file.any_prefix and not registry.of_evaluation(key):
         parts = key.split("/")
         yield from ("/".join(parts[start:]) for start in range(1, len(parts)))
 
 
 def _hits(file: Aliases, keys: tuple[str, ...]) -> int:
-    """How many of the keys by which `file`'s framework is known are among `keys`."""
+    """How many of the keys by which `file`'s framework is known are among `keys`.
+
+    Those of its base count as well, once there are enough of its own: else it is the base itself.
+    """
+    own = _own_hits(file, keys)
+    return own + _hits(file_of(file.base), keys) if file.base and own >= DISTINCTIVE else 0 if file.base else own
+
+
+def _own_hits(file: Aliases, keys: tuple[str, ...]) -> int:
     if not file.recognise:
         return 0
-    forms = {form for key in keys for form in _forms(key, file)}
+    forms = {form for key in keys for form in (key, *_shorter(key, file))}
     patterns = [_compiled(key) for key in file.recognise if "*" in key]
     exact = sum(key in forms for key in file.recognise)
     return exact + sum(any(pattern.fullmatch(form) for form in forms) for pattern in patterns)
@@ -276,22 +312,49 @@ def _hits(file: Aliases, keys: tuple[str, ...]) -> int:
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     """`pattern` as a regular expression: `*` within a part, `**` across parts, `{tool}` within one, kept."""
-    wild = {"**": ".+", "*": "[^/]+"}
+    wild = {"**": ".+", "*": "[^/]*"}
     pieces = re.split(r"(\*\*|\*|\{\w+\})", pattern)
     return re.compile("".join(wild.get(p, "(?P<member>[^/]+)" if p.startswith("{") else re.escape(p)) for p in pieces))
 
 
 @cache
-def _files() -> tuple[Aliases, ...]:
+def _loaded() -> tuple[Aliases, ...]:
     return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
 
 
 @cache
-def _matcher(framework: str) -> _Matcher:
-    for file in _files():
+def _files() -> tuple[Aliases, ...]:
+    """All of them, each with what it takes over from its base."""
+    return tuple(map(_whole, _loaded()))
+
+
+def file_of(framework: str, files: Callable[[], tuple[Aliases, ...]] = _files) -> Aliases:
+    """The file of `framework`, with what it takes over from its base; UnknownName where there is none."""
+    for file in files():
         if file.framework.lower() == framework.lower():
-            return _Matcher(file)
+            return file
     raise UnknownName("framework", framework, frameworks())
+
+
+@cache
+def _matcher(framework: str) -> _Matcher:
+    return _Matcher(file_of(framework))
+
+
+def _whole(file: Aliases) -> Aliases:
+    """`file` with what it takes over from its base: all keys that it does not have itself."""
+    if not file.base:
+        return file
+    base = _whole(file_of(file.base, _loaded))
+    own = {key for alias in file.metrics.values() for key in alias.keys} | file.ignore.keys()
+    left = {name: tuple(key for key in alias.keys if key not in own) for name, alias in base.metrics.items()}
+    taken = {name: base.metrics[name].model_copy(update={"keys": keys}) for name, keys in left.items() if keys}
+    both = {name: alias for name, alias in taken.items() if name not in file.metrics} | file.metrics
+    ignored = {key: why for key, why in base.ignore.items() if key not in own} | file.ignore
+    return file.model_copy(update={
+        "metrics": both, "ignore": ignored, "prefixes": file.prefixes or base.prefixes,
+        "algorithms": base.algorithms | file.algorithms,
+    })  # fmt: skip
 
 
 def load(file: Path) -> Aliases:

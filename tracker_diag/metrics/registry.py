@@ -137,6 +137,8 @@ TRAINING = (
     Metric("public_score", "score", "score on the evaluation set that choices are made by", "lower", matters=0.02),
     Metric("private_score", "score", "score on an evaluation set that nothing was chosen by", "lower", matters=0.02),
     Metric("eval_loss", "loss", "loss on held-out data", "higher", matters=0.01, outcome=True),
+    Metric("eval_best_of_n", "score", "mean of the best of N samples, as pass@N", "lower", matters=0.02),
+    Metric("eval_majority", "score", "score of what most of N samples answer", "lower", matters=0.02),
     Metric("eval_truncated_share", "share", "evaluation responses that were cut at a limit", "higher", matters=0.02),
     Metric("eval_tool_failure_rate", "share", "tool calls of the evaluation that failed", "higher", matters=0.02),
     Metric("eval_turns", "turns", "mean turns of an evaluation episode", "neither", "log"),
@@ -154,6 +156,7 @@ TRAINING = (
         "higher",
         matters=0.02,
     ),
+    Metric("aborted_share", "share", "responses without any token, as they were aborted", "higher", matters=0.02),
     Metric("terminated_share", "share", "episodes that reached a terminal state", "lower", matters=0.02),
     Metric("episode_length", "steps", "mean environment steps of an episode", "neither", "log"),
     Metric("turns", "turns", "mean turns of an episode", "neither", "log"),
@@ -209,6 +212,9 @@ TRAINING = (
     ),
     # Advantages and groups.
     Metric("zero_std_share", "share", "groups of samples whose rewards are all the same", "higher", matters=0.02),
+    Metric("filtered_share", "share", "groups of samples that are left out of training", "higher", matters=0.02),
+    Metric("solved_none_share", "share", "groups in which no sample solved the task", "higher", matters=0.02),
+    Metric("solved_all_share", "share", "groups in which every sample solved the task", "higher", matters=0.02),
     Metric("effective_groups", "groups", "groups of samples whose rewards are not all the same", "lower"),
     Metric(
         "advantage_top_share",
@@ -284,10 +290,22 @@ TRAINING = (
         "lower",
         matters=0.02,
     ),
+    Metric(
+        "probability_correlation",
+        "correlation",
+        "Pearson correlation of the sampler's and the trainer's probabilities of sampled tokens",
+        "lower",
+        matters=0.02,
+    ),
+    Metric("out_of_bounds_share", "share", "importance weights beyond their limits", "higher", matters=0.02),
+    Metric(
+        "masked_share", "share", "tokens or sequences that a correction takes out of the loss", "higher", matters=0.02
+    ),
     # Freshness.
     Metric(
         "policy_lag", "updates", "mean updates between sampling a trajectory and training on it", "higher", matters=0.5
     ),
+    Metric("policy_lag_max", "updates", "most updates between sampling and training", "higher", matters=0.5),
     Metric(
         "version_span",
         "updates",
@@ -299,6 +317,9 @@ TRAINING = (
         "unversioned_share", "share", "trajectories that do not say which policy sampled them", "higher", matters=0.02
     ),
     # Critic.
+    Metric("critic_grad_norm", "norm", "gradient norm of the critic, before clipping", "higher", "log"),
+    Metric("critic_learning_rate", "rate", "learning rate of the critic", "neither", "log"),
+    Metric("value_clip_fraction", "share", "predicted values outside their clip range", "higher", matters=0.02),
     Metric("value_loss", "loss", "loss of the value function", "higher", "log"),
     Metric("explained_variance", "share", "1 − Var(return − value) / Var(return)", "lower", matters=0.02),
     Metric("value_mean", "reward", "mean predicted value", "neither", matters=0.02),
@@ -314,6 +335,8 @@ TRAINING = (
     ),
     Metric("step_seconds", "s", "time of a training step, all parts", "higher", "log"),
     Metric("rollout_seconds", "s", "time of a step in sampling", "higher", "log"),
+    Metric("weight_sync_seconds", "s", "time of a step in handing weights to the sampler", "higher", "log"),
+    Metric("preemptions", "times", "mean times that the engine put a sequence off", "higher"),
     Metric("reward_seconds", "s", "time of a step in scoring", "higher", "log"),
     Metric("wait_share", "share", "part of a step in which the trainer waits for rollouts", "higher", matters=0.02),
     Metric("memory_reserved", "GiB", "accelerator memory that is reserved, at its peak", "higher", "log"),
@@ -360,16 +383,17 @@ OWN = (
     ),
 )
 
-THE_CRITICS_PREFIXES = ("critic/", "value/")
-"""Prefixes under which a familiar name means the critic's own."""
+OF_SEVERAL_KINDS = frozenset({"approx_kl", "clip_fraction", "entropy", "grad_norm", "kl", "learning_rate", "loss"})
+"""Names whose meaning depends on what is before them: `critic/loss` is no loss of the policy."""
+
+_PLAIN = frozenset({
+    "train", "training", "trainer", "learner", "learners", "default_policy", "actor", "policy", "rollout", "metrics",
+    "stats", "loss", "losses", "optim", "optimizer", "update", "ppo", "grpo", "gspo", "dpo", "sft", "rl",
+})  # fmt: skip
+"""Parts of a key that leave the usual meaning of its last part as it is."""
 
 _EVALUATION = re.compile(r"(?:^|/)(?:eval|evaluation|val|validation|test)(?:[-_][^/]*)?/")
 """A part of a key, before its last, that says that the value is of an evaluation."""
-
-THE_CRITICS = frozenset(
-    {"value_loss", "explained_variance", "value_mean", "value_std", "return_mean", "return_std", "return_max"}
-)
-"""Names that mean the same below a critic's prefix."""
 
 _TRAINING = {metric.name: metric for metric in TRAINING}
 
@@ -388,12 +412,19 @@ def canonical(key: str) -> str | None:
     >>> canonical("train/reward")
     'reward'
     """
-    last = key.rsplit("/", 1)[-1]
-    if _find(last) is None or key.startswith(PREFIX):
+    before, _, last = key.rpartition("/")
+    if _find(last) is None or key.startswith(PREFIX) or not same_kind(last, before):
         return None
-    if key.startswith(THE_CRITICS_PREFIXES):
-        return last if last in THE_CRITICS else None
     return last if last.startswith("eval_") or not of_evaluation(key) else None
+
+
+def same_kind(name: str, before: str) -> bool:
+    """Whether the canonical `name` keeps its meaning below `before`, the parts of a key that come first.
+
+    >>> same_kind("kl", "train"), same_kind("kl", "rollout_correction")
+    (True, False)
+    """
+    return name not in OF_SEVERAL_KINDS or _PLAIN.issuperset(before.lower().split("/") if before else ())
 
 
 def of_evaluation(key: str) -> bool:

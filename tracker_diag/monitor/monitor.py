@@ -142,6 +142,15 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._judge.config = config
 
     @property
+    def framework(self) -> str | None:
+        """Whose names the metrics have; an integration sets it before the first row. None: recognised by the names."""
+        return self._judge.framework
+
+    @framework.setter
+    def framework(self, framework: str | None) -> None:
+        self._judge.framework = framework
+
+    @property
     def algorithm(self) -> Algorithm | None:
         """What is trained with; None as long as neither settings nor names of metrics say it."""
         return self._judge.algorithm

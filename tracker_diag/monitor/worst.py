@@ -107,7 +107,7 @@ class WorstSequences:
             The table, where one is due: with an alert, or as soon as there is something to show of it.
         """
         with self._health.guard("internal_errors"):
-            places = _places(findings)
+            places = {place: of for place, of in _places(findings).items() if place.pair in windows}
             windows_of = {place: windows[place.pair].slices(intake.names, (place.slice,)) for place in places}
             for place, found in intake.taken_worst().items():
                 if place in places and place.slice in windows_of[place]:

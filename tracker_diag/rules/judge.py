@@ -88,8 +88,8 @@ class Judge:
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self.engine = Engine(rules, settings, self.algorithm, earlier or Earlier())
-        self.keys = key_map((), framework)
-        self._framework, self._quantum = framework, quantum
+        self.framework = framework
+        self._quantum = quantum
         self._alerts = Alerts()
         self._open: int | None = None
         self.series: dict[SeriesKey, Scalar] = {}
@@ -97,6 +97,16 @@ class Judge:
         self._non_finite: list[str] = []
         self._checked = False
         self._incidents: tuple[Incident, ...] | None = None
+
+    @property
+    def framework(self) -> str | None:
+        """Whose names the metrics have, as given; None leaves it to the names."""
+        return self._framework
+
+    @framework.setter
+    def framework(self, framework: str | None) -> None:
+        self._framework = framework
+        self.keys = key_map((), framework)
 
     @property
     def findings(self) -> list[Finding]:

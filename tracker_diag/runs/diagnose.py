@@ -150,8 +150,8 @@ def diagnose(
     settings = GrowthSettings() if underway else GrowthSettings.for_run(len(rows))
     settings = settings.dialled(expected_runs_between_false_alarms)
     judge = Judge(
-        in_force(rules, with_catalog=catalog), settings, config=run.config, algorithm=algorithm, framework=framework,
-        quantum=run.quantum,
+        in_force(rules, with_catalog=catalog), settings, config=run.config, algorithm=algorithm,
+        framework=framework or run.framework, quantum=run.quantum,
     )  # fmt: skip
     judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
     series, notices = judge_steps(judge, inputs_of(rows))

@@ -24,6 +24,8 @@ class FinishedRun:
     """Wall time in seconds since the first row, for the steps whose time is known."""
     notes: tuple[str, ...]
     """What was odd about the source, a sentence each."""
+    framework: str | None = None
+    """Whose names the metrics have, where the kind of source says it."""
     quantum: float = 0.0
     """By how much two values differ at least, if they differ: 0.001 where the source rounds to three decimals."""
     findings: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)

@@ -10,7 +10,7 @@ from tracker_diag.trackers.rows import number
 STEPS = (
     "step", "_step", "global_step", "train/global_step", "trainer/global_step", "training/global_step",
     "training/step", "train/step", "iteration", "training_iteration", "update", "time/total_timesteps",
-    "timesteps_total", "time/iterations",
+    "timesteps_total", "time/iterations", "current_steps",
 )  # fmt: skip
 """Keys under which trainers log the step, the first that a source has is used."""
 CLOCKS = ("_timestamp", "timestamp", "wall_time", "wall time", "_runtime", "time/time_elapsed", "time_total_s")

@@ -262,6 +262,18 @@ def test_other_trainers_are_seen_by_what_they_log(result):
         assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["2"])
 
 
+@pytest.mark.nightly
+def test_swapped_labels_of_a_reward_model_are_named_and_a_drift_of_its_mean_score_is_not(result):
+    runs = result("reward_model")
+    for run in runs.values():
+        is_sound(run)
+        assert run["algorithm"] == "dpo"
+    loud = {name: {one["rule"] for one in run["findings"] if one["severity"] != "info" and one["fired"] is not None}
+            for name, run in runs.items()}  # fmt: skip
+    assert not loud["healthy"]
+    assert "REW004" in loud["swapped"]
+
+
 PLANTED = {"tool": ("ENV001", "tool:lookup"), "zero": ("REW001", "all"), "length": ("REW010", "all")}
 """The rule that names each planted fault, and the slice."""
 

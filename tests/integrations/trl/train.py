@@ -20,7 +20,7 @@ import trl
 from datasets import Dataset
 from task import CHECKPOINT, Lookup, judge, prompts, tokenizer, value_of
 from tracker_diag_trl import attach
-from transformers import PrinterCallback, Qwen2ForCausalLM, TrainerCallback, set_seed
+from transformers import PrinterCallback, Qwen2ForCausalLM, Qwen2ForSequenceClassification, TrainerCallback, set_seed
 from transformers.integrations import MLflowCallback
 
 from tracker_diag import AllReduce, Guard, Monitor, Rule
@@ -340,6 +340,30 @@ def others(folder):
     }
 
 
+def reward_model(folder):
+    """A reward model, as it should be and with chosen and rejected swapped from step 70 on."""
+
+    class InOrder(trl.RewardTrainer):
+        def _get_train_sampler(self, *args, **kwargs):
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    def run(swapped_from):
+        set_seed(0)
+        model = Qwen2ForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1, dtype=torch.float32)
+        model.config._name_or_path = str(CHECKPOINT)
+        chosen = [f" value {i % 10} amber cedar" for i in range(125 * 8)]
+        rejected = [f" value {(i + 3) % 10} delta north" for i in range(125 * 8)]
+        at = swapped_from * 8
+        pairs = zip(chosen[:at] + rejected[at:], rejected[:at] + chosen[at:], strict=True)
+        data = [{"prompt": f"get {i % 50}", "chosen": a, "rejected": b} for i, (a, b) in enumerate(pairs)]
+        args = trl.RewardConfig(
+            **common(folder) | {"max_steps": 125, "per_device_train_batch_size": 8, "learning_rate": 3e-4}
+        )
+        return watched(InOrder(model, args=args, train_dataset=Dataset.from_list(data), processing_class=tokenizer()))
+
+    return {"healthy": run(125), "swapped": run(70)}
+
+
 def again(folder):
     """A run, an evaluation after it, and a second run of the same trainer."""
     evaluated = {"per_device_eval_batch_size": 8}
@@ -460,7 +484,7 @@ def faults(folder):
 
 def ppo(folder):
     """PPO of a release that has it still; its loop calls no callback between the start and the first log."""
-    from transformers import Qwen2Config, Qwen2ForSequenceClassification
+    from transformers import Qwen2Config
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
     set_seed(0)

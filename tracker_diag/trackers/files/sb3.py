@@ -5,6 +5,7 @@ import lzma
 import math
 import zipfile
 import zlib
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
             if name == "results" and np.size(episodes):
                 values["eval/std_reward"] = float(np.std(episodes))
             rows.add(step_of(step, f"{file}: timesteps"), values, f"{name} at timestep {step}")
-    return rows.finish(source)
+    return replace(rows.finish(source), framework="SB3")
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray[Any, Any]:
@@ -104,7 +105,7 @@ def read_monitor(file: Path, source: str, progress: Progress | None = None) -> F
             step += int(length)
             values = {f"monitor/{name}": value for name, value in found.items() if name != "t"}
             rows.add(step, values, f"line {line}", number(found.get("t")))
-    return rows.finish(source, config)
+    return replace(rows.finish(source, config), framework="SB3")
 
 
 def _number(cell: str) -> object:

@@ -1,0 +1,55 @@
+"""Each framework's own names of the release that its file was read from: read, or not read for a reason."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tracker_diag.cli.app import app
+from tracker_diag.metrics import aliases
+from tracker_diag.metrics.aliases import key_map
+
+LISTS = sorted((Path(__file__).parent / "names").glob("*.txt"))
+
+
+def listed(file):
+    """What the list says that it is of, and the names."""
+    first, *names = file.read_text().splitlines()
+    return first.removeprefix("# "), names
+
+
+@pytest.mark.parametrize("file", LISTS, ids=lambda file: file.stem)
+def test_every_name_of_a_release_is_read_or_has_a_reason(file):
+    _, names = listed(file)
+    framework = aliases.load(aliases.FOLDER / f"{file.stem}.yaml").framework
+    unmapped = key_map(names, framework).unmapped
+    assert [name for name in unmapped if not aliases.why_not(name, framework)] == []
+    assert len(unmapped) < len(names)
+
+
+@pytest.mark.parametrize("file", LISTS, ids=lambda file: file.stem)
+def test_a_framework_is_known_by_its_own_names(file):
+    _, names = listed(file)
+    framework = aliases.load(aliases.FOLDER / f"{file.stem}.yaml").framework
+    assert aliases.recognise(names) == framework
+    for prefix in aliases.file_of(framework).prefixes:
+        assert aliases.recognise([f"{prefix}{name}" for name in names]) == framework
+
+
+@pytest.mark.parametrize("file", LISTS, ids=lambda file: file.stem)
+def test_the_file_says_the_release_that_its_list_is_of(file):
+    title, _ = listed(file)
+    loaded = aliases.load(aliases.FOLDER / f"{file.stem}.yaml")
+    assert title.split()[-1].strip("()") in loaded.read_at or title.split()[1].strip(",") in loaded.read_at
+
+
+def test_the_command_prints_what_is_read_of_each_framework_and_why_the_rest_is_not():
+    asked = CliRunner().invoke(app, ["integrations", "--names", "all"])
+    assert asked.exit_code == 0
+    assert all(f"{framework}  names of " in asked.stdout for framework in aliases.frameworks())
+    one = CliRunner().invoke(app, ["integrations", "--names", "tianshou"]).stdout
+    assert "train/returns_stat/mean" in one
+    assert "update/alpha*: a coefficient that is tuned on the way" in one
+    refused = CliRunner().invoke(app, ["integrations", "--names", "nope"])
+    assert refused.exit_code == 2
+    assert "framework: 'nope' given, expected one of agent-lightning, AReaL" in refused.stderr
