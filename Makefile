@@ -14,7 +14,7 @@ NIGHTLY := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10) $(addp
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
 # More workers than cores: many tests wait, for servers, browsers and other processes.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --workers 4
 
 .PHONY: demo test check nightly browser lint types fast faults alerts docs matrix evidence guards-study bench screenshots clean
 
@@ -41,7 +41,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 fast: $(VENV)/.dev
-	$(PYTEST) --numprocesses 3 -m "not slow and not nightly" -q
+	$(PYTEST) --workers 3 -m "not slow and not nightly" -q
 
 # Without it the tests that need it fail, and all others run.
 browser:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import itertools
 import json
 import os
 import shutil
@@ -28,8 +29,8 @@ from tests.demo.arms import trained_arm  # noqa: F401  # a fixture
 from tests.order import (  # noqa: F401  # hooks
     pytest_collection_modifyitems,
     pytest_ignore_collect,
-    pytest_xdist_make_scheduler,
 )
+from tests.workers import pytest_addoption, pytest_runtestloop  # noqa: F401  # hooks
 
 gc.disable()  # until all tests are collected: what is imported for them is no garbage
 
@@ -38,6 +39,8 @@ settings.register_profile("default", deadline=None, max_examples=50, suppress_he
 settings.register_profile("long", settings.get_profile("default"), max_examples=2000)
 settings.load_profile("default")
 
+
+COUNT = itertools.count()
 
 # Trackio looks once, when it is imported: one folder for all tests, a project for each.
 STORE = tempfile.TemporaryDirectory(prefix="trackio-", ignore_cleanup_errors=True)
@@ -83,7 +86,8 @@ def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, 
 @pytest.fixture(autouse=True)
 def journals(tmp_path_factory, monkeypatch):
     """Where journals lie in a test, and in what it starts."""
-    folder = tmp_path_factory.mktemp("journals")
+    folder = tmp_path_factory.getbasetemp() / f"journals{next(COUNT)}"  # `mktemp` looks at all folders before it
+    folder.mkdir()
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(folder))
     monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "30")  # a busy machine is no server that is down
     return folder
@@ -110,17 +114,21 @@ def make_batch():
 
 
 @pytest.fixture(scope="session")
-def migrated_mlflow(request, tmp_path_factory):
+def shared_folder(request, tmp_path_factory):
+    """A folder of this run of pytest, the same in all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if request.config.pluginmanager.has_plugin("worker") else folder
+
+
+@pytest.fixture(scope="session")
+def migrated_mlflow(shared_folder):
     """An MLflow database with all its tables and nothing in them, made once for all workers and what they start.
 
     Each store that a test makes would otherwise run through all migrations of MLflow's history.
     """
     import mlflow
 
-    shared = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        shared = shared.parent
-    made = Path(os.environ.get("MIGRATED_MLFLOW", shared / "migrated-mlflow.db"))
+    made = Path(os.environ.get("MIGRATED_MLFLOW", shared_folder / "migrated-mlflow.db"))
     with made.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():

@@ -7,11 +7,8 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def trained_arm(request, tmp_path_factory):
+def trained_arm(shared_folder):
     """Gives the first steps of an arm. A test that needs more steps than are kept trains on from the last one."""
-    folder = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        folder = folder.parent  # which all workers share
 
     def steps(arm, count, seed=0):
         import torch
@@ -21,9 +18,9 @@ def trained_arm(request, tmp_path_factory):
         # Arms that differ in their ramp alone are one training until it begins.
         flat = {name: replace(known, says="", share=0.15, width=0.05) for name, known in ARMS.items()}
         first = next(name for name in ARMS if flat[name] == flat[arm])
-        with (folder / f"demo-{seed}.lock").open("w") as lock:
+        with (shared_folder / f"demo-{seed}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            begun, kept = (folder / f"demo-{seed}-{name}.pt" for name in (f"{first}-flat", arm))
+            begun, kept = (shared_folder / f"demo-{seed}-{name}.pt" for name in (f"{first}-flat", arm))
             _train(begun, None, flat[first], seed, min(count, FLAT_STEPS))
             if count > FLAT_STEPS:
                 _train(kept, begun, ARMS[arm], seed, count)

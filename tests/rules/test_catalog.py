@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
+from tests.rules.texts import data
 from tracker_diag.rules.cases import RuleCase, check_rule
 from tracker_diag.rules.conditions import signals_of
 from tracker_diag.rules.loader import catalog
 
 HERE = Path(__file__).parent
-CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in yaml.safe_load(file.read_text())]
+CASES = [RuleCase(**case) for file in sorted(HERE.glob("*.yaml")) for case in data(file)]
 RULES = {rule.id: rule for rule in catalog()}
 
 
@@ -20,26 +20,24 @@ def test_case(case):
     assert check_rule(RULES[case.rule], case) == []
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
-def test_every_rule_has_a_firing_a_silent_and_a_blind_case(rule):
-    cases = [case for case in CASES if case.rule == rule.id]
-    assert any(case.firing != "never" for case in cases)
-    assert any(case.firing == "never" and case.state != "unknown" for case in cases)
-    assert any(case.state == "unknown" for case in cases)
+def test_every_rule_has_a_firing_a_silent_and_a_blind_case():
+    assert {case.rule for case in CASES if case.firing != "never"} == RULES.keys()
+    assert {case.rule for case in CASES if case.firing == "never" and case.state != "unknown"} == RULES.keys()
+    assert {case.rule for case in CASES if case.state == "unknown"} == RULES.keys()
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
-def test_a_rule_file_is_named_after_its_rule_and_inhibits_rules_that_exist(rule):
-    assert (HERE.parents[1] / f"tracker_diag/rules/catalog/{rule.id}.yaml").exists()
-    assert set(rule.inhibits) <= RULES.keys()
-    assert not set(rule.support) & set(signals_of(rule.when, rule.predicates))
+def test_a_rule_file_is_named_after_its_rule_and_inhibits_rules_that_exist():
+    for rule in RULES.values():
+        assert (HERE.parents[1] / f"tracker_diag/rules/catalog/{rule.id}.yaml").exists(), rule.id
+        assert set(rule.inhibits) <= RULES.keys(), rule.id
+        assert not set(rule.support) & set(signals_of(rule.when, rule.predicates)), rule.id
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)
-def test_a_rule_of_the_catalogue_says_all_that_a_person_needs(rule):
-    said = yaml.safe_load(rule.file.read_text())
-    needed = {"name", "link", "status", "severity", "description", "rationale", "remedy", "false_positives"}
-    assert all(said.get(field) for field in (*needed, "calibration"))
+def test_a_rule_of_the_catalogue_says_all_that_a_person_needs():
+    needed = ("name", "link", "status", "severity", "description", "rationale", "remedy", "false_positives",
+              "calibration")  # fmt: skip
+    missing = [(rule.id, field) for rule in RULES.values() for field in needed if not data(rule.file).get(field)]
+    assert missing == []
 
 
 FAMILIES = {

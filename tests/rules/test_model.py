@@ -136,7 +136,7 @@ def test_the_signals_that_decide_through_predicates():
 
 
 @pytest.mark.parametrize("by_alias", [True, False])
-@pytest.mark.parametrize("rule", catalog(), ids=lambda rule: rule.id)
-def test_a_rule_survives_being_written_as_json(rule, by_alias):
+def test_a_rule_survives_being_written_as_json(by_alias):
     """As the journal writes it, and as pydantic does by default."""
-    assert Rule.model_validate(json.loads(json.dumps(rule.model_dump(mode="json", by_alias=by_alias)))) == rule
+    for rule in catalog():
+        assert Rule.model_validate(json.loads(json.dumps(rule.model_dump(mode="json", by_alias=by_alias)))) == rule

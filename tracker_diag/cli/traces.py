@@ -40,11 +40,11 @@ def traces(
 ) -> None:
     """Show how each tool does in traces of agents."""
     from tracker_diag.rules.loader import chosen
-    from tracker_diag.samples.traces.mlflow import write_back as write
     from tracker_diag.samples.traces.pairs import demonstrations
     from tracker_diag.samples.traces.pairs import preferences as pairs
     from tracker_diag.samples.traces.report import read_traces
     from tracker_diag.samples.traces.shown import on_screen
+    from tracker_diag.trackers.mlflow.traces import write_back as write
     from tracker_diag.trackers.open import read_run
 
     if write_back and not source.startswith("mlflow:"):

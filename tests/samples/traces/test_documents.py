@@ -1,9 +1,11 @@
 """Objects of a file however they stand in it, and what is broken in it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+import tracker_diag as td
 from tracker_diag.errors import SourceError
 from tracker_diag.samples.traces.documents import documents
 from tracker_diag.trackers.odd import Odd
@@ -70,3 +72,16 @@ def test_what_holds_no_object_is_refused(tmp_path, text, says):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(SourceError, match="No such file"):
         list(documents(tmp_path / "none.json", Odd()))
+
+
+def test_the_traces_of_another_packages_store_are_read_by_its_entry_point(monkeypatch):
+    from tracker_diag.samples.traces import open as opened
+
+    def traces_in(name, source, odd):
+        yield "first", {"messages": [{"role": "user", "content": name}, {"role": "assistant", "content": "done"}]}
+
+    entry = SimpleNamespace(name="shelf", load=lambda: traces_in)
+    monkeypatch.setattr(opened, "entry_points", lambda group: [entry])
+    assert len(opened.collect("shelf:books").traces) == 1
+    with pytest.raises(td.DiagError, match="no such file, and none of shelf:"):
+        opened.collect("mlflow:books")

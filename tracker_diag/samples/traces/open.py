@@ -1,19 +1,24 @@
 """Any traces: finds out what each object of a source is, and reads it."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, without_password
-from tracker_diag.samples.traces import mlflow, trackio
 from tracker_diag.samples.traces.chats import is_chat, trace_of_chat
 from tracker_diag.samples.traces.documents import documents
 from tracker_diag.samples.traces.gather import Gather
+from tracker_diag.samples.traces.mlflow import is_mlflow, trace_of_mlflow
 from tracker_diag.samples.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
 from tracker_diag.samples.traces.trace import Trace, Traces, without_texts
 from tracker_diag.samples.traces.weave import WeaveCalls
 from tracker_diag.trackers.finished import Progress
 from tracker_diag.trackers.odd import Odd
+
+STORES = "tracker_diag.traces"
+"""Entry points of this group give the traces of `<their name>:<name>`. They are called with that name, the source as it
+may be shown, and an `Odd`; they give pairs of a place and an object."""
 
 
 def collect(source: str, progress: Progress | None = None, *, texts: bool = True) -> Traces:
@@ -32,40 +37,43 @@ def collect(source: str, progress: Progress | None = None, *, texts: bool = True
     odd = Odd()
     tracker, _, name = source.partition(":")
     shown = without_password(source)
+    stores = {entry.name: entry for entry in entry_points(group=STORES)}
     given: Iterable[tuple[str, Mapping[str, Any]]]
-    if tracker == "mlflow" and name:
-        given = ((str(one["info"].get("trace_id")), one) for one in mlflow.traces_in(name.removeprefix("//"), shown))
-    elif tracker == "trackio" and name:
-        given = trackio.traces_in(name.removeprefix("//"), shown, odd)
+    if name and tracker in stores:
+        given = stores[tracker].load()(name.removeprefix("//"), shown, odd)
     elif source and Path(source).is_file():
         given = documents(Path(source), odd, progress)
     else:
-        raise SourceError(f"{shown or 'no source'}: no such file, and none of mlflow:, trackio:")
-    traces = [one if texts else without_texts(one) for one in _of(given, odd)]
+        raise SourceError(
+            f"{shown or 'no source'}: no such file, and none of {', '.join(f'{known}:' for known in sorted(stores))}"
+        )
+    traces = [trace if texts else without_texts(trace) for trace in _traces(given, odd)]
     if not traces:
         raise SourceError("; ".join((f"{shown}: no traces in it", *odd.notes)))
-    ordered = sorted(traces, key=lambda one: (one.time is None, one.time or 0.0))
+    ordered = sorted(traces, key=lambda trace: (trace.time is None, trace.time or 0.0))
     return Traces(shown, tuple(ordered), odd.notes)
 
 
-def _of(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterator[Trace]:
+def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterator[Trace]:
+    """The traces that objects with their places hold, each read as what it is; spans wait for those of their trace."""
     gather = Gather(odd)
     weave = WeaveCalls()
-    for place, one in given:
-        if is_otlp(one):
-            for span in spans_of_otlp(one):
+    for place, document in given:
+        if is_otlp(document):
+            for span in spans_of_otlp(document):
                 gather.add(span)
-        elif is_printed(one):
-            gather.add(span_of_printed(one))
-        elif weave.takes(one):
-            weave.add(one)
-        elif mlflow.is_mlflow(one):
-            if (trace := mlflow.trace_of_mlflow(one, odd)) is not None:
+        elif is_printed(document):
+            gather.add(span_of_printed(document))
+        elif weave.takes(document):
+            weave.add(document)
+        elif is_mlflow(document):
+            if (trace := trace_of_mlflow(document, odd)) is not None:
                 yield trace
-        elif is_chat(one):
-            yield trace_of_chat(one, place, odd)
+        elif is_chat(document):
+            yield trace_of_chat(document, place, odd)
         else:
-            odd.count("objects that are no trace, left out", f"{place}, with {', '.join(list(one)[:5]) or 'nothing'}")
+            keys = ", ".join(list(document)[:5]) or "nothing"
+            odd.count("objects that are no trace, left out", f"{place}, with {keys}")
     for span in weave.spans():
         gather.add(span)
     yield from gather.traces()

@@ -33,16 +33,16 @@ def traces_in(name: str, source: str, odd: Odd) -> Iterator[tuple[str, Mapping[s
             spans = "spans" if "spans" in {row[1] for row in store.execute("PRAGMA table_info(traces)")} else "'[]'"
             query = f"SELECT id, run_id, step, timestamp, messages, metadata, {spans} FROM traces"  # noqa: S608  # of two constants
             rows = store.execute(f"{query} WHERE ? IN ('', run_name, run_id) ORDER BY rowid", (run,))
-            for trace, run_id, step, at, messages, metadata, of in rows:
+            for trace, run_id, step, at, messages, metadata, kept in rows:
                 try:
-                    found = {
+                    document = {
                         "messages": json.loads(messages),
                         "metadata": json.loads(metadata),
-                        "spans": json.loads(of),
+                        "spans": json.loads(kept),
                     }
                 except (ValueError, TypeError, RecursionError) as error:
                     odd.count("traces that cannot be read, left out", f"{trace}: {one_line(error)}")
                     continue
-                yield str(trace), {**found, "id": trace, "run_id": run_id, "step": step, "timestamp": at}
+                yield str(trace), {**document, "id": trace, "run_id": run_id, "step": step, "timestamp": at}
     except sqlite3.Error as error:
         raise SourceError(f"{source}: no store of Trackio in {file}: {one_line(error)}") from error
