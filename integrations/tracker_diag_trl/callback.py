@@ -156,6 +156,7 @@ class DiagnosticsCallback(TrainerCallback):
         try:
             whole = "_generate_and_score_completions"
             self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
+            self._hooks.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
         except CHANGED as error:
             _changed(trainer, error, "tool results in prompts are not seen")
         if not tensors.ratio_expected:

@@ -22,11 +22,11 @@ from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health
-from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.metrics.registry import CANARY, Algorithm, training
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
 from tracker_diag.monitor.worst import WorstSequences
-from tracker_diag.records import Record, Table
+from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
@@ -117,6 +117,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._history, self._progress, self.silence = History(), Progress(), Silence()
         self.events = self._history.events
         """What was done on purpose, by step: baselines that were taken anew, and what guards have said."""
+        self.on_sync: Callable[[], object] | None = None
+        """Called by `synced`; a `Canary` puts itself here."""
+        self._measured: dict[str, Scalar] = {}
+        """By the canary since the last `log`."""
         self._open: Step | None = None
         self._evaluating = False
         self._source, self._rebaseline = source, list[str]()
@@ -241,6 +245,20 @@ class Monitor(AbstractContextManager["Monitor"]):
                     self._take({}, self._intake.step)
                 self._samples.add(columns)
                 self._intake.step, self._intake.says_step = at, at is not None
+
+    def synced(self) -> None:
+        """Say that the sampler has got the newest weights. A `Canary` of this monitor sees whether that is so."""
+        if self.on_sync is not None and not self._over():
+            self.on_sync()
+
+    def measure(self, series: Mapping[str, float]) -> None:
+        """Take in what a `Canary` has measured, by canonical name; it belongs to the step of the next `log`.
+
+        It is written as `diag/canary/<name>`.
+        """
+        if not self._over():
+            with self.guard("internal_errors"):
+                self._measured |= {name: Scalar(training(name).name, value) for name, value in series.items()}
 
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
@@ -435,15 +453,17 @@ class Monitor(AbstractContextManager["Monitor"]):
             step.pairs.update(observed)
             self._say(self.silence.judged(observed))
             sampled = self._samples.taken(step.step)
+            measured, self._measured = self._measured, {}
             inputs = replace(
                 self._inputs(own),
                 statistics=readout.series(statistics, self._intake.time_ratio),
-                samples=sampled.series,
+                samples={**sampled.series, **measured},
                 non_finite=[*readout.nonfinite(own, observed, self.health), *sampled.broken],
-                checked=bool(own or observed or sampled.series),
+                checked=bool(own or observed or sampled.series or measured),
             )
             verdict = self._judge.step(step.step, inputs)
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
+            records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
             self._history.add(step.step, self._judge.series, records)
         records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
         noticed = bool(verdict.notices)
