@@ -102,7 +102,7 @@ class DiagnosticsCallback(TrainerCallback):
             # On every process: where there are several, this is where they come together.
             self.monitor.log(logs or {}, state.global_step)
         if self._guarded:
-            self._guarded.decide(control)
+            self._guarded.decide(control, first=state.is_world_process_zero)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()

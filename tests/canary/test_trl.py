@@ -15,6 +15,11 @@ from tracker_diag import Monitor
 from tracker_diag.canary import Canary, scores_of_model
 from tracker_diag.testing import CapturingTracker
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of transformers, about settings that TRL sets
+    pytest.mark.filterwarnings("ignore:You are using .rollout_func:UserWarning"),
+]
+
 TASK = runpy.run_path(str(Path(__file__).parents[1] / "integrations" / "trl" / "task.py"))
 STEPS, EVERY = 5, 2
 

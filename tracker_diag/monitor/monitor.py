@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
 
 import tracker_diag.report.notebook  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a Summary shows as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
-from tracker_diag.errors import restoring
+from tracker_diag.errors import DiagError, restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health
 from tracker_diag.metrics.registry import CANARY, Algorithm, training
@@ -106,6 +106,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._out = FanOut(self._state, log=source == "live")
         self._dial, self._given = expected_runs_between_false_alarms, settings is not None
         self._settings = (settings or GrowthSettings()).dialled(self._dial)
+        self._promised: dict[str, object] = {}
+        """What `expect` was given, as settings that rules read."""
         in_use = in_force(rules, with_catalog=catalog)
         self._judge = Judge(in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline))
         self.guards = Guards(guards, [rule.id for rule in in_use], self._state, on_incident, ranks)
@@ -143,7 +145,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     @config.setter
     def config(self, config: Mapping[str, object]) -> None:
-        self._judge.config = config
+        self._judge.config = {**config, **self._promised}
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -184,11 +186,22 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Have `call` called at the end; of several, the last one first. It releases the tracker, for example."""
         self._at_close.callback(call)
 
-    def expect(self, rows: int | None) -> None:
-        """Say before the first row how many rows the run will log: a short run is judged by shorter horizons.
+    def expect(self, rows: int | None = None, *, mismatch: Literal["zero"] | None = None) -> None:
+        """Say before the first row what is known of the run.
 
-        Nothing changes if `settings` were given, or for 0 and None. After the first row a warning says it is too late.
+        Args:
+            rows: that it will log: a short run is judged by shorter horizons. Nothing changes if `settings` were given,
+                or for 0 and None. After the first row a warning says it is too late.
+            mismatch: "zero" where trainer and sampler are bit-exact: any other mismatch is a finding at once (NUM010).
+
+        Raises:
+            DiagError: another `mismatch`.
         """
+        if mismatch not in (None, "zero"):
+            raise DiagError(f"mismatch: {mismatch!r} given, expected 'zero', or nothing where it need not be 0")
+        if mismatch:
+            self._promised["expect.mismatch"] = mismatch
+            self.config = self.config
         if not rows or self._given:
             return
         if self.step is not None:
