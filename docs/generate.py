@@ -17,7 +17,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, frameworks, load
-from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric, training
+from tracker_diag.metrics.registry import BY_CANARY, HEALTH, OWN, SAMPLED, TRAINING, Metric, training
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import catalog
@@ -273,6 +273,7 @@ def _inputs(rule: Rule) -> list[str]:
         metric = training(name)
         givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
         given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
+        given += ["[a canary](../canary.md)"] if name in BY_CANARY else []
         given += [f"logs of {', '.join(givers)}"] if givers else []
         rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
     slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tracker_diag import Monitor
+from tracker_diag.attach.resume import leave
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.policy import Action
 from tracker_diag.guards.policy import Guarded as Guards
@@ -45,6 +46,7 @@ class Guarded:
         given: dict[Action, bool] = {
             "stop_training": True,
             "save_state": True,
+            "rollback": True,
             "skip_batch": self._steps is not None,
             "stop_update": self._steps is not None,
             "scale_lr": self._steps is not None,
@@ -53,15 +55,21 @@ class Guarded:
         }
         return tuple(action for action, within in given.items() if within)
 
-    def decide(self, control: Any) -> None:
-        """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`."""
+    def decide(self, control: Any, *, first: bool) -> None:
+        """After a log: ask, and do it. What the Trainer does at its next occasion is asked for by `control`.
+
+        A rollback stops the training; the `first` process leaves word of the checkpoint for a launcher.
+        """
         decision = self._monitor.decide(self.can)
         with self._monitor.guard("integration_errors"):
             control.should_save |= decision.save
         with self._monitor.guard("integration_errors"):
             control.should_evaluate |= decision.reevaluate
         with self._monitor.guard("integration_errors"):
-            control.should_training_stop |= decision.stop == "training"
+            control.should_training_stop |= decision.stop == "training" or decision.rollback_to is not None
+        if decision.rollback_to is not None and first:
+            with self._monitor.guard("integration_errors"):
+                leave(decision.rollback_to, next(one.why for one in decision.orders if one.do == "rollback"))
         if self._steps:
             self._steps.follow(decision)
         if self._beta is not None:  # never below what the user has set

@@ -81,7 +81,7 @@ class DiagnosticsCallback(TrainerCallback):
             with self.monitor.guard("integration_errors"):
                 self.monitor.log(logs, state.global_step)
             if self._guarded:
-                self._guarded.decide(control)
+                self._guarded.decide(control, first=state.is_world_process_zero)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.closed = True

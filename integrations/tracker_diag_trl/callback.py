@@ -103,7 +103,7 @@ class DiagnosticsCallback(TrainerCallback):
             # On every process: where there are several, this is where they come together.
             self.monitor.log(logs or {}, state.global_step)
         if self._guarded:
-            self._guarded.decide(control)
+            self._guarded.decide(control, first=state.is_world_process_zero)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._hooks.close()
@@ -157,6 +157,7 @@ class DiagnosticsCallback(TrainerCallback):
         try:
             whole = "_generate_and_score_completions"
             self._hooks.callback(after(trainer, whole, ("inputs",), tensors.rows.generated, self.monitor))
+            self._hooks.callback(after(trainer, whole, (), lambda *_: self.monitor.synced(), self.monitor))
         except CHANGED as error:
             _changed(trainer, error, "tool results in prompts are not seen")
         if not tensors.ratio_expected:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tracker_diag import Monitor
 from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
-from tracker_diag.errors import BatchError, SourceError
+from tracker_diag.errors import BatchError, DiagError, SourceError
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
@@ -1113,3 +1113,27 @@ def test_a_finding_tells_which_cells_carry_it(rng, make_batch):
     )
     assert tail.to_json()["carried_by"][0] == search.to_json()
     assert Finding.of_state(tail.rule, json.loads(json.dumps(tail.state_dict()))) == tail
+
+
+def test_any_mismatch_is_a_finding_where_zero_was_promised(rng, make_batch):
+    made = make_batch(rng, pairs=("policy",))
+    exact = made | {"rollout_logprobs": made["old_logprobs"].copy()}
+    off = {name: value.copy() for name, value in exact.items()}
+    row = 3
+    token = np.flatnonzero(off["model_mask"][row])[-1]
+    off["rollout_logprobs"][row, token] += 1e-3
+    for promised in (True, False):
+        monitor = Monitor()
+        monitor.expect(mismatch="zero" if promised else None)
+        monitor.config = {"seed": 1}  # settings that come later
+        for step, given in enumerate((exact, exact, off, off)):
+            monitor.observe(**given)
+            monitor.log({"reward": 0.5}, step)
+        summary = monitor.close()
+        fired = [one for one in summary.findings if one.rule.id == "NUM010"]
+        assert [one.onset for one in fired] == [2] * promised
+        if promised:
+            assert {(one.step, one.sequence) for one in summary.worst} == {(3, row)}
+            assert summary.worst[0].slice == fired[0].slice
+    with pytest.raises(DiagError, match="mismatch: 'none' given, expected 'zero'"):
+        Monitor().expect(mismatch="none")

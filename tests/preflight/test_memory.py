@@ -128,16 +128,31 @@ def test_all_models_count_and_frozen_ones_by_their_weights_alone():
     assert not any(name.startswith(("reference", "reward")) and "weights" not in name for name in parts)
 
 
-@pytest.mark.by_day("8-dtype0-float32-Qwen2", "2-dtype1-bfloat16-Llama")
+ACTIVE = {"hidden_size": 256, "intermediate_size": 704, "vocab_size": 2000}
+KEEPING = {
+    "Qwen2": ({}, None), "Llama": ({"num_key_value_heads": 8}, None), "wide": ({"intermediate_size": 2048}, None),
+    "Mixtral": ({"num_local_experts": 4, "num_experts_per_tok": 2}, None),
+    "Qwen2Moe": ({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96, "mlp_only_layers": [1],
+                  "shared_expert_intermediate_size": 200}, None),
+    "LoRA": ({}, 8), "LoRA of rank 64": ({}, 64),
+}  # fmt: skip
+
+
+@pytest.mark.by_day("dtype0-float32-Mixtral", "dtype1-bfloat16-LoRA")
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("name", KEEPING)
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "float32"), (torch.bfloat16, "bfloat16")])
-@pytest.mark.parametrize("heads", [8, 2])
-def test_activations_are_within_15_per_cent_of_what_a_real_model_keeps_for_its_backward_pass(
-    kind, dtype, precision, heads
-):
-    shape = SHAPE | {"hidden_size": 256, "intermediate_size": 704, "vocab_size": 2000, "num_key_value_heads": heads}
-    model, ids = real(shape, dtype, kind), torch.randint(0, 1000, (2, 256))
+def test_activations_are_within_15_per_cent_of_what_a_real_model_keeps_for_its_backward_pass(name, dtype, precision):
+    import peft
+
+    more, rank = KEEPING[name]
+    shape = SHAPE | ACTIVE | more
+    model = real(shape, dtype, name if name in ("Qwen2", "Llama", "Mixtral", "Qwen2Moe") else "Qwen2")
+    if rank:
+        settings = peft.LoraConfig(r=rank, target_modules="all-linear", lora_dropout=0.0)
+        model = peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
+    ids = torch.randint(0, 1000, (2, 256))
     weights = {one.untyped_storage().data_ptr() for one in model.parameters()}
     kept = {}
 
@@ -149,8 +164,24 @@ def test_activations_are_within_15_per_cent_of_what_a_real_model_keeps_for_its_b
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model(input_ids=ids, labels=ids)
-    plan = plan_from({"device_gib": 1, "actor": shape, "length": 256, "micro_batch": 2, "precision": precision})
-    assert estimate(plan)["activations"] * GIB == pytest.approx(sum(size for size, _ in kept.values()), rel=0.15)
+    plan = {"device_gib": 1, "actor": shape, "length": 256, "micro_batch": 2, "precision": precision, "lora_rank": rank}
+    held = sum(size for size, _ in kept.values())
+    assert estimate(plan_from(plan))["activations"] * GIB == pytest.approx(held, rel=0.15)
+
+
+@pytest.mark.parametrize("more", [{}, MIXTURES["Qwen3Moe"]], ids=["dense", "mixture"])
+def test_weights_in_8_bits_are_those_of_a_model_on_the_meta_device(more):
+    shape = SHAPE | more | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}}
+    with torch.device("meta"):
+        model = real({key: value for key, value in shape.items() if key != "quantization_config"}, torch.bfloat16,
+                     "Qwen3Moe" if more else "Qwen2")  # fmt: skip
+    held = 0
+    for name, one in model.named_parameters():
+        in_layer = "layers" in name and one.dim() > 1
+        held += (one.to(torch.float8_e4m3fn) if in_layer else one).nbytes
+        held += 4 * -(-one.shape[-2] // 64) * -(-one.shape[-1] // 64) * one.shape[:-2].numel() if in_layer else 0
+    weights = estimate(plan_from({"device_gib": 1, "actor": 1.0, "reference": shape}))["reference weights"]
+    assert weights * GIB == pytest.approx(held, rel=0.02)
 
 
 def test_activations_grow_with_tokens_and_shrink_by_checkpointing():

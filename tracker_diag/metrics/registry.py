@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 from tracker_diag.errors import UnknownName
 
 PREFIX = "diag/"
+SAMPLES, CANARY = f"{PREFIX}samples/", f"{PREFIX}canary/"
+"""What we measure that a trainer may log itself, each under its canonical name."""
 
 Algorithm: TypeAlias = Literal["ppo", "grpo", "gspo", "dpo", "sft"]
 """What names and limits may depend on. gspo: any ratio per sequence; dpo: any loss on pairs; sft: any loss on given
@@ -37,6 +39,8 @@ class Metric:
 HEALTH = (
     Metric("rejected_batches", "batches", "observations refused after the first: see the warning in the log", "higher"),
     Metric("rejected_samples", "calls", "calls of `samples` refused after the first: see the log", "higher"),
+    Metric("canary_errors", "checks", "checks of the canary that failed: see the log; training went on", "higher"),
+    Metric("canary_late", "checks", "checks of the canary that took longer than their time", "higher"),
     Metric("late_steps", "steps", "observations or metrics refused because their step went backwards", "higher"),
     Metric("after_close", "calls", "calls that came after the diagnostics had ended, and were left out", "higher"),
     Metric("nonfinite_tokens", "tokens", "model tokens with a NaN or infinite log-ratio, in all pairs", "higher"),
@@ -316,6 +320,34 @@ TRAINING = (
     Metric(
         "unversioned_share", "share", "trajectories that do not say which policy sampled them", "higher", matters=0.02
     ),
+    Metric(
+        "weights_arrived",
+        "share",
+        "by the canary: of what training has changed since its first check, what has reached the sampler at most",
+        "lower",
+        matters=0.05,
+    ),
+    Metric(
+        "weights_behind",
+        "share",
+        "by the canary: of the newest update, what the sampler lacks at least; 1 is one version behind",
+        "higher",
+        matters=0.05,
+    ),
+    Metric(
+        "adapter_missing",
+        "share",
+        "by the canary: of what the adapter does, what the sampler lacks at least; 1 is without it",
+        "higher",
+        matters=0.05,
+    ),
+    Metric(
+        "canary_difference",
+        "nat",
+        "p95 of the absolute difference of sampler's and trainer's log-probs of the canary's tokens",
+        "higher",
+        "log",
+    ),
     # Critic.
     Metric("critic_grad_norm", "norm", "gradient norm of the critic, before clipping", "higher", "log"),
     Metric("critic_learning_rate", "rate", "learning rate of the critic", "neither", "log"),
@@ -372,6 +404,9 @@ SAMPLED: dict[str, str] = {
     "unversioned_share": "policy_version",
 }  # fmt: skip
 """What `samples` counts where the trainer does not log it, as `diag/samples/<name>`, and of what columns."""
+
+BY_CANARY = ("weights_arrived", "weights_behind", "adapter_missing", "canary_difference")
+"""What a canary measures, as `diag/canary/<name>`."""
 
 OWN = (
     Metric("step", "step", "the training step that the diagnostics of a row belong to", "neither"),

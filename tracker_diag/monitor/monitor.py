@@ -13,20 +13,20 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
 
 import tracker_diag.report.notebook  # noqa: F401  # pyright: ignore[reportUnusedImport]  # a Summary shows as its page
 from tracker_diag.detect.growth import USUAL, GrowthSettings
-from tracker_diag.errors import restoring
+from tracker_diag.errors import DiagError, restoring
 from tracker_diag.guards.guards import ACTIONS, Action, Decision, Guarded, Guards, OnIncident
 from tracker_diag.health import Health
-from tracker_diag.metrics.registry import Algorithm
+from tracker_diag.metrics.registry import CANARY, Algorithm, training
 from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
 from tracker_diag.monitor.worst import WorstSequences
-from tracker_diag.records import Record, Table
+from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.report.console import plain, say, show
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
@@ -106,6 +106,8 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._out = FanOut(self._state, log=source == "live")
         self._dial, self._given = expected_runs_between_false_alarms, settings is not None
         self._settings = (settings or GrowthSettings()).dialled(self._dial)
+        self._promised: dict[str, object] = {}
+        """What `expect` was given, as settings that rules read."""
         in_use = in_force(rules, with_catalog=catalog)
         self._judge = Judge(in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline))
         self.guards = Guards(guards, [rule.id for rule in in_use], self._state, on_incident, ranks)
@@ -117,6 +119,10 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._history, self._progress, self.silence = History(), Progress(), Silence()
         self.events = self._history.events
         """What was done on purpose, by step: baselines that were taken anew, and what guards have said."""
+        self.on_sync: Callable[[], object] | None = None
+        """Called by `synced`; a `Canary` puts itself here."""
+        self._measured: dict[str, Scalar] = {}
+        """By the canary since the last `log`."""
         self._open: Step | None = None
         self._evaluating = False
         self._source, self._rebaseline = source, list[str]()
@@ -139,7 +145,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     @config.setter
     def config(self, config: Mapping[str, object]) -> None:
-        self._judge.config = config
+        self._judge.config = {**config, **self._promised}
 
     @property
     def framework(self) -> str | None:
@@ -189,11 +195,22 @@ class Monitor(AbstractContextManager["Monitor"]):
         """Have `call` called at the end; of several, the last one first. It releases the tracker, for example."""
         self._at_close.callback(call)
 
-    def expect(self, rows: int | None) -> None:
-        """Say before the first row how many rows the run will log: a short run is judged by shorter horizons.
+    def expect(self, rows: int | None = None, *, mismatch: Literal["zero"] | None = None) -> None:
+        """Say before the first row what is known of the run.
 
-        Nothing changes if `settings` were given, or for 0 and None. After the first row a warning says it is too late.
+        Args:
+            rows: that it will log: a short run is judged by shorter horizons. Nothing changes if `settings` were given,
+                or for 0 and None. After the first row a warning says it is too late.
+            mismatch: "zero" where trainer and sampler are bit-exact: any other mismatch is a finding at once (NUM010).
+
+        Raises:
+            DiagError: another `mismatch`.
         """
+        if mismatch not in (None, "zero"):
+            raise DiagError(f"mismatch: {mismatch!r} given, expected 'zero', or nothing where it need not be 0")
+        if mismatch:
+            self._promised["expect.mismatch"] = mismatch
+            self.config = self.config
         if not rows or self._given:
             return
         if self.step is not None:
@@ -250,6 +267,20 @@ class Monitor(AbstractContextManager["Monitor"]):
                     self._take({}, self._intake.step)
                 self._samples.add(columns)
                 self._intake.step, self._intake.says_step = at, at is not None
+
+    def synced(self) -> None:
+        """Say that the sampler has got the newest weights. A `Canary` of this monitor sees whether that is so."""
+        if self.on_sync is not None and not self._over():
+            self.on_sync()
+
+    def measure(self, series: Mapping[str, float]) -> None:
+        """Take in what a `Canary` has measured, by canonical name; it belongs to the step of the next `log`.
+
+        It is written as `diag/canary/<name>`.
+        """
+        if not self._over():
+            with self.guard("internal_errors"):
+                self._measured |= {name: Scalar(training(name).name, value) for name, value in series.items()}
 
     def log(self, metrics: Mapping[str, object], step: int | None = None) -> None:
         """Give the trainer's `metrics` of `step`, and with them the step of what was observed before.
@@ -444,15 +475,17 @@ class Monitor(AbstractContextManager["Monitor"]):
             step.pairs.update(observed)
             self._say(self.silence.judged(observed))
             sampled = self._samples.taken(step.step)
+            measured, self._measured = self._measured, {}
             inputs = replace(
                 self._inputs(own),
                 statistics=readout.series(statistics, self._intake.time_ratio),
-                samples=sampled.series,
+                samples={**sampled.series, **measured},
                 non_finite=[*readout.nonfinite(own, observed, self.health), *sampled.broken],
-                checked=bool(own or observed or sampled.series),
+                checked=bool(own or observed or sampled.series or measured),
             )
             verdict = self._judge.step(step.step, inputs)
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
+            records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
             self._history.add(step.step, self._judge.series, records)
         records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
         noticed = bool(verdict.notices)

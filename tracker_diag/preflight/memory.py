@@ -1,9 +1,9 @@
 """Memory of a training step on one device: models, gradients, optimiser, activations; and what to do if it is short.
 
 States follow ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): with Ψ parameters and Adam in mixed precision 2Ψ bytes
-of weights, 2Ψ of gradients and 12Ψ of optimiser states, each divided by the devices it is sharded over. Activations
-follow Korthikanti et al. 2022, arXiv 2205.05198, with attention that is not kept (FlashAttention). LoRA: Hu et al.
-2021, arXiv 2106.09685.
+of weights, 2Ψ of gradients and 12Ψ of optimiser states, each divided by the devices it is sharded over. Activations are
+counted as Korthikanti et al. 2022 do, arXiv 2205.05198, for gated feed-forward parts, with attention that is not kept
+(FlashAttention). LoRA: Hu et al. 2021, arXiv 2106.09685.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,12 +47,15 @@ class Model(BaseModel):
         default=0, ge=0, validation_alias=AliasChoices("num_experts", "num_local_experts", "n_routed_experts")
     )
     """Of a mixture of experts, in each sparse layer; all of them are held, though a token passes few."""
+    num_experts_per_tok: int = Field(default=0, ge=0)
     moe_intermediate_size: int | None = Field(default=None, gt=0)
     n_shared_experts: int | None = Field(default=None, ge=0)
     shared_expert_intermediate_size: int | None = Field(default=None, ge=0)
     first_k_dense_replace: int = Field(default=0, ge=0)
     decoder_sparse_step: int = Field(default=1, ge=1)
     mlp_only_layers: tuple[int, ...] = ()
+    quantization_config: Mapping[str, Any] = Field(default_factory=dict[str, Any])
+    """Where its `quant_method` is fp8, linear maps of layers are held in 8 bits, with a float32 scale a block."""
 
     @model_validator(mode="before")
     @classmethod
@@ -94,15 +97,44 @@ class Model(BaseModel):
         heads = self.num_attention_heads or 1
         head = self.head_dim or hidden // heads
         queries, keys = heads * head, (self.num_key_value_heads or heads) * head
-        inner = self.intermediate_size or 4 * hidden
-        sparse = sum(map(self._is_sparse, range(layers))) if self.experts else 0
-        expert = self.moe_intermediate_size or inner
-        shared = self.shared_expert_intermediate_size or (self.n_shared_experts or 0) * expert
+        inner, expert, shared = self._widths
+        sparse = self.sparse_layers
         maps = [(hidden, queries, layers), (hidden, keys, 2 * layers), (queries, hidden, layers)]
         maps.append((hidden, self.experts, sparse))
         for width, copies in ((inner, layers - sparse), (expert, self.experts * sparse), (shared, sparse)):
             maps += [(hidden, width, 2 * copies), (width, hidden, copies)]
         return [(rows, columns, copies) for rows, columns, copies in maps if columns and copies]
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Inner width of a dense feed-forward part, of one expert, and of the experts that all tokens pass."""
+        inner = self.intermediate_size or 4 * self.shape[0]
+        expert = self.moe_intermediate_size or inner
+        return inner, expert, self.shared_expert_intermediate_size or (self.n_shared_experts or 0) * expert
+
+    @property
+    def sparse_layers(self) -> int:
+        return sum(map(self._is_sparse, range(self.shape[1]))) if self.experts else 0
+
+    def kept(self, lora_rank: int | None) -> tuple[float, float]:
+        """Values that a token keeps for the backward pass, in a dense and in a sparse layer; 2 bytes each in 16 bits.
+
+        7 · hidden for norms, attention and residuals (4 where weights are frozen), 4 for each unit of inner width (gate,
+        up, activation, product), 2 · hidden for each expert (what it takes and gives), and the 7 outputs of LoRA.
+        """
+        hidden, (inner, expert, shared) = self.shape[0], self._widths
+        always = 4 * hidden + 7 * lora_rank if lora_rank else 7 * hidden
+        routed = self.num_experts_per_tok * (4 * expert + 2 * hidden)
+        return always + 4 * inner, always + 4 * shared + routed
+
+    def weight_bytes(self, width: int) -> float:
+        """Bytes of the weights alone, `width` bytes each, or 8 bits where the model is quantised to fp8."""
+        if self.quantization_config.get("quant_method") != "fp8" or self.hidden_size is None:
+            return self.size * width
+        rows, columns = (self.quantization_config.get("weight_block_size") or (128, 128))[:2]
+        linear = sum(inputs * outputs * copies for inputs, outputs, copies in self.linear)
+        scales = sum(-(-inputs // rows) * -(-outputs // columns) * copies for inputs, outputs, copies in self.linear)
+        return (self.size - linear) * width + linear + 4 * scales
 
     def _is_sparse(self, layer: int) -> bool:
         dense = layer < self.first_k_dense_replace or layer in self.mlp_only_layers
@@ -172,13 +204,13 @@ def states(model: Model, plan: Plan, *, trained: bool) -> dict[str, float]:
     """Bytes of weights, gradients and optimiser states of one model on one device."""
     width = 4 if plan.precision == "float32" else 2
     learnt = (model.adapters(plan.lora_rank) if plan.lora_rank else model.size) if trained else 0.0
-    frozen = model.size if plan.lora_rank or not trained else 0.0
+    frozen = model.weight_bytes(width) if plan.lora_rank or not trained else 0.0
     master = 4 if plan.precision == "mixed" else 0
     halved = plan.precision == "bfloat16" and plan.optimizer == "adam"  # its moments are 16 bits wide as well
     moments = MOMENTS[plan.optimizer] / (2 if halved else 1)
     stage = STAGES[plan.sharding]
     parts = (
-        ("weights", (frozen + learnt) * width, stage >= 3),
+        ("weights", frozen + learnt * width, stage >= 3),
         ("gradients", learnt * width, stage >= 2),
         ("optimizer", learnt * (master + moments), stage >= 1),
     )
@@ -188,17 +220,21 @@ def states(model: Model, plan: Plan, *, trained: bool) -> dict[str, float]:
 def activations(model: Model, plan: Plan) -> float:
     """Bytes of activations of a forward pass of one model that is trained; 0 where its shape is not known.
 
-    34 · s · b · h bytes a layer in 16 bits; with checkpointing 2 · s · b · h a layer and the whole of one. The logits
-    are there in the width of the weights, and in float32 with their gradient.
+    With checkpointing 2 · s · b · h bytes a layer, and the whole of the largest. The logits are there in the width of
+    the weights, and in float32 with their gradient.
     """
     if not plan.length or model.hidden_size is None:
         return 0.0
     hidden, layers, vocabulary = model.shape
-    wide = 2 if plan.precision == "float32" else 1
+    width = 4 if plan.precision == "float32" else 2
     tokens = plan.length * plan.micro_batch
-    layer = 34 * tokens * hidden * wide
-    kept = layers * 2 * tokens * hidden * wide + layer if plan.checkpointing else layers * layer
-    return float(kept + tokens * vocabulary * (2 * wide + 8))
+    dense, routed = model.kept(plan.lora_rank)
+    sparse = model.sparse_layers
+    if plan.checkpointing:
+        values = layers * hidden + max(dense if sparse < layers else 0.0, routed if sparse else 0.0)
+    else:
+        values = (layers - sparse) * dense + sparse * routed
+    return float(tokens * width * values + tokens * vocabulary * (width + 8))
 
 
 def estimate(plan: Plan) -> dict[str, float]:

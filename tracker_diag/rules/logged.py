@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracker_diag.metrics.reasons import not_observed
-from tracker_diag.metrics.registry import PREFIX, canonical
+from tracker_diag.metrics.registry import CANARY, PREFIX, SAMPLES, canonical
 from tracker_diag.metrics.series import Pair, StatKey
 from tracker_diag.records import Scalar
 from tracker_diag.rules.engine import STATE_VALUES
@@ -13,7 +13,6 @@ from tracker_diag.rules.judge import StepInputs
 from tracker_diag.rules.loader import catalog
 
 RULE = f"{PREFIX}rule/"
-SAMPLES = f"{PREFIX}samples/"
 FIRING, HEALTHY = STATE_VALUES["firing"], STATE_VALUES["healthy"]
 NONFINITE = f"{PREFIX}health/nonfinite_tokens"
 """How many tokens were NaN or infinite, up to a step."""
@@ -53,9 +52,9 @@ def statistics(row: Mapping[str, float]) -> Iterator[tuple[StatKey, Scalar]]:
 
 
 def sampled(row: Mapping[str, float]) -> Iterator[tuple[str, float]]:
-    """What was counted of the samples of one row, by canonical name."""
+    """What was counted of the samples of one row, and measured by the canary, by canonical name."""
     for key, value in row.items():
-        if key.startswith(SAMPLES) and (name := canonical(key.removeprefix(SAMPLES))):
+        if key.startswith((SAMPLES, CANARY)) and (name := canonical(key.removeprefix(SAMPLES).removeprefix(CANARY))):
             yield name, value
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.errors import BatchError
 from tracker_diag.health import Health
-from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.registry import SAMPLES
 from tracker_diag.metrics.series import NAMED_ROWS
 from tracker_diag.records import Record, Scalar, Table
 from tracker_diag.samples.aggregates import aggregates
@@ -106,7 +106,7 @@ class SampleIntake:
             samples, lowest=lowest, highest=highest, tools=self._tools, envs=self._envs, essential=self._essential
         )
         series = {name: Scalar(name, value, samples.n) for name, value in found.items() if np.isfinite(value)}
-        records: list[Record] = [Scalar(f"{PREFIX}samples/{one.name}", one.value, one.n) for one in series.values()]
+        records: list[Record] = [Scalar(SAMPLES + one.name, one.value, one.n) for one in series.values()]
         if (histogram := reward_histogram(samples)) is not None:
             records.append(histogram)
         return Taken(series, tuple(records), new.broken)

@@ -1,0 +1,53 @@
+"""A resume file: it is taken once, its checkpoint is read again, and its count outlasts a rollback."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tracker_diag.attach.resume import FILE, leave, resume_from
+from tracker_diag.errors import DiagError
+from tracker_diag.guards.checkpoints import Checkpoint, read
+
+
+@pytest.fixture
+def saved(tmp_path):
+    folder = tmp_path / "checkpoint-20"
+    folder.mkdir()
+    (folder / "model.bin").write_bytes(b"weights")
+    return Checkpoint(str(folder), 20, digest=read(folder).digest)
+
+
+def test_it_is_taken_once(saved, tmp_path):
+    assert resume_from(tmp_path) is None
+    leave(saved, "guard rollback: to step 20")
+    assert (again := resume_from(tmp_path)) is not None
+    assert (again.path, again.step, again.why, again.times) == (saved.path, 20, "guard rollback: to step 20", 1)
+    assert resume_from(tmp_path) is None
+
+
+def test_training_is_rolled_back_so_often_and_no_more(saved, tmp_path):
+    for _ in range(2):
+        leave(saved, "why")
+        assert resume_from(tmp_path)
+    leave(saved, "why")
+    with pytest.raises(DiagError, match="rolled back 3 times, expected at most 2"):
+        resume_from(tmp_path)
+    assert resume_from(tmp_path, most=3).times == 3
+
+
+def test_a_checkpoint_that_is_gone_or_changed_is_refused(saved, tmp_path):
+    leave(replace(saved, path=str(tmp_path / "gone")), "why")
+    with pytest.raises(DiagError, match="gone or changed since it was saved"):
+        resume_from(tmp_path)
+    leave(saved, "why")
+    (tmp_path / "checkpoint-20" / "model.bin").write_bytes(b"other")
+    with pytest.raises(DiagError, match="expected the checkpoint of step 20 as it was"):
+        resume_from(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", json.dumps({"checkpoint": {}, "why": "", "times": 1})])
+def test_a_file_that_no_guard_has_left_is_refused(tmp_path, text):
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(DiagError, match="expected what a guard has left"):
+        resume_from(tmp_path)

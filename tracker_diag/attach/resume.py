@@ -1,0 +1,87 @@
+"""Rollback of trainers that cannot load a checkpoint midway: training stops, and a launcher starts it again.
+
+    resume = None
+    while True:
+        train(resume_from_checkpoint=resume and resume.path)
+        if (resume := resume_from(output_dir)) is None:
+            break
+
+The guard `rollback` leaves a file in the folder of the checkpoints. `resume_from` takes it, and reads the checkpoint
+again before it is used.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tracker_diag.errors import DiagError
+from tracker_diag.guards.checkpoints import Checkpoint, of_state, read
+
+FILE = "diag-resume.json"
+"""What is to be resumed, until a launcher has taken it."""
+TAKEN = "diag-resumed.json"
+"""What was resumed last, and how often by then."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where training is to be started again."""
+
+    path: str
+    """Folder of the checkpoint, whose files are what they were when it was saved."""
+    step: int
+    why: str
+    """What the guard said."""
+    times: int
+    """How often training was rolled back by now, with this time."""
+
+
+def leave(checkpoint: Checkpoint, why: str) -> None:
+    """Leave word in the folder that `checkpoint` is in."""
+    folder = Path(checkpoint.path).parent
+    _write(folder / FILE, {"checkpoint": asdict(checkpoint), "why": why, "times": _times(folder) + 1})
+
+
+def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
+    """Where to start again; None if no guard has asked for it since the last call.
+
+    Args:
+        folder: of the checkpoints, such as `output_dir`.
+        most: times that training may be rolled back; the count is in the folder and outlasts a rollback.
+
+    Raises:
+        DiagError: the checkpoint is gone or is not what it was, the file cannot be read, or `most` is exceeded.
+    """
+    file = Path(folder) / FILE
+    if not file.exists():
+        return None
+    try:
+        kept = json.loads(file.read_text())
+        checkpoint, why, times = of_state(kept["checkpoint"]), str(kept["why"]), int(kept["times"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise DiagError(f"{file}: {error!r}, expected what a guard has left; delete it to end the loop") from error
+    if times > most:
+        raise DiagError(
+            f"rolled back {times} times, expected at most {most}: change the training or raise most=; last: {why}"
+        )
+    if not Path(checkpoint.path).exists() or read(Path(checkpoint.path)).digest != checkpoint.digest:
+        raise DiagError(
+            f"{checkpoint.path}: gone or changed since it was saved, expected the checkpoint of step {checkpoint.step} "
+            "as it was; resume from an earlier one by hand"
+        )
+    os.replace(file, file.with_name(TAKEN))
+    return Resume(checkpoint.path, checkpoint.step, why, times)
+
+
+def _times(folder: Path) -> int:
+    """How often training in this folder was resumed."""
+    taken = folder / TAKEN
+    return int(json.loads(taken.read_text())["times"]) if taken.exists() else 0
+
+
+def _write(file: Path, content: object) -> None:
+    """Whole or not at all."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1))
+    os.replace(part, file)
