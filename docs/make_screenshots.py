@@ -30,7 +30,7 @@ from rich.text import Text
 
 from tracker_diag import wrap
 from tracker_diag.trackers.files.read import read_metrics
-from tracker_diag.trackers.files.tokens import read_tokens
+from tracker_diag.trackers.tokens.log import read_tokens
 
 DOCS = Path(__file__).parent
 DEMO = DOCS.parent / "demo-out"

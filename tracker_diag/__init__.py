@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracker_diag.rules.triage import Summary
     from tracker_diag.runs.compare import compare
     from tracker_diag.runs.diagnose import diagnose
-    from tracker_diag.runs.replay import replay
+    from tracker_diag.runs.replay.replay import replay
     from tracker_diag.samples.audit.audit import audit
     from tracker_diag.samples.traces.report import read_traces
     from tracker_diag.tensors.ranks import AllReduce
@@ -86,7 +86,7 @@ if not TYPE_CHECKING:  # a checker that saw `__getattr__` would accept every mis
         "preflight": "preflight.run",
         "read_run": "trackers.open",
         "read_traces": "samples.traces.report",
-        "replay": "runs.replay",
+        "replay": "runs.replay.replay",
         "watch": "attach.watch",
         "wrap": "attach.wrap",
     }

@@ -27,7 +27,7 @@ from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.shares import Share, together
 from tracker_diag.errors import require
 from tracker_diag.hooks import HookError, after, before
-from tracker_diag.trackers.files.prime_rl import read_exports
+from tracker_diag.trackers.tokens.prime_rl import read_exports
 from tracker_diag_prime_rl.samples import Samples
 
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss", "read_exports"]

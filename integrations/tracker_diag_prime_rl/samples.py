@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tracker_diag.trackers.files.prime_rl import go_on_from_others
+from tracker_diag.trackers.tokens.prime_rl import go_on_from_others
 
 
 class Samples:

@@ -9,11 +9,12 @@ import typer
 from tracker_diag.cli.audit import audit
 from tracker_diag.cli.compare import compare
 from tracker_diag.cli.demo import demo
-from tracker_diag.cli.diagnose import diagnose, replay
+from tracker_diag.cli.diagnose import diagnose
 from tracker_diag.cli.export import export_app
 from tracker_diag.cli.flush import flush
 from tracker_diag.cli.integrations import integrations
 from tracker_diag.cli.preflight import preflight
+from tracker_diag.cli.replay import replay
 from tracker_diag.cli.rules import rules_app
 from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch

@@ -1,7 +1,6 @@
-"""`tracker-diag diagnose` and `replay`: the verdict on what a run logged, of its metrics or of its tokens."""
+"""`tracker-diag diagnose`: the verdict on the metrics that a run logged."""
 
 import json
-from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
@@ -25,7 +24,7 @@ from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.console import Terminal, unbroken
-from tracker_diag.report.terminal import blindness, headline, verdict
+from tracker_diag.report.terminal import blindness, headline
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.page import about_keys, on_screen
@@ -73,47 +72,20 @@ def diagnose(
     if as_json:
         typer.echo(json.dumps(shown.to_json(), indent=1))
     else:
-        _print(on_screen(shown), shown.summary, about_keys(shown), blind=blind, quiet=quiet)
+        print_verdict(on_screen(shown), shown.summary, about_keys(shown), blind=blind, quiet=quiet)
         loud, left = (sum(one.severity != "info" for one in of.summary.incidents) for of in (result, shown))
         if loud > left:
             typer.echo(f"--severity leaves {loud - left} of {loud} incidents out, which are below error")
-    _exit_on(result.summary, fail_on)
+    exit_on(result.summary, fail_on)
 
 
-def replay(
-    tokens: Annotated[Path, typer.Argument(help="Token table: Parquet, one row a token. Or prime-rl's token_exports.")],
-    metrics: Annotated[Path | None, typer.Option(help="The run's own metrics: JSON Lines, one object a step.")] = None,
-    *,
-    as_json: AsJson = False,
-    html: Html = None,
-    fail_on: FailOnOption = None,
-    rules: Which = None,
-    blind: Blind = False,
-    quiet: Quiet = False,
-) -> None:
-    """Diagnose logged tokens, as if the run were live."""
-    from tracker_diag.rules.loader import chosen
-    from tracker_diag.runs.replay import replay as replay_table
-
-    with refusing():
-        summary = replay_table(tokens, metrics, rules=chosen(rules), catalog=False)
-    if html:
-        from tracker_diag.report.html import render_html
-
-        save("--html", html, render_html(summary, []))
-    if as_json:
-        typer.echo(json.dumps(summary.to_json(), indent=1))
-    else:
-        _print(verdict(summary), summary, blind=blind, quiet=quiet)
-    _exit_on(summary, fail_on)
-
-
-def _exit_on(summary: Summary, fail_on: FailOn | None) -> None:
+def exit_on(summary: Summary, fail_on: FailOn | None) -> None:
+    """Leave with 1 if an incident of `summary` is of the severity `fail_on` or worse."""
     if fail_on and summary.level and SEVERITIES.index(summary.level) >= SEVERITIES.index(fail_on.value):
         raise typer.Exit(1)
 
 
-def _print(whole: RenderableType, summary: Summary, source: str = "", *, blind: bool, quiet: bool) -> None:
+def print_verdict(whole: RenderableType, summary: Summary, source: str = "", *, blind: bool, quiet: bool) -> None:
     """Print the verdict or its one line, and with `blind` what could not be seen.
 
     Args:

@@ -181,6 +181,11 @@ class Monitor(AbstractContextManager["Monitor"]):
         return bool(self._intake)
 
     @property
+    def wants_tokens(self) -> bool:
+        """Whether the worst sequences of the next step are looked for, which takes its tokens and not their counts."""
+        return self._intake.worst.looks
+
+    @property
     def tensors_say_step(self) -> bool:
         """Whether `observe` is given steps: what is logged without one is then of theirs."""
         return self._intake.says_step
@@ -243,13 +248,18 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._say(self.silence.observed(at))
 
     def observe_parts(
-        self, observed: Mapping[Pair, Observation], names: Names, *, missing: Mapping[Rank, int], lost: int = 0
+        self,
+        observed: Mapping[Pair, Observation],
+        names: Names,
+        *,
+        missing: Mapping[Rank, int] | None = None,
+        lost: int = 0,
     ) -> None:
         """Take in what other processes have reduced already, on the host, as a part of the step of the next `log`.
 
         Args:
             names: of tools and environments, as in the rows of those processes.
-            missing: for each rank that is late, how many updates ago it last reported.
+            missing: for each rank that is late, how many updates ago it last reported; None where there are no ranks.
             lost: the number of updates of which nothing will come.
         """
         if not self._over():

@@ -13,7 +13,8 @@ from tracker_diag.errors import SourceError, nearest
 from tracker_diag.metrics.yaml_files import YamlFile
 from tracker_diag.preflight.limits import described
 from tracker_diag.trackers.files.text import read_lines
-from tracker_diag.trackers.files.tokens import AUDIT_COLUMNS, read_tokens
+from tracker_diag.trackers.tokens.columns import AUDIT_COLUMNS
+from tracker_diag.trackers.tokens.log import read_tokens
 
 COLUMNS = {"reward": "rewards", "group": "groups", "success": "success", "return": "returns", "value": "values"}
 """Fields of a sample, and the arguments that they are columns of."""

@@ -95,8 +95,11 @@ class Intake:
             add_observation(self._incoming, pair, one)
         self.worst.observe(batch, labels, self._names)
 
-    def add(self, observed: Mapping[Pair, Observation], names: Names, missing: Mapping[Rank, int], lost: int) -> None:
+    def add(
+        self, observed: Mapping[Pair, Observation], names: Names, missing: Mapping[Rank, int] | None, lost: int
+    ) -> None:
         """Add what other processes have observed, with rows of their `names`, to what is there."""
+        self._batches += 1
         self._incoming = on_host(self._incoming)
         for pair, one in observed.items():
             add_observation(self._incoming, pair, one.renamed(names, self._names))

@@ -134,6 +134,8 @@ class Observation:
         for dimension, known in names.rows.items():
             if dimension in sketches:
                 row = [agreed.row(dimension, name) for name in known]
+                if row == [*range(len(known))]:
+                    continue
                 row += [NAMED_ROWS - 1] * (NAMED_ROWS - len(row))
                 moved, given = Sketch.empty(NAMED_ROWS), sketches[dimension]
                 np.add.at(moved.counts, row, given.counts)

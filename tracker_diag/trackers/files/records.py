@@ -50,7 +50,7 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
 
 
 def _parquet(file: Path) -> list[Mapping[str, Any]]:
-    require("pyarrow", "parquet")
+    require("pyarrow", "replay")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

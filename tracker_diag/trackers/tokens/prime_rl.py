@@ -5,7 +5,8 @@ A run writes them with `trainer.enable_token_export=true`. They are read step by
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,78 @@ OTHERS = ("advantages", "importance_ratio", "is_masked", "rl_weights", "ref_kl_w
 """What it may have beside: null on each token where the run has none."""
 
 
+@dataclass(frozen=True)
+class ExportPart:
+    """One complete step of a run."""
+
+    first: int
+    files: tuple[Path, ...]
+
+    @property
+    def last(self) -> int:
+        return self.first
+
+    @property
+    def rows(self) -> int:
+        """Bytes over what a token takes, about."""
+        return sum(file.stat().st_size for file in self.files) // 100
+
+    def stamp(self) -> str:
+        """What changes when its files do."""
+        return " ".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in self.files)
+
+    def only(self, step: int) -> "ExportPart":
+        return self
+
+    def steps(
+        self, texts: object = None, skip: Callable[[SourceError], None] | None = None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The arguments of `Monitor.observe`, unless no token was sampled.
+
+        Raises:
+            SourceError: what is wrong with which file and line, without `skip`.
+        """
+        try:
+            tensors = _observation([record for file in self.files for record in _records(file)])
+        except SourceError as error:
+            if skip is None:
+                raise
+            skip(error)
+            return
+        if tensors:
+            yield self.first, tensors
+
+
+def is_exports(source: str) -> bool:
+    """Whether `source` is a folder of token exports."""
+    return bool(_steps(Path(source)))
+
+
+def exports_of(folder: Path) -> list[ExportPart]:
+    """Each complete step of `folder`, in rising order.
+
+    Args:
+        folder: `token_exports`, or the output folder that it is in.
+
+    Raises:
+        SourceError: there is none.
+    """
+    steps = _steps(folder)
+    if not steps:
+        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
+    return [ExportPart(step, tuple(sorted(at.glob("rank_*.jsonl"), key=_rank))) for step, at in sorted(steps.items())]
+
+
+def _steps(folder: Path) -> dict[int, Path]:
+    inside = folder / "token_exports"
+    root = inside if inside.is_dir() else folder
+    return {
+        int(named[1]): at
+        for at in (root.iterdir() if root.is_dir() else ())
+        if (named := re.fullmatch(r"step_(\d+)", at.name)) and (at / "STABLE").exists()
+    }
+
+
 def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The arguments of `Monitor.observe` for each complete step of `folder`, in rising order of steps.
 
@@ -28,25 +101,11 @@ def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     policy did not sample, of a frozen model say, have no log-probability of a rollout, and are left out. Memory is
     that of one step.
 
-    Args:
-        folder: `token_exports`, or the output folder that it lies in.
-
     Raises:
         SourceError: what is wrong with which file and line.
     """
-    inside = folder / "token_exports"
-    root = inside if inside.is_dir() else folder
-    steps = {
-        int(found[1]): one
-        for one in (root.iterdir() if root.is_dir() else ())
-        if (found := re.fullmatch(r"step_(\d+)", one.name)) and (one / "STABLE").exists()
-    }
-    if not steps:
-        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
-    for step, files in sorted(steps.items()):
-        records = [record for file in sorted(files.glob("rank_*.jsonl"), key=_rank) for record in _records(file)]
-        if tensors := _observation(records):
-            yield step, tensors
+    for part in exports_of(folder):
+        yield from part.steps()
 
 
 def _rank(file: Path) -> tuple[int, str]:

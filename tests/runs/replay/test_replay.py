@@ -1,0 +1,186 @@
+"""Live, one process, several and a cluster give the same verdict to the bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tracker_diag import Monitor
+from tracker_diag.errors import SourceError
+from tracker_diag.runs.replay import engines
+from tracker_diag.runs.replay.fold import Folded, fold, merge
+from tracker_diag.runs.replay.replay import replay
+from tracker_diag.trackers.tokens import plan
+
+STEPS, SEQUENCES, WIDTH = 130, 12, 24
+
+
+def batch(step):
+    """A step whose tail after tools grows from step 60 on; a third tool comes late, and names change their order."""
+    rng = np.random.default_rng(step)
+    shape = (SEQUENCES, WIDTH)
+    position = np.broadcast_to(np.arange(WIDTH), shape)
+    new = rng.uniform(-3, -0.1, shape).astype(np.float32)
+    scale = np.where(position > 12, 0.02 * np.exp(max(0, step - 60) * 0.06), 0.02)
+    tools = np.array(["search", "code", "shell"])[:: 1 if step % 2 else -1]
+    names = np.where(position > 12, tools[np.arange(SEQUENCES)[:, None] % (2 if step < 80 else 3)], "")
+    return {
+        "logprobs": new,
+        "old_logprobs": (new - scale * rng.normal(size=shape)).astype(np.float32),
+        "model_mask": (position > 1) & (position != 12),
+        "tool": names.astype(object),
+        "env": np.array([f"env{i % 2}" for i in range(SEQUENCES)], object),
+    }
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """The same steps as Parquet, in row groups that no step begins with."""
+    file = tmp_path_factory.mktemp("log") / "tokens.parquet"
+    parts = []
+    for step in range(STEPS):
+        arrays = batch(step)
+        columns = {"logprobs": "logprob", "old_logprobs": "old_logprob", "model_mask": "is_model", "tool": "tool"}
+        own = {column: arrays[name].reshape(-1) for name, column in columns.items()}
+        own |= {"env": np.repeat(arrays["env"], WIDTH), "step": np.full(SEQUENCES * WIDTH, step)}
+        own |= {"sequence": np.repeat(np.arange(SEQUENCES), WIDTH), "position": np.tile(np.arange(WIDTH), SEQUENCES)}
+        parts.append(pa.table(own))
+    pq.write_table(pa.concat_tables(parts), file, row_group_size=1000)
+    return file
+
+
+def rounded(summary):
+    return {name: part for name, part in summary.to_json().items() if name != "run"}
+
+
+@pytest.fixture(scope="module")
+def live():
+    with Monitor(source="live elsewhere") as monitor:
+        for step in range(STEPS):
+            arrays = batch(step)
+            # As a token table has it: which tokens follow a tool is what the tool's name says.
+            monitor.observe(**arrays, after_tool=(arrays["tool"] != "") & arrays["model_mask"])
+            monitor.log({}, step)
+        return monitor.close()
+
+
+@pytest.fixture(scope="module")
+def replayed(log):
+    return replay(log)
+
+
+@pytest.mark.slow
+def test_a_replay_gives_the_verdict_of_the_live_run_and_its_worst_sequences(live, replayed):
+    assert rounded(replayed)["findings"] == rounded(live)["findings"]
+    assert rounded(replayed) == rounded(live)
+    assert any(finding.fired is not None and finding.slice == "post_tool" for finding in live.findings)
+    assert len(replayed.worst) == len(live.worst) > 0
+    for mine, theirs in zip(replayed.worst, live.worst, strict=True):
+        assert (mine.step, mine.sequence, mine.slice, mine.tool) == (theirs.step, theirs.sequence, theirs.slice, theirs.tool)
+
+
+@pytest.mark.slow
+def test_parts_in_several_processes_and_rows_in_any_order_give_the_same(log, replayed, monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "AT_ONCE", 4000)
+    assert rounded(replay(log, workers=2)) == rounded(replayed)
+    whole = pq.read_table(log)
+    shuffled = tmp_path / "shuffled.parquet"
+    pq.write_table(whole.take(np.random.default_rng(0).permutation(len(whole))), shuffled, row_group_size=3000)
+    assert rounded(replay(shuffled)) == rounded(replayed)
+
+
+@pytest.mark.slow
+def test_a_replay_that_broke_off_continues_from_its_states(log, replayed, monkeypatch, tmp_path):
+    monkeypatch.setattr(plan, "AT_ONCE", 4000)
+    count = []
+
+    def breaks_off(work, parts):
+        for folded in engines.in_turn(work, parts):
+            count.append(folded)
+            if len(count) == 4:
+                raise KeyboardInterrupt
+            yield folded
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(log, engine=breaks_off, states=tmp_path)
+    assert len([*tmp_path.glob("*.json")]) == 3
+
+    def counted(work, parts):
+        count.extend(parts)
+        yield from engines.in_turn(work, parts)
+
+    count.clear()
+    assert rounded(replay(log, engine=counted, states=tmp_path)) == rounded(replayed)
+    states = [*tmp_path.glob("*.json")]
+    assert len(count) == len(states) - 3
+    count.clear()
+    assert rounded(replay(log, engine=counted, states=tmp_path)) == rounded(replayed)
+    assert count == []
+
+
+def test_batches_of_a_step_merge_to_the_counts_of_the_step():
+    arrays = batch(3)
+    whole = fold(arrays)
+    parts = [fold({name: values[at] for name, values in arrays.items()}) for at in (slice(0, 5), slice(5, 12))]
+    merged = merge([Folded.of_state(json.loads(json.dumps(part.state_dict()))) for part in parts])
+    assert merged.names.rows == whole.names.rows
+    (pair,) = whole.observed
+    for dimension in ("tool", "env", "turn"):
+        ours, wanted = merged.observed[pair].sketches[dimension], whole.observed[pair].sketches[dimension]
+        np.testing.assert_array_equal(ours.counts, wanted.counts)
+    np.testing.assert_allclose(merged.observed[pair].tokens.array(), whole.observed[pair].tokens.array(), rtol=1e-12)
+
+
+def test_a_batch_that_cannot_be_taken_is_counted_and_the_first_is_refused(tmp_path):
+    def write(bad_step):
+        steps = np.repeat(np.arange(3), 4)
+        broken = np.where(steps == bad_step, np.nan, -1.0)
+        columns = {"step": steps, "sequence": steps, "position": np.tile(np.arange(4), 3), "logprob": np.full(12, -1.0)}
+        masked = np.where(steps == bad_step, False, True)  # noqa: FBT003
+        table = pa.table({**columns, "old_logprob": broken, "is_model": masked if bad_step else np.ones(12, bool)})
+        pq.write_table(table, tmp_path / "t.parquet")
+        return tmp_path / "t.parquet"
+
+    with pytest.raises(SourceError, match=r"t\.parquet: step 0: old_logprobs: 4 NaN"):
+        replay(write(0))
+    assert replay(write(1)).to_json()["run"]["steps"] == 3
+
+
+RAY = """
+import json, sys, threading, time
+from tracker_diag.runs.replay import engines
+from tracker_diag.runs.replay.replay import replay
+from tracker_diag.trackers.tokens import plan
+plan.AT_ONCE = 4000
+summary = replay(sys.argv[1], engine=engines.on_ray(sys.argv[2]))
+print(json.dumps({name: part for name, part in summary.to_json().items() if name != "run"}))
+"""
+
+
+@pytest.mark.nightly
+def test_a_ray_cluster_that_loses_a_node_gives_the_same(log, replayed, tmp_path):
+    frameworks = Path(__file__).parents[3] / "build" / "frameworks"
+    if not (frameworks / "shared" / "ray").is_dir():
+        pytest.skip("Ray is not installed")
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[3], frameworks / "rllib", frameworks / "shared"))),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    driver = f"""
+import threading, time
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1}})
+lost = cluster.add_node(num_cpus=1)
+threading.Timer(8.0, lambda: cluster.remove_node(lost, allow_graceful=False)).start()
+import sys; sys.argv = ["", {str(log)!r}, cluster.address]
+{RAY}
+"""
+    done = subprocess.run([sys.executable, "-c", driver], env=environment, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == json.loads(json.dumps(rounded(replayed)))

@@ -1,0 +1,1 @@
+"""Replay: logged tokens of any size are folded step by step, in any order, and judged as a live run is."""

@@ -1,0 +1,151 @@
+"""Engines: where the parts of a token log are folded. All of them give the same states in the same order."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tracker_diag.errors import SourceError, require
+from tracker_diag.runs.replay.fold import Folded, fold
+from tracker_diag.trackers.tokens.log import Skipped
+from tracker_diag.trackers.tokens.plan import Part
+
+AHEAD = 2
+"""Parts for each process that are folded or wait to be judged; it bounds the memory."""
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PartFolded:
+    """What a part comes to."""
+
+    steps: Sequence[tuple[int, Folded]]
+    skipped: Skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        steps = [[step, folded.state_dict()] for step, folded in self.steps]
+        return {"steps": steps, "skipped": [self.skipped.count, self.skipped.errors]}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> "PartFolded":
+        """What `state_dict` was taken of."""
+        count, errors = state["skipped"]
+        steps = [(step, Folded.of_state(folded)) for step, folded in state["steps"]]
+        return cls(steps, Skipped(allowed=True, errors=errors, count=count))
+
+
+@dataclass(frozen=True)
+class Work:
+    """How parts are folded.
+
+    Args:
+        clip: as in `fold`.
+        skip_bad: leave out what cannot be read, and count it.
+    """
+
+    clip: tuple[float, float] = (0.2, 0.2)
+    skip_bad: bool = False
+
+    def __call__(self, part: Part) -> PartFolded:
+        skipped = Skipped(self.skip_bad)
+        return PartFolded([(step, fold(tensors, self.clip)) for step, tensors in part.steps(None, skipped)], skipped)
+
+
+Engine: TypeAlias = Callable[[Work, Sequence[Part]], Iterable[PartFolded]]
+"""Folds parts, and gives what they come to in their order."""
+
+
+def in_turn(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
+    """In this process, one after the other."""
+    yield from map(work, parts)
+
+
+def processes(number: int) -> Engine:
+    """In `number` processes of this machine; a few parts alone are folded in this one."""
+
+    def engine(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
+        if number == 1 or len(parts) <= number:
+            yield from in_turn(work, parts)
+            return
+        waiting: deque[Future[PartFolded]] = deque()
+        upcoming = iter(parts)
+        with ProcessPoolExecutor(number, get_context("spawn")) as pool:
+            try:
+                for part in upcoming:
+                    waiting.append(pool.submit(work, part))
+                    if len(waiting) >= AHEAD * number:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            except BrokenProcessPool as error:
+                raise SourceError("a process that reads was killed, perhaps for its memory; try --workers 1") from error
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    return engine
+
+
+def on_ray(address: str | None = None) -> Engine:
+    """On Ray Data; a part whose worker dies is folded again elsewhere.
+
+    Args:
+        address: of the cluster; RAY_ADDRESS by default, else one on this machine.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+    """
+    ray = require("ray", "rllib")
+    data: Any = require("ray.data", "rllib")
+
+    def engine(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
+        if not ray.is_initialized():
+            ray.init(address=address, log_to_driver=False)
+        context = data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+
+        def folded(row: dict[str, Any]) -> dict[str, Any]:
+            return {"state": json.dumps(work(parts[row["item"]]).state_dict())}
+
+        numbers = data.from_items([*range(len(parts))], override_num_blocks=len(parts))
+        try:
+            for row in numbers.map(folded).iter_rows():
+                yield PartFolded.of_state(json.loads(row["state"]))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, SourceError):
+                raise error.cause from error
+            raise
+
+    return engine
+
+
+def kept(engine: Engine, folder: Path) -> Engine:
+    """As `engine`, with what each part comes to kept in `folder`; a later replay of the same rows continues from there."""
+
+    def engine_with_states(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / f"{_key(work, part)}.json" for part in parts]
+        new = iter(engine(work, [part for part, file in zip(parts, files, strict=True) if not file.exists()]))
+        for file in files:
+            if file.exists():
+                yield PartFolded.of_state(json.loads(file.read_text()))
+                continue
+            folded = next(new)
+            unfinished = file.with_suffix(".part")
+            unfinished.write_text(json.dumps(folded.state_dict()))
+            unfinished.replace(file)
+            yield folded
+
+    return engine_with_states
+
+
+def _key(work: Work, part: Part) -> str:
+    """A name for what `part` comes to, which changes when its files or the way of folding do."""
+    return sha256(f"{STATE_VERSION} {work} {part.stamp()}".encode()).hexdigest()[:32]

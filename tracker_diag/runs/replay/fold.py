@@ -1,0 +1,155 @@
+"""Fold: what the tokens of a step come to, wherever they are read; then all steps in order, as a live run is judged.
+
+    fold(tensors)    → Folded: for each ratio pair the counts and sums of all slices
+    merge(parts)     → Folded of a step whose batches were folded one by one
+    judge(states)    → Summary
+
+A fold does not depend on what else was folded before it or in the same process, and `judge` takes the steps in their
+order. So one process, several, and a cluster give the same result to the bit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tracker_diag.errors import BatchError, SourceError
+from tracker_diag.health import Health
+from tracker_diag.metrics.series import Pair
+from tracker_diag.monitor.monitor import Monitor
+from tracker_diag.rules.triage import Summary
+from tracker_diag.stats.histogram import BINS, Sketch
+from tracker_diag.tensors.intake import Intake
+from tracker_diag.tensors.observation import GROUPS, ROWS, Observation
+from tracker_diag.tensors.slices import Names
+from tracker_diag.tensors.step import add_observation, packed, unpacked
+
+TensorsOf: TypeAlias = Callable[[int], Mapping[str, Any] | None]
+"""Gives the arguments of `observe` of a step once more."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What the tokens of one step come to."""
+
+    observed: Mapping[Pair, Observation]
+    """By ratio pair: counts and sums of every slice; `Observation` says which."""
+    names: Names
+    """Of tools and environments, as in the rows of `observed`."""
+    rejected: str = ""
+    """Why the tensors could not be taken; then nothing was observed."""
+    grouped: bool = False
+    """Whether the tokens say their prompts, which then are the groups of the sampling error."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The same in JSON values."""
+        return {
+            "observed": packed(dict(self.observed)), "names": self.names.state_dict(), "rejected": self.rejected,
+            "grouped": self.grouped,
+        }  # fmt: skip
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> "Folded":
+        """What `state_dict` was taken of."""
+        return cls(unpacked(state["observed"]), Names.of_state(state["names"]), state["rejected"], state["grouped"])
+
+
+def fold(tensors: Mapping[str, Any], clip: tuple[float, float] = (0.2, 0.2)) -> Folded:
+    """What the tokens of a step, or of a batch of one, come to; by the code that a live run goes through.
+
+    Args:
+        tensors: arguments of `Monitor.observe`, see `Tensors` for shapes, units and dtypes.
+        clip: how far below and above 1 the trainer clips the ratio.
+    """
+    health = Health()
+    health.strict = False
+    intake = Intake(health, None, clip)
+    grouped = tensors.get("prompt") is not None
+    try:
+        intake.observe(tensors, None, None)  # type: ignore[arg-type]
+    except BatchError as error:
+        return Folded({}, Names(), str(error), grouped)
+    intake.gather(0)
+    return Folded(intake.taken(), intake.names, grouped=grouped)
+
+
+def merge(parts: Sequence[Folded]) -> Folded:
+    """The step of which `parts` are the batches. Counts are exact in any order, sums are added in the order given."""
+    names, observed = Names(), dict[Pair, Observation]()
+    for number, part in enumerate(parts):
+        for pair, observation in _turned(part, number).items():
+            add_observation(observed, pair, observation.renamed(part.names, names))
+    return Folded(observed, names, "; ".join(filter(None, (part.rejected for part in parts))), parts[0].grouped)
+
+
+def judge(
+    monitor: Monitor,
+    states: Iterable[tuple[int, Folded]],
+    metrics: Mapping[int, Mapping[str, float]] | None = None,
+    tensors_of: TensorsOf | None = None,
+    where: str = "tokens",
+) -> Summary:
+    """Give `monitor` all steps in order, and close it.
+
+    Args:
+        states: each step of the log with what its tokens come to, in rising order.
+        metrics: the run's own metrics by step.
+        tensors_of: where given, the first step is checked as that of a live run is, and the worst sequences of open
+            findings are found.
+        where: the log's name, for errors.
+
+    Raises:
+        SourceError: the tensors of the first step do not fit together, or hold NaN or inf.
+    """
+    own = dict(sorted((metrics or {}).items()))
+    waiting = iter(own)
+    upcoming = next(waiting, None)
+    with monitor:
+        for number, (step, folded) in enumerate(states):
+            while upcoming is not None and upcoming < step:  # steps with metrics and no tensors
+                monitor.log(own[upcoming], upcoming)
+                upcoming = next(waiting, None)
+            try:
+                _observe(monitor, number, step, folded, tensors_of)
+            except BatchError as error:
+                raise SourceError(f"{where}: step {step}: {error}") from error
+            monitor.log(own.get(step, {}), step)
+            if upcoming == step:
+                upcoming = next(waiting, None)
+        while upcoming is not None:
+            monitor.log(own[upcoming], upcoming)
+            upcoming = next(waiting, None)
+        return monitor.close()
+
+
+def _observe(monitor: Monitor, number: int, step: int, folded: Folded, tensors_of: TensorsOf | None) -> None:
+    again = tensors_of if number == 0 or monitor.wants_tokens else None
+    tensors = again(step) if again else None
+    if tensors is not None:
+        monitor.observe(**tensors)
+    elif folded.rejected:
+        monitor.record("rejected_batches", BatchError("step", str(step), folded.rejected))
+    else:
+        monitor.observe_parts(_turned(folded, number), folded.names)
+
+
+def _turned(folded: Folded, number: int) -> Mapping[Pair, Observation]:
+    """The observations of the `number`th batch: a live run begins each batch with the next group of sequences."""
+    if folded.grouped or number % GROUPS == 0:
+        return folded.observed
+    return {pair: _regrouped(observation, number) for pair, observation in folded.observed.items()}
+
+
+def _regrouped(observation: Observation, number: int) -> Observation:
+    context = observation.sketches["context"]
+    index, count = context.cells
+    width = 2 * BINS
+    row, bin = np.divmod(index, width)
+    slice, group = np.divmod(row, GROUPS)
+    moved = (slice * GROUPS + (group + number) % GROUPS) * width + bin
+    order = np.argsort(moved, kind="stable")
+    nonfinite = np.roll(context.nonfinite.reshape(len(ROWS), GROUPS), number, 1).reshape(-1)
+    turned = Sketch.of_cells((moved[order], count[order]), nonfinite)
+    return replace(observation, sketches={**observation.sketches, "context": turned})
+

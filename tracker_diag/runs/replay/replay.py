@@ -1,0 +1,87 @@
+"""Replay: logged tensors through the very same pipe as a live run, so that its findings are the same."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tracker_diag.errors import SourceError
+from tracker_diag.monitor.monitor import Monitor
+from tracker_diag.rules.loader import Own
+from tracker_diag.rules.triage import Summary
+from tracker_diag.runs.replay.engines import Engine, PartFolded, Work, kept, processes
+from tracker_diag.runs.replay.fold import Folded, judge
+from tracker_diag.trackers.files.read import read_metrics
+from tracker_diag.trackers.tokens.log import TokenLog
+from tracker_diag.trackers.tokens.table import Texts
+from tracker_diag.trackers.tracker import Tracker
+
+Done: TypeAlias = Callable[[int], object]
+"""Is called with the rows that have been read since the last time."""
+
+
+def replay(
+    tokens: Path | str,
+    metrics: Path | str | None = None,
+    *,
+    rules: Own = (),
+    catalog: bool = True,
+    columns: Mapping[str, str] | None = None,
+    since: int | None = None,
+    window: int = 8,
+    clip: tuple[float, float] = (0.2, 0.2),
+    skip_bad: bool = False,
+    workers: int = 1,
+    engine: Engine | None = None,
+    states: Path | str | None = None,
+    trackers: Sequence[Tracker] = (),
+    progress: Callable[[int], Done] | None = None,
+) -> Summary:
+    """Diagnose the token log `tokens`, with the run's own `metrics` file where there is one.
+
+    Rows may have any order; memory is that of about a million tokens for each process, or of the largest step.
+
+    Args:
+        tokens: a file, a folder, a pattern or a URL, as docs/inputs.md has them; a folder may be prime-rl's exports.
+        rules, catalog, window, clip, trackers: as in `Monitor`.
+        columns: of each column of ours that the files call by another name, that name.
+        since: leave out steps before this one.
+        skip_bad: leave out files and row groups that cannot be read, and say how many.
+        workers: processes that read; with several, call it under `if __name__ == "__main__"`, as they import that module.
+        engine: folds the parts elsewhere, such as `engines.on_ray()`.
+        states: a folder; what each part comes to is kept there, and a later replay continues from it.
+        progress: called once with the number of rows; what it gives is called with the rows of each part that is done.
+
+    Raises:
+        SourceError: what is wrong with which file, row group and column.
+    """
+    own = read_metrics(Path(metrics)) if metrics else {}
+    texts = Texts()
+    with TokenLog(tokens, columns=columns, since=since, skip_bad=skip_bad) as log:
+        monitor = Monitor(
+            trackers, source=str(tokens), rules=rules, catalog=catalog, window=window, clip=clip, decode=texts.decode
+        )
+        chosen = engine or processes(1 if log.in_process else workers)
+        chosen = kept(chosen, Path(states)) if states else chosen
+
+        def tensors_of(step: int) -> Mapping[str, Any] | None:
+            part = log.plan.part_of(step)
+            return None if part is None else dict(part.steps(texts, log.skipped)).get(step)
+
+        done = progress(log.plan.rows) if progress else lambda rows: None
+        folded = chosen(Work(clip, skip_bad), log.plan.parts)
+        wanted = {step: row for step, row in own.items() if since is None or step >= since}
+        summary = judge(monitor, _steps(log, folded, done), wanted, tensors_of, str(tokens))
+        left = log.skipped
+    if not left.count:
+        return summary
+    caveat = f"{left.count} files, row groups or lines cannot be read and are left out; the first: {left.errors[0]}"
+    return replace(summary, caveats=(*summary.caveats, caveat))
+
+
+def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done) -> Iterator[tuple[int, Folded]]:
+    for part, result in zip(log.plan.parts, folded, strict=True):
+        for error in result.skipped.errors:
+            log.skipped(SourceError(error))
+        yield from result.steps
+        done(part.rows)

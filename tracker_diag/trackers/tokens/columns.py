@@ -1,0 +1,127 @@
+"""Columns: what a token table may have, under which names, and of which type each must be."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracker_diag.errors import SourceError, UnknownName, nearest
+
+LOGPROB_COLUMNS = {
+    "logprob": "logprobs",
+    "old_logprob": "old_logprobs",
+    "rollout_logprob": "rollout_logprobs",
+    "ref_logprob": "ref_logprobs",
+}
+"""Columns of log-probabilities, and the arguments of `observe` that they are."""
+LABEL_COLUMNS = {"turn": "turn", "policy_lag": "policy_lag", "advantage": "advantages", "control": "control"}
+NAMED_COLUMNS = ("tool", "env", "prompt")
+AUDIT_COLUMNS = {
+    "in_loss": "loss_mask",
+    "token_id": "token_ids",
+    "sampled_id": "sampled_ids",
+    "logprob_again": "logprobs_again",
+}
+"""Columns for checks before training, which `observe` does not take."""
+REQUIRED = ("step", "sequence", "position", "is_model")
+IMPLIED = ("sequence", "position")
+"""Of those what a table with a list in each row has by itself: its rows, and the places in its lists."""
+KINDS = {
+    **dict.fromkeys(("step", "sequence", "position"), "integer"),
+    **dict.fromkeys(("is_model", "after_tool"), "boolean"),
+    **dict.fromkeys(LOGPROB_COLUMNS, "floating"),
+    **dict.fromkeys(("tool", "env", "token"), "string"),
+    "prompt": "string or integer",
+    **dict.fromkeys(("turn", "policy_lag"), "integer"),
+    "advantage": "floating",
+    "control": "boolean",
+    "in_loss": "boolean",
+    **dict.fromkeys(("token_id", "sampled_id"), "integer"),
+    "logprob_again": "floating",
+}
+"""The columns that are read, with the kind of type that each must have."""
+NUMBERS = ("boolean", "integer", "floating")
+"""Kinds that take each other's whole numbers."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the columns of `KINDS` are in a file.
+
+    Args:
+        names: of each column that the file has, its name there.
+        nested: whether a row is a sequence, with a list in each column that has a value for each token.
+        coded: columns, as the file names them, that are read as codes and a dictionary of texts.
+    """
+
+    names: Mapping[str, str]
+    nested: bool
+    coded: tuple[str, ...] = ()
+
+    @classmethod
+    def of_schema(
+        cls, where: str, schema: Any, renamed: Mapping[str, str], known: Collection[str] = (), *, audit: bool = False
+    ) -> "Layout":
+        """The layout of a file with the Arrow `schema`.
+
+        Args:
+            where: the file, for errors.
+            renamed: what the file calls a column that has another name here.
+            known: columns whose value the path says.
+            audit: whether to read `AUDIT_COLUMNS` as well.
+
+        Raises:
+            SourceError: a column is missing or of another kind.
+        """
+        for name, theirs in renamed.items():
+            if name not in KINDS:
+                raise UnknownName("--columns", name, tuple(KINDS))
+            if theirs not in schema.names:
+                raise SourceError(f"{where}: no column {theirs}{nearest(theirs, schema.names, otherwise=True)}")
+        wanted = [name for name in KINDS if audit or name not in AUDIT_COLUMNS]
+        names = {name: renamed.get(name, name) for name in wanted if renamed.get(name, name) in schema.names}
+        nested = any(is_list(schema.field(names[name]).type) for name in LOGPROB_COLUMNS if name in names)
+        cls._complete(where, {*names, *known, *(IMPLIED if nested else ())}, schema.names)
+        for name, theirs in names.items():
+            given = schema.field(theirs).type
+            given = given.value_type if is_list(given) else given
+            if not _is(KINDS[name], given) and not _becomes(KINDS[name], given):
+                raise SourceError(f"{where}: column {theirs}: {given} given, expected {KINDS[name]}")
+        named = [names[name] for name in NAMED_COLUMNS if name in names]
+        return cls(names, nested, tuple(name for name in named if _is("string", schema.field(name).type)))
+
+    @staticmethod
+    def _complete(where: str, names: Collection[str], given: Collection[str]) -> None:
+        if not {*LOGPROB_COLUMNS} & {*names}:
+            raise SourceError(
+                f"{where}: no log-probabilities, none of {', '.join(LOGPROB_COLUMNS)}; it has {', '.join(given)}. "
+                "Name them with --columns logprob=…; `tracker-diag audit` looks at texts and rewards"
+            )
+        for name in REQUIRED:
+            if name not in names:
+                raise SourceError(f"{where}: column {name} is missing; it has {', '.join(given)}")
+
+
+def is_list(given: Any) -> bool:
+    """Whether an Arrow type is of lists."""
+    from pyarrow import types
+
+    return bool(types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given))
+
+
+def _is(kind: str, given: Any) -> bool:
+    """Whether the type `given` is of `kind`, or a dictionary of texts where they are expected."""
+    from pyarrow import types
+
+    if kind == "string or integer":
+        return _is("string", given) or _is("integer", given)
+    if kind != "string":
+        return bool(getattr(types, f"is_{kind}")(given))
+    given = given.value_type if types.is_dictionary(given) else given
+    return any(getattr(types, f"is_{name}")(given) for name in ("null", "string", "large_string", "string_view"))
+
+
+def _becomes(kind: str, given: Any) -> bool:
+    """Whether numbers of the type `given` may be whole numbers or truth values all the same."""
+    from pyarrow import types
+
+    return types.is_null(given) or (kind in ("boolean", "integer") and any(_is(name, given) for name in NUMBERS))

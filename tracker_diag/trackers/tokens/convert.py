@@ -1,0 +1,219 @@
+"""Convert: what is no Parquet file with its steps in order is first written as such, into a folder for a while."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import SourceError, require
+from tracker_diag.trackers.finished import one_line
+from tracker_diag.trackers.tokens.columns import KINDS, LABEL_COLUMNS, LOGPROB_COLUMNS
+from tracker_diag.trackers.tokens.files import TokenFile
+from tracker_diag.trackers.tokens.plan import AT_ONCE, Piece, Skip
+
+LINES = 512
+"""Rollouts that are brought into a row group; each is a sequence."""
+ARGUMENTS = {argument: name for name, argument in (LOGPROB_COLUMNS | LABEL_COLUMNS).items()} | {
+    "model_mask": "is_model", "sequence_ids": "sequence",
+}  # fmt: skip
+"""Names that dumps of tensors have from the arguments of `observe`, and the columns that they are."""
+RESPONSE = "response_mask"
+MOST_OPEN = 256
+"""Files that are written at once."""
+
+
+def from_rollouts(file: TokenFile, folder: Path, skip: Skip) -> TokenFile:
+    """A Parquet file, in `folder`, with a row for each line of JSON: an object with a list in each column of tokens.
+
+    Raises:
+        SourceError: it has no rollouts, or what `skip` raises of a line.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target = _unused(folder)
+    lines = _objects(file, skip)
+    with ExitStack() as stack:
+        writer: Any = None
+        while rows := list(islice(lines, LINES)):
+            try:
+                table = pa.Table.from_pylist([row for _, row in rows])
+                table = table if writer is None else table.select(writer.schema.names).cast(writer.schema)
+            except (pa.ArrowException, KeyError, ValueError) as error:
+                skip(SourceError(f"{file.path}:{rows[0][0]}: or a line after it, other columns: {one_line(error)}"))
+                continue
+            writer = writer or stack.enter_context(pq.ParquetWriter(target, _plain(table.schema)))
+            writer.write_table(table.cast(writer.schema))
+        if writer is None:
+            raise SourceError(f"{file.path}: no rollout, expected one JSON object a line")
+    return TokenFile(str(target), file.known, file.name, file.stamp())
+
+
+def _plain(schema: Any) -> Any:
+    """`schema` with a column of nulls alone taken for floats: later lines may have some."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    def widened(given: Any) -> Any:
+        if types.is_list(given):
+            return pa.list_(widened(given.value_type))
+        return pa.float64() if types.is_null(given) else given
+
+    return pa.schema([pa.field(field.name, widened(field.type)) for field in schema])
+
+
+def _objects(file: TokenFile, skip: Skip) -> Iterator[tuple[int, dict[str, Any]]]:
+    with file.open() as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                skip(SourceError(f"{file.path}:{number}: no JSON: {one_line(error)}"))
+                continue
+            if isinstance(row, dict):
+                yield number, row
+            else:
+                skip(SourceError(f"{file.path}:{number}: {type(row).__name__} given, expected an object"))
+
+
+def from_tensors(file: TokenFile, folder: Path, renamed: Mapping[str, str]) -> TokenFile:
+    """A Parquet file, in `folder`, of the arrays of an .npz, .safetensors or .pt file; nothing in it is executed.
+
+    Arrays are (B, T), a row for each sequence, or (N,) with `sequence`; they have the names of columns or of arguments
+    of `observe`. The step is an array `step`, or the last number in the file's name.
+
+    Raises:
+        SourceError: the file cannot be read, or arrays do not fit together.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    theirs = {name: ours for ours, name in renamed.items()}
+    arrays = {theirs.get(name, ARGUMENTS.get(name, name)): value for name, value in _arrays(file).items()}
+    response = arrays.pop(RESPONSE, None)
+    arrays = {name: value for name, value in arrays.items() if name in KINDS}
+    if response is not None:
+        arrays.setdefault("is_model", response)
+    anchor = next((arrays[name] for name in LOGPROB_COLUMNS if name in arrays), np.zeros(0))
+    shape = anchor.shape
+    if anchor.ndim == 2:
+        arrays.setdefault("sequence", np.arange(len(anchor))[:, None])
+    arrays.setdefault("position", np.broadcast_to(np.arange(shape[-1]), shape))
+    if "step" not in arrays and "step" not in file.known:
+        arrays["step"] = np.array(_step_of(file))
+    try:
+        columns = {name: pa.array(_spread(name, array, shape)) for name, array in arrays.items()}
+    except ValueError as error:
+        raise SourceError(f"{file.path}: {error}") from error
+    target = _unused(folder)
+    pq.write_table(pa.table(columns), target)
+    return TokenFile(str(target), file.known, file.name, file.stamp())
+
+
+def _spread(name: str, array: Any, shape: tuple[int, ...]) -> Any:
+    """(N,) of `array`, which has the `shape` of tokens, or a value for each sequence, or for all."""
+    if array.ndim == 1 and len(shape) == 2 and len(array) == shape[0]:
+        array = array[:, None]
+    try:
+        return np.broadcast_to(array, shape).reshape(-1)
+    except ValueError as error:
+        raise ValueError(f"{name}: shape {array.shape} given, expected {shape}, as the log-probabilities have") from error
+
+
+def _step_of(file: TokenFile) -> int:
+    numbers = re.findall(r"\d+", Path(file.path).stem)
+    if not numbers:
+        raise SourceError(f"{file.path}: no step, expected an array `step`, or a name such as step_12{file.kind}")
+    return int(numbers[-1])
+
+
+def _arrays(file: TokenFile) -> dict[str, Any]:
+    try:
+        with file.open() as handle:
+            if file.kind == ".npz":
+                with np.load(handle, allow_pickle=False) as arrays:
+                    return {name: arrays[name] for name in arrays.files}
+            if file.kind == ".safetensors":
+                require("safetensors", "demo")
+                if _exists("torch"):  # numpy has no bfloat16
+                    from safetensors.torch import load
+
+                    return {name: _host(value) for name, value in load(handle.read()).items()}
+                from safetensors.numpy import load as load_arrays
+
+                return dict(load_arrays(handle.read()))
+            torch = require("torch", "torch")
+            given = torch.load(handle, map_location="cpu", weights_only=True)
+    except (SourceError, ImportError):
+        raise
+    except Exception as error:  # each library has its own
+        raise SourceError(f"{file.path}: cannot be read: {one_line(error)}") from error
+    if not isinstance(given, dict):
+        raise SourceError(f"{file.path}: {type(given).__name__} given, expected a dictionary of tensors")
+    return {name: _host(value) for name, value in given.items() if hasattr(value, "detach") or np.ndim(value) == 0}
+
+
+def _exists(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def _host(value: Any) -> Any:
+    if not hasattr(value, "detach"):
+        return np.array(value)
+    value = value.detach()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+
+
+def in_order(pieces: Sequence[Piece], folder: Path, skip: Skip) -> list[TokenFile]:
+    """Parquet files, in `folder`, with the rows of `pieces` by ranges of steps: each step in one file alone."""
+    import pyarrow.parquet as pq
+
+    lowest, highest = min(piece.first for piece in pieces), max(piece.last for piece in pieces)
+    rows = sum(piece.rows for piece in pieces)
+    number = int(np.clip(-(-rows // AT_ONCE), 1, min(MOST_OPEN, highest - lowest + 1)))
+    edges = lowest + np.arange(1, number) * (highest - lowest + 1) // number
+    writers: dict[int, Any] = {}
+    names: dict[int, Path] = {}
+    with ExitStack() as stack:
+        for at, table in _tables(pieces, skip):
+            bucket = edges.searchsorted(table["step"].to_numpy(), "right")
+            order = np.argsort(bucket, kind="stable")
+            starts = bucket[order].searchsorted(np.arange(number + 1))
+            whole = table.take(order)
+            for i in np.unique(bucket).tolist():
+                part = whole.slice(starts[i], starts[i + 1] - starts[i])
+                if i not in writers:
+                    names[i] = _unused(folder, i)
+                    writers[i] = stack.enter_context(pq.ParquetWriter(names[i], part.schema, compression="lz4"))
+                try:
+                    writers[i].write_table(part.select(writers[i].schema.names).cast(writers[i].schema))
+                except (KeyError, ValueError) as error:
+                    skip(SourceError(f"{at}: other columns than the files before: {one_line(error)}"))
+    files = dict.fromkeys(piece.file for piece in pieces)
+    stamp = sha256(" ".join(file.stamp() for file in files).encode()).hexdigest()
+    first, others = next(iter(files)).name, len(files) - 1
+    name = f"{first} and {others} more files" if others else first
+    return [TokenFile(str(names[i]), {}, name, f"{stamp} {i} of {number}") for i in sorted(names)]
+
+
+def _tables(pieces: Iterable[Piece], skip: Skip) -> Iterator[tuple[str, Any]]:
+    for piece in pieces:
+        try:
+            yield piece.where, piece.read()
+        except SourceError as error:
+            skip(error)
+
+
+def _unused(folder: Path, number: int | None = None) -> Path:
+    count = len([*folder.iterdir()])
+    return folder / f"{count if number is None else number:06d}-{count:06d}.parquet"

@@ -1,0 +1,141 @@
+"""Files of a token log: a file, a folder, a pattern or a URL, and what a path says of its rows."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from tracker_diag.errors import SourceError, require
+from tracker_diag.trackers.finished import one_line
+
+PARQUET = (".parquet", ".pq")
+ROLLOUTS = (".jsonl", ".ndjson", ".json")
+TENSORS = (".npz", ".safetensors", ".pt", ".pth")
+ENDINGS = (*PARQUET, *ROLLOUTS, *TENSORS)
+"""Endings of files that are read; a file that is named by itself may have any."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A file of a token log."""
+
+    path: str
+    """Where it is, a URL or a path on this machine."""
+    known: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    """Columns that its path says, such as `step=3/` of a partitioned data set."""
+    converted_from: str = ""
+    """The file or the files that this one was made of."""
+    made_of: str = ""
+    """The stamp of what it was made of."""
+
+    @property
+    def name(self) -> str:
+        """The file that a user knows, for errors."""
+        return self.converted_from or self.path
+
+    @property
+    def local(self) -> bool:
+        """Whether it is on this machine's disk."""
+        return "://" not in self.path
+
+    @property
+    def kind(self) -> str:
+        """Its ending, in lower case."""
+        return Path(self.path).suffix.lower()
+
+    def open(self) -> Any:
+        """The file, open for reading bytes.
+
+        Raises:
+            SourceError: it cannot be opened.
+        """
+        try:
+            if self.local:
+                return Path(self.path).open("rb")  # the caller closes it
+            import fsspec
+
+            return fsspec.open(self.path, "rb").open()
+        except (OSError, ValueError) as error:
+            raise SourceError(f"{self.name}: {one_line(getattr(error, 'strerror', None) or error)}") from error
+
+    def stamp(self) -> str:
+        """What changes when the rows do: name, size, and when the file was written or its tag."""
+        if self.made_of:
+            return self.made_of
+        return f"{self.path} {self._version()}"
+
+    def _version(self) -> str:
+        if self.local:
+            status = Path(self.path).stat()
+            return f"{status.st_size} {status.st_mtime_ns}"
+        import fsspec
+
+        filesystem, path = fsspec.core.url_to_fs(self.path)
+        about = filesystem.info(path)
+        return " ".join(str(about.get(key, "")) for key in ("size", "ETag", "etag", "LastModified", "created"))
+
+
+def files_of(source: str) -> list[TokenFile]:
+    """The files that `source` names, in the order of their paths.
+
+    Args:
+        source: a file, a folder with folders in it, a pattern with `*`, or a URL of a scheme that fsspec knows.
+
+    Raises:
+        SourceError: there are none, or the place cannot be reached.
+    """
+    require("pyarrow", "replay")
+    paths = _at_url(source) if "://" in source else _on_disk(source)
+    if not paths:
+        raise SourceError(f"{source}: no token log, expected files that end with {', '.join(ENDINGS)}")
+    root = re.split(r"[*?\[]", source)[0]
+    return [TokenFile(path, _known(path.removeprefix(root))) for path in sorted(paths, key=_natural)]
+
+
+def _on_disk(source: str) -> list[str]:
+    pattern = re.search(r"[*?\[]", source)
+    if pattern and not Path(source).exists():
+        root = Path(source[: pattern.start()]).parent if source[: pattern.start()] else Path()
+        root = Path(source[: pattern.start()]) if source[: pattern.start()].endswith("/") else root
+        return [str(path) for path in root.glob(source[len(str(root)) + 1 :] if str(root) != "." else source)]
+    if Path(source).is_dir():
+        return [str(path) for path in Path(source).rglob("*") if _is_data(str(path.relative_to(source)))]
+    return [source]
+
+
+def _at_url(source: str) -> list[str]:
+    fsspec = require("fsspec", "replay")
+    try:
+        filesystem, path = fsspec.core.url_to_fs(source)
+        if re.search(r"[*?\[]", path):
+            paths = filesystem.glob(path)
+        elif filesystem.isdir(path):
+            paths = [name for name in filesystem.find(path) if _is_data(name.removeprefix(path))]
+        else:
+            paths = [path] if filesystem.exists(path) else []
+        return [filesystem.unstrip_protocol(name) for name in paths]
+    except Exception as error:  # each scheme has its own
+        raise SourceError(f"{source}: {type(error).__name__}: {one_line(error)}") from error
+
+
+def _is_data(path: str) -> bool:
+    hidden = any(part.startswith(("_", ".")) for part in path.strip("/").split("/"))
+    return not hidden and Path(path).suffix.lower() in ENDINGS
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Orders `step_2` before `step_10`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", path)]
+
+
+def _known(path: str) -> dict[str, int]:
+    """What folders called `name=value` say, of values that are whole numbers."""
+    return dict(_values(path))
+
+
+def _values(path: str) -> Iterator[tuple[str, int]]:
+    for name, value in re.findall(r"(?:^|/)([^/=]+)=([^/]+)(?=/)", path):
+        if re.fullmatch(r"-?\d+", unquote(value)):
+            yield unquote(name), int(unquote(value))

@@ -1,0 +1,173 @@
+"""A token log: any source as a plan of parts, and in words what it would be read as."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tracker_diag.errors import SourceError
+from tracker_diag.metrics.series import PAIRS
+from tracker_diag.trackers.tokens.columns import IMPLIED, LOGPROB_COLUMNS
+from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in_order
+from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
+from tracker_diag.trackers.tokens.plan import Piece, Plan, cut, is_scattered, pieces_of
+from tracker_diag.trackers.tokens.prime_rl import exports_of, is_exports
+from tracker_diag.trackers.tokens.table import Texts
+
+
+@dataclass
+class Skipped:
+    """What was left out since it could not be read; without `allowed` the first such thing is raised."""
+
+    allowed: bool = False
+    errors: list[str] = field(default_factory=list[str])
+    """The first hundred."""
+    count: int = 0
+
+    def __call__(self, error: SourceError) -> None:
+        if not self.allowed:
+            raise error
+        self.count += 1
+        if len(self.errors) < 100:
+            self.errors.append(str(error))
+
+
+class TokenLog:
+    """A token log, open for a while: files that have to be converted are kept until `close`.
+
+    Args:
+        source: a file, a folder, a pattern with `*`, or a URL of a scheme that fsspec knows.
+        columns: of each column of ours that the files call by another name, that name.
+        since: leave out steps before this one.
+        skip_bad: leave out what cannot be read, and count it.
+        audit: whether to read the columns for checks before training as well.
+
+    Raises:
+        SourceError: what is wrong with which file.
+    """
+
+    def __init__(
+        self, source: str | Path, *, columns: Mapping[str, str] | None = None, since: int | None = None,
+        skip_bad: bool = False, audit: bool = False,
+    ) -> None:  # fmt: skip
+        self.source, self._columns, self._since, self._audit = str(source), columns or {}, since, audit
+        self.skipped = Skipped(skip_bad)
+        self.converted = ""
+        """Why files were converted; empty where none was."""
+        self._open = ExitStack()
+        self._folder: Path | None = None
+        try:
+            self.plan = self._planned()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "TokenLog":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove what was converted."""
+        self._open.close()
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the files are in the memory of this process, where no other one can read them."""
+        return any(piece.file.path.startswith("memory://") for piece in self._pieces)
+
+    def explained(self) -> list[str]:
+        """What would be read, and which ratio pairs and slices it gives, a sentence each."""
+        parts = self.plan.parts
+        lines = [f"{self.source}: {len(parts)} parts, steps {parts[0].first} to {parts[-1].last}, about "
+                 f"{self.plan.rows:,} rows"]  # fmt: skip
+        if self.converted:
+            lines.append(self.converted)
+        if not self._pieces:
+            return [*lines, "prime-rl's token exports: pair mismatch, slices by environment"]
+        layout = self._pieces[0].layout
+        names = {*layout.names, *self._pieces[0].file.known}
+        have = {LOGPROB_COLUMNS[name] for name in names if name in LOGPROB_COLUMNS}
+        lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
+        lines.append("columns: " + ", ".join(n if n == theirs else f"{n}={theirs}" for n, theirs in layout.names.items()))
+        for pair, (new, old) in PAIRS.items():
+            lacking = " and ".join(name for name in (new, old) if name not in have)
+            lines.append(f"pair {pair}: {f'no, {lacking} is missing' if lacking else 'yes'}")
+        slices = [name for name in ("tool", "env", "turn", "policy_lag", "advantage", "control") if name in names]
+        lines.append("slices: text_only, post_tool" + "".join(f", {name}" for name in slices))
+        return lines
+
+    def _planned(self) -> Plan:
+        self._pieces: list[Piece] = []
+        if is_exports(self.source):
+            return Plan([part for part in exports_of(Path(self.source)) if self._since is None or part.last >= self._since])
+        for file in files_of(self.source):
+            try:
+                self._pieces += pieces_of(self._as_table(file), self._names(file), audit=self._audit)
+            except SourceError as error:
+                self.skipped(error)
+        if not self._pieces:
+            why = f"; {self.skipped.count} files cannot be read, the first: {self.skipped.errors[0]}" if self.skipped.count else ""
+            raise SourceError(f"{self.source}: no rows{why}")
+        self._same_pairs()
+        parts = cut(self._pieces, self._since)
+        if is_scattered(self._pieces, parts):
+            self.converted = "rows of a step are all over the files: they are brought together on this disk first"
+            wanted = [piece for piece in self._pieces if self._since is None or piece.last >= self._since]
+            files = in_order(wanted, self._scratch(), self.skipped)
+            parts = cut([piece for file in files for piece in pieces_of(file, {}, audit=self._audit)], self._since)
+        if not parts:
+            raise SourceError(f"{self.source}: no rows from step {self._since} on")
+        return Plan([*parts])
+
+    def _as_table(self, file: TokenFile) -> TokenFile:
+        if file.kind not in (*ROLLOUTS, *TENSORS):
+            return file
+        self.converted = f"{file.kind} files are converted to Parquet on this disk first"
+        if file.kind in ROLLOUTS:
+            return from_rollouts(file, self._scratch(), self.skipped)
+        return from_tensors(file, self._scratch(), self._columns)
+
+    def _names(self, file: TokenFile) -> Mapping[str, str]:
+        return {} if file.kind in TENSORS else self._columns  # those have our names since they were converted
+
+    def _scratch(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tracker_diag-")))
+        return self._folder
+
+    def _same_pairs(self) -> None:
+        """Leave out pieces that lack columns which the first one has."""
+        first = self._pieces[0]
+        kept: list[Piece] = []
+        for piece in self._pieces:
+            differs = ({*piece.layout.names, *piece.file.known} ^ {*first.layout.names, *first.file.known}) - {*IMPLIED}
+            if differs:
+                names = ", ".join(sorted(differs))
+                self.skipped(SourceError(f"{piece.file.name}: columns {names} are not in all files, as in {first.file.name}"))
+            else:
+                kept.append(piece)
+        self._pieces = kept
+
+
+def read_tokens(
+    source: Path | str, texts: Texts | None = None, *, audit: bool = False
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The arguments of `Monitor.observe` for each step of a token log, in rising order of steps.
+
+    Memory is that of about a million tokens, or of one step.
+
+    Args:
+        source: as in `TokenLog`.
+        texts: numbers the tokens of a table that has their text; it is left out if None.
+        audit: whether to read the columns for checks before training as well.
+
+    Raises:
+        SourceError: what is wrong with which file, row group and column.
+    """
+    with TokenLog(source, audit=audit) as log:
+        for part in log.plan.parts:
+            yield from part.steps(texts, log.skipped)

@@ -1,0 +1,233 @@
+"""The token table: rows of Arrow, one a token or one a sequence with lists, as the arguments of `observe` by step."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import SourceError
+from tracker_diag.stats.arrays import Array, IntArray
+from tracker_diag.trackers.finished import one_line
+from tracker_diag.trackers.tokens.columns import (
+    AUDIT_COLUMNS,
+    KINDS,
+    LABEL_COLUMNS,
+    LOGPROB_COLUMNS,
+    NAMED_COLUMNS,
+    REQUIRED,
+    Layout,
+    is_list,
+)
+
+WHOLE = {*REQUIRED, "after_tool", *AUDIT_COLUMNS}
+"""Columns without nulls."""
+NOTHING = {"integer": -1, "floating": 0.0, "boolean": False}
+"""What null says in a label: no tool yet, no turn of a prompt."""
+MOST_TEXTS = 1 << 20
+"""Different texts of tokens that are kept; a vocabulary has fewer."""
+
+
+class Texts:
+    """Numbers the texts of tokens, so that they go the way of token ids."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._texts: list[str] = []
+
+    def ids(self, texts: Iterable[str]) -> IntArray:
+        """(N,) the number of each text; those beyond `MOST_TEXTS` have none, −1."""
+        return np.fromiter(map(self._id, texts), np.int64)
+
+    def _id(self, text: str) -> int:
+        if text not in self._numbers:
+            if len(self._texts) == MOST_TEXTS:
+                return -1
+            self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+        return self._numbers[text]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The texts with these numbers behind each other."""
+        return "".join(self._texts[id] if id >= 0 else "" for id in ids)
+
+
+def typed(where: str, rows: Any, layout: Layout, known: Mapping[str, int], first: int = 0) -> Any:
+    """`rows` as they were read, with a row for each token, our names, and the types of `KINDS`.
+
+    Args:
+        where: file and row group, for errors.
+        known: columns that have the same value in all rows.
+        first: the number of the first row, by which sequences go where rows are sequences and have no number.
+
+    Raises:
+        SourceError: values that are of another kind, nulls, or lists of several lengths in one row.
+    """
+    import pyarrow as pa
+
+    columns = {name: rows[theirs].combine_chunks() for name, theirs in layout.names.items()}
+    n = rows.num_rows
+    if layout.nested:
+        columns.setdefault("sequence", pa.array(np.arange(first, first + n)))
+        columns, n = _tokens_of(where, columns)
+    columns |= {name: pa.array(np.full(n, value)) for name, value in known.items() if name not in layout.names}
+    return pa.table({name: _typed(where, name, values) for name, values in columns.items()})
+
+
+def _typed(where: str, name: str, values: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    kind = KINDS[name]
+    try:
+        if kind == "boolean" and not types.is_boolean(values.type):
+            if not (compute.all(compute.is_in(values, pa.array([0, 1]).cast(values.type))).as_py() in (True, None)):
+                raise SourceError(f"{where}: column {name}: {values.type} with values other than 0 and 1")
+            values = values.cast(pa.bool_())
+        elif kind == "integer":
+            values = values.cast(pa.int64()) if not types.is_integer(values.type) else values
+        elif name in NAMED_COLUMNS:
+            values = _encoded(values)
+        elif types.is_null(values.type):
+            values = values.cast(pa.float32())
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise SourceError(f"{where}: column {name}: expected {kind}: {one_line(error)}") from error
+    if name in WHOLE and values.null_count:
+        raise SourceError(f"{where}: column {name}: {values.null_count} nulls, expected none")
+    return values
+
+
+def _encoded(values: Any) -> Any:
+    """`values` as codes and a dictionary of their texts."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if not types.is_dictionary(values.type):
+        values = (values if types.is_integer(values.type) else values.cast("large_string")).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(values.indices.cast(pa.int32()), values.dictionary.cast("large_string"))
+
+
+def _tokens_of(where: str, columns: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """The lists of each row one after the other, and its other values once for each token."""
+    from pyarrow import compute
+
+    lists = {name: values for name, values in columns.items() if is_list(values.type)}
+    sizes = {name: compute.list_value_length(values).fill_null(0).to_numpy() for name, values in lists.items()}
+    (anchor, lengths), *others = sizes.items()
+    for name, given in others:
+        if (bad := np.flatnonzero(given != lengths)).size:
+            what = f"row {bad[0]}: {given[bad[0]]} values given, expected {lengths[bad[0]]}, as {anchor} has"
+            raise SourceError(f"{where}: column {name}: {what}")
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    tokens = {name: values.flatten() if name in lists else values.take(row) for name, values in columns.items()}
+    if "position" not in lists:
+        starts = np.cumsum(lengths) - lengths
+        import pyarrow as pa
+
+        tokens["position"] = pa.array(np.arange(len(row)) - np.repeat(starts, lengths))
+    return tokens, len(row)
+
+
+def by_step(where: str, rows: Any, texts: Texts | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The arguments of `Monitor.observe` for each step of `rows`, in rising order; rows may have any order.
+
+    Raises:
+        SourceError: rows that are there twice, or bytes that are no text.
+    """
+    rows = rows.combine_chunks()
+    steps, sequence, position = (rows[name].to_numpy() for name in ("step", "sequence", "position"))
+    order = _order(steps, sequence, position)
+    if order is not None:
+        steps, sequence, position = steps[order], sequence[order], position[order]
+        same = (np.diff(steps) == 0) & (np.diff(sequence) == 0) & (np.diff(position) == 0)
+        if twice := int(same.sum()):
+            at = int(same.argmax())
+            first = f"step {steps[at]}, sequence {sequence[at]}, position {position[at]}"
+            raise SourceError(
+                f"{where}: {twice} rows are there twice, the first of them {first}; give each sequence of a step a "
+                "number of its own"
+            )
+    columns = _Columns(where, rows, order, texts)
+    cuts = [0, *(np.flatnonzero(steps[1:] != steps[:-1]) + 1).tolist(), len(steps)]
+    for start, end in pairwise(cuts if len(steps) else []):
+        yield int(steps[start]), columns.arguments(slice(start, end))
+
+
+def _order(steps: Array, sequence: Array, position: Array) -> IntArray | None:
+    """The order of rows by step, sequence and position; None if they are in it."""
+    step_rises, step_same = steps[1:] > steps[:-1], steps[1:] == steps[:-1]
+    rises = (sequence[1:] > sequence[:-1]) | ((sequence[1:] == sequence[:-1]) & (position[1:] > position[:-1]))
+    if (step_rises | (step_same & rises)).all():
+        return None
+    order: IntArray = np.lexsort((position, sequence, steps))
+    return order
+
+
+class _Columns:
+    """The columns of a table in order, as arrays."""
+
+    def __init__(self, where: str, rows: Any, order: IntArray | None, texts: Texts | None) -> None:
+        self._where, self._rows, self._order, self._texts = where, rows, order, texts
+        self._arrays = {name: self._array(name) for name in rows.column_names if name != "step"}
+
+    def arguments(self, part: slice) -> dict[str, Any]:
+        """What `observe` is given of the rows `part`, which are of one step."""
+        columns = {name: values[part] for name, values in self._arrays.items()}
+        given: dict[str, Any] = {"model_mask": columns["is_model"], "sequence_ids": columns["sequence"]}
+        for name, argument in (LOGPROB_COLUMNS | LABEL_COLUMNS | AUDIT_COLUMNS).items():
+            if name in columns:
+                given[argument] = columns[name]
+        starts = np.flatnonzero(np.diff(columns["sequence"], prepend=columns["sequence"][0] - 1))
+        if "tool" in columns:
+            given["tool"], given["tool_names"] = _codes(columns["tool"], self._dictionary("tool"))
+        for name in ("env", "prompt"):
+            if name in columns:
+                given[name] = self._of_sequences(name, columns[name], starts)
+        if self._texts and "token" in columns:
+            given["token_ids"] = self._texts.ids(columns["token"])
+        if "after_tool" in columns:
+            given["after_tool"] = columns["after_tool"]
+        elif "tool" in columns:
+            given["after_tool"] = given["tool"] >= 0
+        return given
+
+    def _array(self, name: str) -> Array:
+        from pyarrow import types
+
+        values = self._rows[name].combine_chunks() if self._rows[name].num_chunks != 1 else self._rows[name].chunk(0)
+        try:
+            if types.is_dictionary(values.type):
+                array: Array = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            elif name == "token":
+                array = values.cast("large_string").fill_null("").to_numpy(zero_copy_only=False)
+            else:
+                nothing = NOTHING[KINDS[name]] if name in LABEL_COLUMNS else None
+                values = values if nothing is None or not values.null_count else values.fill_null(nothing)
+                array = values.to_numpy(zero_copy_only=False)
+                array = array.astype(np.float32, copy=False) if name == "advantage" else array
+        except Exception as error:  # bytes that are no UTF-8 raise one thing or another
+            raise SourceError(f"{self._where}: column {name}: {one_line(error)}") from error
+        return array if self._order is None else array[self._order]
+
+    def _dictionary(self, name: str) -> list[str]:
+        try:
+            names: list[str] = self._rows[name].chunk(0).dictionary.to_pylist()
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{self._where}: column {name}: {one_line(error)}") from error
+        return names
+
+    def _of_sequences(self, name: str, values: Array, starts: IntArray) -> Array:
+        """The names of a column: one for each sequence, where it is the same on all of its tokens."""
+        changes = np.flatnonzero(values[1:] != values[:-1]) + 1
+        values = values[starts] if np.isin(changes, starts).all() else values
+        names = np.array([*self._dictionary(name), ""], object)  # the last one is that of null, −1
+        return names[values]
+
+
+def _codes(codes: Array, names: list[str]) -> tuple[IntArray, list[str]]:
+    """Codes in the order in which names first appear, −1 for no name, and the names that appear."""
+    starts = np.flatnonzero(np.diff(codes, prepend=codes[0] - 1))
+    here = [code for code in dict.fromkeys(codes[starts].tolist()) if code >= 0 and names[code]]
+    table = np.full(len(names) + 1, -1, np.int64)
+    table[here] = np.arange(len(here))
+    return table[codes], [names[code] for code in here]
