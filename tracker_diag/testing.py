@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.reasons import no_series
+from tracker_diag.metrics.statistics import declared
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.curves import Panel
-from tracker_diag.report.picture import Bars, Picture
+from tracker_diag.report.picture import Picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding
@@ -169,9 +170,9 @@ def _raised(what: str, call: Callable[[], object]) -> list[str]:
 
 def _time_line() -> Drawing:
     """The picture that comes with an alert."""
-    curves = [Panel("reward", {"": {0: 0.1, 10: 0.5}}), Panel("policy p95", {"post_tool": {0: 0.1, 10: 0.4}})]
-    lanes = [Bars("cause", "a title", "POL001 post_tool", "warn", [(4, 10, 10)])]
-    return Picture("a title, on post_tool, from step 4", "p95 is 0.4", 0, 10, [4], [], lanes, curves).drawing()
+    p95, points = "policy/post_tool/p95", {0: 0.1, 10: 0.4}
+    curve = Panel("policy p95", {"post_tool": points}, declared(p95), "hero", frozenset({p95}))
+    return Picture("Watch. A title, since step 4", "4×: p95", 0, 10, [(4, "began")], [], [curve]).drawing()
 
 
 def _finding() -> Finding:

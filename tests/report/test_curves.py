@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.records import Scalar
-from tracker_diag.report.curves import MOST, POINTS, Curves, Panel, Thinned, chosen, panels
+from tracker_diag.report.curves import MOST, POINTS, Curves, Thinned, baselines, chosen, panels
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.reading import Reading
@@ -56,7 +56,7 @@ def test_of_several_values_for_one_step_the_first_counts():
     curves.add(0, {"reward": Scalar("reward", 9.0), "kl": Scalar("kl", 0.1)})
     curves.add(1, {"reward": Scalar("reward", 2.0)})
     found = curves.beside(summary(finding("POL010", 0, "kl"), best=("reward",)))
-    assert found == {"reward": {0: 1.0, 1: 2.0}, "kl": {0: 0.1}}
+    assert found == {"kl": {0: 0.1}, "reward": {0: 1.0, 1: 2.0}}
 
 
 @pytest.mark.slow
@@ -78,19 +78,28 @@ def test_saved_and_restored_it_goes_on_as_if_unbroken(cut, more):
     assert after.state_dict() == unbroken.state_dict()
 
 
-def test_outcomes_come_first_then_what_the_first_break_rests_on_then_the_rest():
-    known = dict.fromkeys(["reward", "grad_norm", P95, "kl", "lr"])
-    noted, broke, later = finding("NUM009", 1, "lr"), finding("POL001", 5, P95), finding("POL010", 40, "kl")
+def test_the_causes_series_comes_first_then_outcomes_other_evidence_and_the_dashboard():
+    known = dict.fromkeys(["entropy", "reward", P95, "kl", "learning_rate"])
+    noted, broke, later = finding("NUM009", 1, "learning_rate"), finding("POL001", 5, P95), finding("POL010", 40, "kl")
     names = chosen(summary(noted, broke, later, best=("reward",)), known)
-    assert names == ["reward", P95, *(name for name in names[2:] if name in ("lr", "kl"))]
-    assert {*names} == {"reward", P95, "lr", "kl"}
+    assert names[:2] == [P95, "reward"]
+    assert {*names[2:4]} == {"learning_rate", "kl"}
+    assert names[4:] == ["entropy"]
 
 
-def test_of_a_finding_the_first_series_that_holds_and_is_there_is_drawn():
-    calm, there = Reading("a", "kl", False, 1.0, keys=("kl",)), Reading("b", "lr", True, 1.0, keys=("gone", "lr"))
-    one = replace(finding("POL010", 5), evidence=(calm, there))
-    assert chosen(summary(one), dict.fromkeys(["kl", "lr"])) == ["lr"]
-    assert chosen(summary(one), {}) == []
+def test_of_the_cause_all_series_that_hold_are_drawn():
+    """As of a reward thief: the part of the reward that pays, and the evaluation that does not follow."""
+    calm, pays = Reading("a", "kl", False, 1.0, keys=("kl",)), Reading("b", "part", True, 1.0, keys=("gone", "part"))
+    behind = Reading("c", "eval_score", True, 1.0, keys=("eval_score",))
+    thief = replace(finding("POL010", 5), evidence=(calm, pays, behind))
+    assert chosen(summary(thief), dict.fromkeys(["kl", "eval_score", "part"])) == ["eval_score", "part", "kl"]
+    assert chosen(summary(thief), {}) == []
+
+
+def test_a_statistic_of_steps_is_not_drawn_again_for_the_window():
+    broke = finding("POL001", 5, StatKey("policy", "post_tool", "p95_step"), P95)
+    names = chosen(summary(broke), dict.fromkeys([P95, StatKey("policy", "post_tool", "p95_step")]))
+    assert names == ["policy/post_tool/p95_step"]
 
 
 def test_there_are_no_more_than_fit_on_a_page():
@@ -98,25 +107,29 @@ def test_there_are_no_more_than_fit_on_a_page():
     assert len(chosen(summary(*many), {f"series {step}": None for step in range(2 * MOST)})) == MOST
 
 
-def test_a_statistic_of_one_slice_comes_with_that_of_the_other_and_its_baseline():
-    beside = StatKey("policy", "text_only", "p95")
+def test_a_statistic_of_one_slice_comes_with_that_of_the_other_and_is_the_hero():
+    other = StatKey("policy", "text_only", "p95")
     broke = finding("POL001", 5, P95)
     broke = replace(broke, evidence=(replace(broke.evidence[0], baseline=0.5),))
-    names = chosen(summary(broke, best=("reward",)), dict.fromkeys(["kl", beside, P95, "reward"]))
-    assert names == ["reward", P95, beside]
+    names = chosen(summary(broke, best=("reward",)), dict.fromkeys(["grad_norm", other, P95, "reward"]))
+    assert names == [P95, other, "reward", "grad_norm"]
     drawn = {name: {0: float(len(name))} for name in names}
-    assert panels(replace(summary(broke), curves=drawn)) == [
-        Panel("reward", {"": drawn["reward"]}),
-        Panel("policy p95", {"text_only": drawn[beside], "post_tool": drawn[P95]}, baseline=0.5),
-    ]
+    whole = replace(summary(broke, best=("reward",)), curves=drawn)
+    hero, reward, norm = panels(whole)
+    assert hero.lines == {"text_only": drawn[other], "post_tool": drawn[P95]}
+    assert [panel.role for panel in (hero, reward, norm)] == ["hero", "outcome", "dashboard"]
+    assert hero.title == "After tool calls and before any: p95 of |log-ratio|, policy pair"
+    assert (hero.log, reward.log) == (True, False)
+    assert baselines(whole) == {P95: 0.5}
 
 
 def test_how_many_tokens_there_are_is_called_so():
     names = [StatKey("policy", slice, "count") for slice in ("text_only", "post_tool")]
     (panel,) = panels(replace(summary(), curves={name: {0: 1.0} for name in names}))
-    assert (panel.name, panel.about) == ("policy tokens", "finite model tokens in the window")
+    assert (panel.name, panel.metric.meaning) == ("policy tokens", "finite model tokens in the window")
 
 
 def test_a_statistic_whose_other_slice_is_not_there_is_drawn_alone():
-    points = {0: 1.0}
-    assert panels(replace(summary(), curves={P95: points})) == [Panel("policy/post_tool/p95", {"": points})]
+    (panel,) = panels(replace(summary(), curves={P95: {0: 1.0}}))
+    assert panel.lines == {"": {0: 1.0}}
+    assert panel.title == "policy pair, after tool calls: p95"

@@ -12,7 +12,7 @@ from tracker_diag.report.figures import (
     tail_figure,
     timeline_figure,
 )
-from tracker_diag.report.picture import MOST_LANES, MOST_PANELS
+from tracker_diag.report.picture import MOST_PANELS
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.reading import Reading
@@ -66,34 +66,29 @@ def texts(figure):
     return [text.get_text() for text in figure.texts] + [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def bars(axes):
-    """Left end and width of each."""
-    boxes = [path.get_extents() for collection in axes.collections for path in collection.get_paths()]
-    return [(box.x0, box.width) for box in boxes]
-
-
 @pytest.mark.slow
-def test_the_time_line_has_a_lane_for_each_finding_and_an_axis_for_each_curve():
-    damage = finding("OUT001", 70, 70)
+def test_the_hero_is_large_both_slices_have_their_colours_and_marks_go_through_all():
     curves = {
         "reward": {step: math.sin(step) for step in range(101)},
         "policy/post_tool/p95": {0: 0.5, 100: 3.0},
         "policy/text_only/p95": {0: 0.5, 100: 0.6},
     }
-    of = summary(finding("POL001", 40, 60, resolved=80, slice="post_tool", summary="p95 is up"), damage, curves=curves)
-    figure = timeline_figure(of)
-    lanes, _, tails = figure.axes
-    assert bars(lanes) == [(40, 20), (60, 20), (70, 0), (70, 30)]
-    assert texts(figure)[:2] == [
-        "Token probabilities diverge after tool calls, on post_tool, from step 40",
-        "At step 60: p95 is up",
-    ]
-    assert {"POL001 post_tool", "OUT001, damage", "reward", "policy p95"} <= {*texts(figure)}
-    assert [line.get_label() for line in tails.lines[:2]] == ["text_only", "post_tool"]
-    np.testing.assert_array_equal(tails.lines[1].get_xydata(), [(0, 0.5), (100, 3.0)])
+    reading = Reading("tail", "p95", True, 3.0, 0.5, keys=("policy/post_tool/p95",))
+    broke = replace(finding("POL001", 40, 60, slice="post_tool"), evidence=(reading,))
+    figure = timeline_figure(summary(broke, finding("OUT001", 70, 70), curves=curves))
+    hero, reward = figure.axes
+    assert (
+        texts(figure)[0]
+        == "Stop. Token probabilities diverge after tool calls, 6× the usual level,\nsince about step 40"
+    )
+    assert hero.get_yscale() == "log"
+    assert hero.get_position().height > 2 * reward.get_position().height
+    text, post = hero.lines[:2]
+    assert (text.get_color(), post.get_color()) == (COLORS["text_only"], COLORS["post_tool"])
+    np.testing.assert_array_equal(post.get_xydata(), [(0, 0.5), (100, 3.0)])
     for axes in figure.axes:
         marks = {line.get_xdata()[0] for line in axes.lines if len({*line.get_xdata()}) == 1}
-        assert marks == {40, 70}
+        assert marks == {40, 60, 70}
         assert axes.get_xlim() == (0, 100)
     assert png(figure).startswith(b"\x89PNG")
 
@@ -109,35 +104,11 @@ def test_two_hundred_findings_with_odd_names_make_a_picture_of_bounded_size():
     many = [finding(rule, at, at + 1, summary=odd) for at, rule in enumerate(RULES)]
     curves = {f"{odd}{i}": {0: 1.0, 50: math.nan, 100: 1e9} for i in range(20)}
     figure = timeline_figure(summary(*many, curves=curves))
-    assert len(figure.axes) == 1 + MOST_PANELS
-    assert len(figure.axes[0].texts) == 2 * MOST_LANES
+    assert len(figure.axes) == MOST_PANELS
     assert pixels(figure).shape[1] == 760
     assert pixels(figure).shape[0] < 1200
-
-
-def test_a_long_sentence_has_two_lines_and_each_line_through_the_picture_its_step_where_there_is_room():
-    damage = [finding("OUT001", 41_000, 42_000), finding("OUT003", 99_900, 100_000)]
-    said = "p95 of the tail is far beyond its baseline after each call of the tool; " * 4
-    figure = timeline_figure(summary(finding("POL001", 40_000, 60_000, summary=said), *damage, last=100_000))
-    first, second = texts(figure)[1].split("\n")
-    assert first.startswith("At step 60000: p95 of the tail")
-    assert second.endswith("…")
-    drawn = figure.canvas.get_renderer()
-    for text in figure.texts:
-        box = text.get_window_extent(drawn)
-        assert 0 <= box.x0 <= box.x1 <= 760
-    assert [text.get_text() for text in figure.texts if text.get_text()[0].isdigit()] == ["40,000", "99,900"]
 
 
 def test_a_run_of_one_step_has_a_time_line():
     figure = timeline_figure(summary(finding("NUM004", 0, 0), last=0, curves={"loss": {0: 1.0}}))
     assert pixels(figure).size
-
-
-def test_a_baseline_is_a_dotted_line():
-    reading = Reading("tail", "p95", True, 3.0, 0.5, keys=("policy/post_tool/p95",))
-    broke = replace(finding("POL001", 40, 60, slice="post_tool"), evidence=(reading,))
-    curve = {"policy/post_tool/p95": {0: 0.5, 100: 3.0}}
-    _, tail = timeline_figure(summary(broke, curves=curve)).axes
-    (dotted,) = [line for line in tail.lines if line.get_linestyle() == ":"]
-    np.testing.assert_array_equal(dotted.get_ydata(), [0.5, 0.5])

@@ -1,5 +1,4 @@
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -27,17 +26,18 @@ def summary():
 
 
 @pytest.mark.slow
-def test_events_are_marks_with_their_text_and_escaped(summary):
+def test_events_are_listed_and_escaped(summary):
     page = render_html(replace(summary, events=((0, "guard rollback: to <b>step 3</b>"),)))
-    assert 'title="step 0: guard rollback: to &lt;b&gt;step 3&lt;/b&gt;"' in page
-    assert "Events" not in render_html(summary)
+    assert "step 0: guard rollback: to &lt;b&gt;step 3&lt;/b&gt;" in page
+    assert "1 event: new baselines" in page
+    assert "1 event" not in render_html(summary)
 
 
 def test_everything_is_escaped_and_nothing_is_loaded(summary):
     table = Table("diag/<b>", ("a", "b"), (("<i>", 0.123456), (None, 12345)))
     page = render_html(summary, [table])
-    assert "<script>" not in page
-    assert "<i>" not in page
+    assert "<script>alert" not in page
+    assert "<td><i>" not in page
     assert "0.123" in page
     assert "12,345" in page
     assert "http" not in page.replace("http-equiv", "")
@@ -46,7 +46,7 @@ def test_everything_is_escaped_and_nothing_is_loaded(summary):
 @pytest.mark.slow
 def test_it_says_what_broke_and_who_was_blind(summary):
     page = render_html(summary)
-    assert "NaN or infinity, from step 0" in page
+    assert "NaN or infinity, since step 0</h1>" in page
     assert "<strong>POL001</strong>: policy: no tensors for policy/post_tool/p95" in page
     assert f"2 of {len(catalog())} active, " in page
     assert page.index("What to log so that more of them are") < page.index("could not see, and why")
@@ -54,7 +54,7 @@ def test_it_says_what_broke_and_who_was_blind(summary):
 
 
 @pytest.mark.slow
-def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
+def test_the_decision_and_the_damage_are_on_top_and_the_evidence_is_folded():
     rules = {rule.id: rule for rule in catalog()}
     parts = (("POL001", "post_tool", 5, 10), ("POL004", "post_tool", 8, 12), ("OUT001", "all", 30, 40))
     found = tuple(
@@ -62,29 +62,16 @@ def test_an_incident_has_its_damage_on_top_and_its_symptoms_folded():
         for id, slice, onset, fired in parts
     )
     page = render_html(Summary("x", 50, 0, 49, found, {}, ()))
-    top, below = page.split("</h2>", 1)
-    assert "Damage</span> since step 30: OUT001 says this." in top
-    assert "With it: Few samples still count in the update." in top
-    assert "firing since step 5 <span" in below
-    lanes = re.findall(r'aria-label="([^"]+)" title', below)
-    assert lanes == [
-        "Token probabilities diverge after tool calls: onset at step 5, detected at step 10, still there at the end",
-        "Few samples still count in the update: onset at step 8, detected at step 12, still there at the end",
-        "Reward has lost what it had gained: onset at step 30, detected at step 40, still there at the end",
-    ]
-    below = below[below.index("Incident 1") :]
-    assert below.index("<details>") < below.index("OUT001 says this")
+    top, below = page.split("</h1>", 1)
+    assert top.endswith(
+        '<span class="tone">Stop.</span> Token probabilities diverge after tool calls, since about step 5'
+    )
+    tiles, below = below.split('id="evidence"')
+    assert "harmed" in tiles
+    assert "since step 30: OUT001 says this" in tiles
+    assert "44 steps since it began" in tiles
+    assert "POL001 says this" in below.split("</details>")[0]
     assert below.index("POL001 says this") < below.index("POL004 says this") < below.index("OUT001 says this")
-
-
-@pytest.mark.slow
-def test_it_is_explained_where_a_part_seems_to_begin_before_the_whole():
-    rules = {rule.id: rule for rule in catalog()}
-    whole = Finding(rules["POL001"], "policy", "post_tool", "firing", 116, 142, None, "x", ())
-    part = Finding(rules["POL002"], "reference", "post_tool", "firing", 101, 115, None, "x", (), "POL001")
-    said = "What is indented belongs to what stands above it, even if it seems to begin earlier"
-    assert said in render_html(Summary("x", 300, 0, 299, (part, whole), {}, ()))
-    assert said not in render_html(Summary("x", 300, 0, 299, (replace(part, onset=120), whole), {}, ()))
 
 
 ODD = ("<script>alert(1)</script>", "x" * 300, "\u202eمكافأة/المتوسط", "🤖 [red]|`{{ 7*7 }}", "\x1b[31m\r\n")
@@ -105,8 +92,8 @@ def test_two_hundred_incidents_with_odd_names_are_a_page_of_two_megabytes_and_a_
     assert len(summary.incidents) == 200
     page = render_html(summary)
     assert len(page.encode()) < 2_000_000
-    assert page.count("<h2>Incident ") + page.count("<h2>Noted") == 200
-    assert "<script>" not in page
+    assert page.count("<h2>Incident ") + page.count("<h2>Note:") == 200
+    assert "<script>alert" not in page
     lines = plain(verdict(summary)).splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 100
@@ -118,20 +105,21 @@ def test_a_run_without_a_reward_is_told_by_what_it_has():
     found = diagnose(FinishedRun("run", rows, {}, {}, ()))
     assert found.summary.first_break is not None
     page, said = run_page(found), plain(on_screen(found))
-    assert "NaN or infinity, from step 30" in page
+    assert "NaN or infinity, since step 30</h1>" in page
+    assert "no reward and no evaluation could be judged" in page
     assert "broke first  NaN or infinity" in said
     assert "reward" not in said
-    assert 'aria-label="reward' not in page
+    assert 'data-chart aria-label="reward' not in page
 
 
 @pytest.mark.slow
-def test_a_quiet_run_is_said_to_be_quiet():
+def test_a_quiet_run_continues_and_a_short_one_is_too_short():
     engine = Engine(catalog())
     summary = Summary.of(engine, "x", 0, None, None)
-    assert "<h1>Too short to judge</h1>" in render_html(summary)
+    assert "Too short to judge.</span> There are 0 rows" in render_html(summary)
     page = render_html(replace(summary, judged=True))
-    assert "No rule fired at warn or above" in page
-    assert f"0 rules could see and found nothing; {len(catalog())} could not see" in page
+    assert "Continue.</span> No rule fired at warn or above in 0 rows</h1>" in page
+    assert "<b>0 rules</b>could see and found nothing" in page
 
 
 def test_cells_that_carry_it_are_bars_of_shares():

@@ -43,7 +43,7 @@ def test_series_are_a_data_frame_and_the_time_line_a_figure(found):
     frame = found.to_pandas()
     assert frame.index.name == "step"
     assert frame["reward"].tolist() == [row["reward"] for row in ROWS.values()]
-    _, reward = found.plot().axes
+    (reward,) = found.plot().axes
     assert len(reward.lines[0].get_xdata()) == len(ROWS)
 
 

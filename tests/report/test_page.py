@@ -1,12 +1,17 @@
 """The report in a real browser: it fits every screen, whatever stands in it, and can be read by everybody."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from tracker_diag import Monitor
+from tracker_diag.records import WorstSequence
 from tracker_diag.report.html import render_html
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.page import run_page
 from tracker_diag.trackers.finished import FinishedRun
@@ -44,11 +49,7 @@ def test_a_long_run_with_odd_names_fits_every_screen_and_loads_nothing(long_run,
         page.set_viewport_size({"width": width, "height": 844})
         page.goto(file.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        lanes = page.locator(".row .bar[title]")
-        assert lanes.count() >= 2
-        for index in range(lanes.count()):
-            box = lanes.nth(index).bounding_box()
-            assert 0 <= box["x"] <= box["x"] + box["width"] <= width
+        assert page.locator(".hero .plot").bounding_box()["width"] > 0.7 * min(width, 1184) - 60
     assert not dialogs
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
@@ -59,7 +60,7 @@ def test_it_can_be_read_without_seeing_it(long_run, page, tmp_path):
     file.write_text(run_page(long_run), encoding="utf-8")
     page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.lang") == "en"
-    assert page.title().startswith(long_run.summary.first_break.rule.title)
+    assert page.title().startswith(("Stop. ", "Watch. "))
     assert page.get_by_role("main").count() == 1
     levels = [int(tag[1]) for tag in page.eval_on_selector_all("h1,h2,h3", "all => all.map(one => one.tagName)")]
     assert levels[0] == 1
@@ -72,25 +73,82 @@ def test_it_can_be_read_without_seeing_it(long_run, page, tmp_path):
     assert fold.evaluate("one => one.open")
 
 
-def test_the_tails_of_a_live_run_follow_the_slider_by_keyboard(rng, make_batch, page, tmp_path):
-    monitor = Monitor()
+def sequence():
+    there = np.arange(40) >= 0
+    return WorstSequence(
+        pair="policy", slice="post_tool", onset=20, moment="worst", step=40, batch=0, sequence=3, tool="search",
+        length=40, first=0, position=9, limit=0.1, share=0.2, logprobs=np.random.default_rng(0).normal(size=(2, 40)),
+        sampled=there, tool_output=~there, in_slice=there, texts=tuple(f" word{i}" for i in range(40)),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def live_page(make_batch, tmp_path_factory):
+    """Of a live run whose tail grows: steps 0, 10, ..., 110."""
+    rng, monitor = np.random.default_rng(0), Monitor()
     for step in range(12):
-        monitor.observe(**make_batch(rng, post=0.02 * (step + 1), pairs=("policy",)))
-        monitor.log({"reward": 0.5}, step=10 * step)
-    file = tmp_path / "page.html"
-    file.write_text(render_html(monitor.close()), encoding="utf-8")
-    page.goto(file.as_uri())
-    slider = page.get_by_role("slider", name="Step")
-    drawn = page.locator(".tails path.now.post_tool")
-    last = drawn.get_attribute("d")
-    assert page.locator(".tails output").inner_text() == "110"
+        batch = make_batch(rng, post=0.02 * (step + 1), pairs=("policy",))
+        monitor.observe(**batch)
+        monitor.log({"reward": 0.5 + 0.01 * step, "kl": 0.001 * (1 + step)}, step=10 * step)
+    summary = monitor.close()
+    broke = Finding(
+        next(r for r in catalog() if r.id == "POL001"), "policy", "post_tool", "firing", 30, 50, None, "x", ()
+    )
+    file = tmp_path_factory.mktemp("live") / "page.html"
+    curves = {"reward": {step: 0.5 + 0.001 * step for step in range(0, 120, 10)}, "kl": {0: 0.001, 30: 0.002}}
+    worst = tuple(replace(sequence(), step=step, moment=moment) for step, moment in ((110, "worst"), (40, "first")))
+    file.write_text(render_html(replace(summary, findings=(broke,), curves=curves, worst=worst)), encoding="utf-8")
+    return file.as_uri()
+
+
+def test_one_cursor_shows_the_values_of_a_step_in_all_charts(live_page, page):
+    page.goto(live_page)
+    errors = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    chosen, reward, kl = (
+        page.locator(".choose b"),
+        *(page.get_by_label(name, exact=True).locator("output") for name in ("reward", "kl")),
+    )
+    assert (chosen.inner_text(), reward.inner_text(), kl.inner_text()) == ("50", "0.55", "0.002 (step 30)")
+    plot = page.locator(".plot").last
+    box = plot.bounding_box()
+    plot.hover(position={"x": box["width"] * 80 / 110, "y": 20})
+    assert (chosen.inner_text(), reward.inner_text()) == ("80", "0.58")
+    page.mouse.move(0, 0)
+    assert chosen.inner_text() == "50"
+    assert not errors
+
+
+def test_a_click_or_a_key_chooses_a_step_that_a_link_names(live_page, page):
+    page.goto(live_page)
+    slider, chosen = page.get_by_role("slider", name="Step"), page.locator(".choose b")
+    plot = page.locator(".plot").last
+    plot.click(position={"x": plot.bounding_box()["width"] * 40 / 110, "y": 20})
+    assert page.evaluate("location.hash") == "#step=40"
+    assert page.locator(".seq[data-step]").evaluate_all("all => all.map(one => one.hidden)") == [True, False]
+    page.keyboard.press("ArrowRight")
+    assert (chosen.inner_text(), slider.get_attribute("aria-valuetext")) == ("50", "50")
     slider.focus()
     page.keyboard.press("Home")
-    assert page.locator(".tails output").inner_text() == "0"
-    assert slider.get_attribute("aria-valuetext") == "step 0"
-    assert drawn.get_attribute("d") != last
+    assert page.evaluate("location.hash") == "#step=0"
+    page.goto(f"{live_page}#step=96")
+    assert chosen.inner_text() == "100"
+    page.evaluate("location.hash = '#step=20'")
+    page.wait_for_function("document.querySelector('.choose b').textContent === '20'")
+
+
+def test_the_tails_follow_the_step_and_buttons_copy(live_page, page):
+    page.goto(live_page)
+    tail, drawn = page.locator(".tails output"), page.locator(".tails path.now.post_tool")
+    assert tail.inner_text() == "50"
+    first = drawn.get_attribute("d")
+    page.get_by_role("slider", name="Step").focus()
     page.keyboard.press("End")
-    assert drawn.get_attribute("d") == last
+    assert tail.inner_text() == "110"
+    assert drawn.get_attribute("d") != first
+    page.get_by_role("button", name="Copy command").click()
+    page.get_by_role("button", name="copied").wait_for()
 
 
 @pytest.mark.nightly

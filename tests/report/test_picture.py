@@ -1,6 +1,7 @@
-"""The time line as plain values, and the drawing of it."""
+"""The picture of a run as plain values, and the drawing of it."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tracker_diag.report.figures import pixels, timeline_figure
 from tracker_diag.report.picture import drawn, picture, png_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}
@@ -20,20 +22,21 @@ def finding(rule, onset, fired, resolved=None, slice="all"):
 
 
 CURVES = {"reward": {0: 0.5, 100: 0.1}, "policy/post_tool/p95": {0: 1.0, 50: 2.0}, "policy/text_only/p95": {0: 1.0}}
-FOUND = (finding("POL001", 40, 60, 80, "post_tool"), finding("OUT001", 70, 75))
+TAIL = Reading("tail", "p95", True, 3.0, 0.5, keys=("policy/post_tool/p95",))
+FOUND = (replace(finding("POL001", 40, 60, 80, "post_tool"), evidence=(TAIL,)), finding("OUT001", 70, 75))
 SUMMARY = Summary("x", 101, 0, 100, FOUND, {}, (), curves=CURVES)
 
 
-def test_it_says_what_broke_first_and_marks_its_onset_and_that_of_the_damage():
-    shown = picture(SUMMARY)
-    assert shown.title == "Token probabilities diverge after tool calls, on post_tool, from step 40"
-    assert shown.says == "At step 60: what"
-    assert shown.marks == [40, 70]
-    assert [(one.role, one.place, one.spans) for one in shown.lanes] == [
-        ("cause", "POL001 post_tool", [(40, 60, 80)]),
-        ("damage", "OUT001, damage", [(70, 75, 100)]),
-    ]
-    assert [panel.name for panel in shown.panels] == ["reward", "policy p95"]
+def test_it_has_the_decision_the_tiles_the_marks_and_the_hero_first():
+    shown = picture(replace(SUMMARY, events=((30, "a new baseline"),)))
+    assert (
+        shown.title
+        == "Stop. Token probabilities diverge after tool calls, 4× the usual level, from about step 40 to 80"
+    )
+    assert shown.about.splitlines()[1].startswith("harmed: since step 70: what")
+    assert shown.marks == [(40, "began"), (60, "alert"), (70, "damage"), (80, "over")]
+    assert shown.events == [30]
+    assert shown.panels[0].name == "policy p95"
 
 
 def test_where_nothing_is_to_be_pointed_at_there_is_none():

@@ -1,16 +1,16 @@
 """Curves: the series of a run at bounded size, and which of them a reader needs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from tracker_diag.metrics.registry import PREFIX
+from tracker_diag.metrics.registry import PREFIX, Metric
 from tracker_diag.metrics.series import CONTEXT, SeriesKey, StatKey
 from tracker_diag.metrics.statistics import declared
 from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import Incident
+from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
 POINTS = 256
@@ -19,8 +19,17 @@ POINTS = 256
 SHOWN = {"count": "tokens"}
 """Statistics whose name says nothing beside a curve, and what stands there instead."""
 
-MOST = 12
-"""Curves beside a verdict, at most."""
+MOST = 16
+"""Curves of a verdict, at most."""
+
+PLACES = {"post_tool": "after tool calls", "text_only": "before any tool call", "all": ""}
+"""Slices in words."""
+
+QUANTILES = ("p50", "p95", "p99", "largest")
+"""Statistics of |log-ratio| itself."""
+
+DASHBOARD = ("loss", "entropy", "kl", "grad_norm")
+"""What people watch anyway; it is often calm while something breaks."""
 
 
 @dataclass
@@ -97,24 +106,56 @@ class Curves:
 
 
 def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
-    """Which of the series in `known` are drawn: the outcomes, then what findings rest on, the first break's first.
+    """Which of the series in `known` are drawn: what the cause rests on, the outcomes, other evidence, the dashboard.
 
     A statistic of one slice of `context` comes with that of the other.
     """
     first = summary.first_break
-    incidents: Sequence[Incident] = sorted(summary.incidents, key=lambda one: one.cause is not first)
-    of_findings = (_of(one, known) for incident in incidents for one in incident.findings)
-    names = [*(one.series for one in summary.best), *of_findings]
-    both = [part for name in names if name is not None for part in (name, *_beside(name))]
-    return [name for name in dict.fromkeys(both) if name in known][:most]
+    incidents = sorted(summary.incidents, key=lambda incident: incident.cause is not first)
+    evidence = [_drawable(finding, known) for incident in incidents for finding in incident.findings]
+    of_cause = evidence[0] if first is not None and evidence else []
+    names = [*of_cause[:1], *(reading.series for reading in summary.best), *of_cause]
+    names += [name for series in evidence for name in series[:1]]
+    both = [part for name in names for part in (name, *_other_slice(name))]
+    drawn: dict[str, str] = {}  # a statistic of single steps and of the window says the same: the first is drawn
+    for name in (*both, *DASHBOARD):
+        if name in known:
+            drawn.setdefault(name.removesuffix("_step"), name)
+    return [*drawn.values()][:most]
 
 
-def _beside(name: str) -> list[str]:
+def rests_on(finding: Finding, known: Mapping[str, object]) -> tuple[str, Reading] | None:
+    """The drawn series that says most of why a finding fired, with its reading; None where none is drawn."""
+    ranked = sorted(finding.evidence, key=lambda r: (not r.holds, len(r.keys) > 1, r.baseline is None))
+    return next(((str(key), reading) for reading in ranked for key in reading.keys if key in known), None)
+
+
+def baselines(summary: Summary) -> dict[str, float]:
+    """The level of the reference period, by series, where a finding's evidence names it; the first break's first."""
+    ranked = sorted(summary.findings, key=lambda finding: finding is not summary.first_break)
+    levels: dict[str, float] = {}
+    for reading in (reading for finding in ranked for reading in finding.evidence):
+        if len(reading.keys) == 1 and reading.baseline is not None and reading.at is None:
+            levels.setdefault(str(reading.keys[0]), reading.baseline)
+    return levels
+
+
+def _drawable(finding: Finding, known: Mapping[str, object]) -> list[str]:
+    """The series of the evidence that can be drawn; all that hold, or else one that does not."""
+    main = rests_on(finding, known)
+    held = [str(key) for reading in finding.evidence if reading.holds for key in reading.keys if key in known]
+    return [] if main is None else [*dict.fromkeys([main[0], *held])]
+
+
+def _other_slice(name: str) -> list[str]:
     """The same statistic of the other slice of `context`."""
     key = StatKey.parse(name)
     if key is None or key.slice not in CONTEXT:
         return []
     return [StatKey(key.pair, other, key.stat) for other in CONTEXT if other != key.slice]
+
+
+Role: TypeAlias = Literal["hero", "outcome", "evidence", "dashboard"]
 
 
 @dataclass(frozen=True)
@@ -123,39 +164,54 @@ class Panel:
 
     name: str
     lines: Mapping[str, Mapping[int, float]]
-    """Values by step; by slice, or under "" where there is one line alone."""
-    baseline: float | None = None
-    """Level of the reference period, of the slice that a finding is about."""
+    """Values by step; by slice, or under "" for a line that is alone."""
+    metric: Metric
+    """What is declared of it."""
+    role: Role
+    series: frozenset[str]
+    """Names of its lines."""
 
     @property
-    def about(self) -> str:
-        """What it measures, in a line; empty where nobody knows."""
-        pair, _, shown = self.name.partition(" ")
-        stat = next((stat for stat, name in SHOWN.items() if name == shown), shown)
-        return declared(f"{pair}/all/{stat}" if stat else self.name).meaning
+    def log(self) -> bool:
+        return self.metric.scale == "log"
+
+    @property
+    def title(self) -> str:
+        """Slices and statistic in words."""
+        pair, _, stat = self.name.partition(" ")
+        size = " of |log-ratio|" if stat.removesuffix("_step") in QUANTILES else ""
+        if stat:
+            return f"After tool calls and before any: {stat.removesuffix('_step')}{size}, {pair} pair"
+        key = StatKey.parse(self.name)
+        return f"{key.pair} pair, {PLACES.get(key.slice, key.slice) or 'all tokens'}: {key.stat}" if key else self.name
+
+    @property
+    def unit(self) -> str:
+        """The unit, where the name does not say it."""
+        return "" if self.metric.unit in (self.name, "reward", "score", "loss") else self.metric.unit
 
 
 def panels(summary: Summary) -> list[Panel]:
-    """The curves of `summary`, those of two slices together."""
-    baselines: dict[str, float] = {}
-    for finding in summary.findings:
-        for reading in finding.evidence:
-            of_slice = len(reading.keys) == 1 and StatKey.parse(reading.keys[0])
-            if of_slice and reading.baseline is not None and reading.at is None:
-                baselines.setdefault(of_slice, reading.baseline)
+    """The curves of `summary`, those of two slices together, the hero first: the series that the cause rests on."""
+    main = summary.first_break and rests_on(summary.first_break, summary.curves)
+    outcomes = {reading.series for reading in summary.best}
     drawn: dict[str, Panel] = {}
     for name in summary.curves:
-        beside = [other for other in _beside(name) if other in summary.curves]
-        key = StatKey.parse(name) if beside else None
-        if key is None:
-            drawn[name] = Panel(name.removeprefix(PREFIX), {"": summary.curves[name]}, baselines.get(name))
-        elif not any(other in drawn for other in beside):
+        key, others = StatKey.parse(name), [other for other in _other_slice(name) if other in summary.curves]
+        role: Role = "hero" if main and main[0] in (name, *others) else "evidence"
+        if role == "evidence" and name in (*outcomes, *DASHBOARD):
+            role = "outcome" if name in outcomes else "dashboard"
+        if key is None or not others:
+            drawn[name] = Panel(
+                name.removeprefix(PREFIX), {"": summary.curves[name]}, declared(name), role, frozenset({name})
+            )
+        elif not any(other in drawn for other in others):
             lines = {str(slice): summary.curves[StatKey(key.pair, slice, key.stat)] for slice in CONTEXT}
-            drawn[name] = Panel(f"{key.pair} {SHOWN.get(key.stat, key.stat)}", lines, baselines.get(name))
-    return [*drawn.values()]
-
-
-def _of(finding: Finding, known: Mapping[str, object]) -> str | None:
-    """The first series of the evidence that can be drawn, one that holds if there is one."""
-    names = (key for reading in sorted(finding.evidence, key=lambda one: not one.holds) for key in reading.keys)
-    return next((str(name) for name in names if name in known), None)
+            drawn[name] = Panel(
+                f"{key.pair} {SHOWN.get(key.stat, key.stat)}",
+                lines,
+                declared(name),
+                role,
+                frozenset({name, *map(str, others)}),
+            )
+    return sorted(drawn.values(), key=lambda panel: panel.role != "hero")

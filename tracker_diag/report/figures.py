@@ -1,9 +1,11 @@
 """Pictures: the tail of |log-ratio| by slice with its baseline behind it, rewards, and what was found over time."""
 
 import io
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,19 +13,18 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
-from matplotlib.transforms import blended_transform_factory
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, StrMethodFormatter
 
 from tracker_diag.records import SAMPLES, Histogram
 from tracker_diag.report.console import cut, digits
-from tracker_diag.report.curves import Panel
-from tracker_diag.report.overlay import is_log
-from tracker_diag.report.picture import Bars, Picture, picture
+from tracker_diag.report.curves import PLACES, Panel
+from tracker_diag.report.palette import SLICES, TONES
+from tracker_diag.report.picture import Picture, picture
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
-COLORS = {"text_only": "#2f6fb0", "post_tool": "#d9541e"}
-"""One colour a slice in every picture; told apart by people who cannot tell red from green."""
+COLORS = {name: light for name, (light, _) in SLICES.items()}
+"""One colour for each slice in every picture."""
 
 
 def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
@@ -82,15 +83,8 @@ def figure_of(histograms: Sequence[Histogram], title: str) -> Figure:
     return reward_figure(first, title) if first.pair == SAMPLES else tail_figure(histograms, title)
 
 
-TONES = {"info": "#2f6fb0", "warn": "#b8460f", "error": "#b3202a"}
-"""Of a finding, by its severity."""
-
-LEFT_OF_AXES = -0.458
-"""Where names begin, in widths of the axes."""
-
-
 def timeline_figure(summary: Summary) -> Figure | None:
-    """What was found from onset to end, and the curves that it rests on, over one axis of steps.
+    """The decision, and the curves that it rests on, over one axis of steps.
 
     None where nothing was found at warn or above: there is nothing to point at.
     """
@@ -99,81 +93,80 @@ def timeline_figure(summary: Summary) -> Figure | None:
 
 
 def picture_figure(shown: Picture) -> Figure:
-    """The same, of its values."""
-    first, last = shown.first, shown.last
-    heights = [0.36 * len(shown.lanes) + 0.1, *[0.72] * len(shown.panels)]
-    said = "\n".join(textwrap.wrap(_cut(shown.says, 230), 118))
-    head = 0.85 + 0.16 * said.count("\n")  # inches above the lanes
-    tall = head + 0.45 + sum(heights) * 1.1
+    """The same, of its values: the hero large, the other curves below it."""
+    heights = [1.9, *[0.75] * (len(shown.panels) - 1)] if shown.panels else [0.3]
+    title = "\n".join(textwrap.wrap(_cut(shown.title, 150), 76))
+    about = "\n".join(_cut(line, 118) for line in shown.about.splitlines())
+    head = 0.85 + 0.2 * title.count("\n") + 0.16 * about.count("\n")  # inches above the curves
+    tall = head + 0.45 + sum(heights) * 1.25
     figure = Figure(figsize=(7.6, tall), dpi=100)
     FigureCanvasAgg(figure)
-    edges = {"left": 0.32, "right": 0.985, "top": 1 - head / tall, "bottom": 0.45 / tall, "hspace": 0.16}
+    edges = {"left": 0.085, "right": 0.985, "top": 1 - head / tall, "bottom": 0.45 / tall, "hspace": 0.45}
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **edges)
     axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
-    _draw_lanes(axes[0], shown.lanes)
-    for panel, one in zip(shown.panels, axes[1:], strict=True):
-        _draw_panel(one, panel, first, last)
-    for one in axes:
-        one.set_xlim(first, max(last, first + 1))
-        one.spines[:].set_visible(False)
-        one.set_xticks([])
-        for mark in shown.marks:
-            one.axvline(mark, color="0.25", lw=0.9, ls=(0, (3, 2)))
+    for panel, part in zip(shown.panels, axes, strict=False):
+        _draw_panel(part, panel)
+    for part in axes:
+        part.set_xlim(shown.first, max(shown.last, shown.first + 1))
+        part.spines[:].set_visible(False)
+        part.set_xticks([])
+        for mark, label in shown.marks:
+            part.axvline(mark, color=MARKS.get(label, "0.35"), lw=1.1, ls=(0, (3, 2)))
         for step in shown.events:
-            one.axvline(step, color=TONES["info"], lw=0.9)
+            part.axvline(step, color=TONES["info"], lw=0.9)
     axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes[-1].set_xlabel("step", fontsize=9)
-    title = _cut(shown.title, 84)
-    figure.text(0.012, 1 - 0.21 / tall, title, fontsize=12, weight="bold", va="center", parse_math=False)
-    figure.text(0.012, 1 - 0.38 / tall, said, fontsize=8.5, color="0.3", va="top", linespacing=1.35, parse_math=False)
-    _tell_marks(figure, axes[0], shown, 1 - (head - 0.07) / tall)
+    axes[-1].tick_params(axis="x", labelsize=8)
+    axes[-1].set_xlabel("step", fontsize=8.5)
+    figure.text(0.012, 1 - 0.1 / tall, title, fontsize=12, weight="bold", va="top", parse_math=False, linespacing=1.3)
+    top = 1 - (0.4 + 0.2 * title.count("\n")) / tall
+    figure.text(0.012, top, about, fontsize=8.5, color="0.3", va="top", linespacing=1.4, parse_math=False)
+    _label_marks(axes[0], shown)
     return figure
 
 
-def _tell_marks(figure: Figure, axes: Axes, shown: Picture, y: float) -> None:
-    """What is pale and what is full, and the steps at which lines go through all of it, as far as there is room."""
-    figure.text(0.012, y, "pale from the onset, full once detected", fontsize=7.5, color="0.35", va="center")
-    across = blended_transform_factory(axes.transData, figure.transFigure)
-    span, told = max(shown.last - shown.first, 1), -1.0
-    for mark in shown.marks:
+MARKS = {"began": TONES["error"], "damage": TONES["error"]}
+"""Colours of marks; the others are grey."""
+
+
+def _label_marks(axes: Axes, shown: Picture) -> None:
+    """The marks' labels at the top of the hero, each that is close to the one before a line lower."""
+    span, before, row = max(shown.last - shown.first, 1), -1.0, 0
+    for mark, label in sorted(shown.marks):
         at = (mark - shown.first) / span
-        if at - told > 0.1:
-            side = "right" if at > 0.9 else "left" if at < 0.1 else "center"
-            figure.text(mark, y, f"{mark:,}", fontsize=8, weight="bold", ha=side, va="center", transform=across)
-            told = at
+        row = row + 1 if at - before < 0.15 else 0
+        before, side = at, "right" if at > 0.8 else "left"
+        text = f" {label} {mark:,} "
+        given: dict[str, Any] = {
+            "fontsize": 8,
+            "weight": "bold",
+            "ha": side,
+            "va": "top",
+            "transform": axes.get_xaxis_transform(),
+        }
+        axes.text(mark, 0.97 - 0.1 * row, text, color=MARKS.get(label, "0.35"), **given)
 
 
-def _draw_lanes(axes: Axes, lanes: Sequence[Bars]) -> None:
-    for row, lane in enumerate(lanes):
-        color = TONES["error" if lane.role == "damage" else lane.severity]
-        for onset, told, end in lane.spans:
-            axes.broken_barh([(onset, told - onset)], (row - 0.32, 0.64), color=color, alpha=0.35, lw=0)
-            axes.broken_barh([(told, max(end - told, 0))], (row - 0.32, 0.64), color=color, lw=0)
-        x = LEFT_OF_AXES + 0.02 * (lane.role in ("symptom", "damage"))
-        place = axes.get_yaxis_transform()
-        axes.text(x, row - 0.18, _cut(lane.title, 44), fontsize=8.5, va="center", transform=place, parse_math=False)
-        axes.text(x, row + 0.22, lane.place, fontsize=7.5, color=color, va="center", transform=place, parse_math=False)
-    axes.set_ylim(len(lanes) - 0.45, -0.55)
-    axes.set_yticks([])
-
-
-def _draw_panel(axes: Axes, panel: Panel, first: int, last: int) -> None:
-    values = [value for line in panel.lines.values() for value in line.values()]
-    if is_log(values):
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    values = [value for line in panel.lines.values() for value in line.values() if math.isfinite(value)]
+    log = panel.log and bool(values) and min(values) > 0
+    if log:
         axes.set_yscale("log")
     for slice, line in panel.lines.items():
-        axes.plot([*line], [*line.values()], color=COLORS.get(slice, "0.2"), lw=1.4, label=slice or None)
-    if panel.baseline is not None:
-        axes.plot([first, last], [panel.baseline] * 2, color="0.5", lw=0.9, ls=":")
+        label = PLACES.get(slice, slice) or None
+        axes.plot([*line], [*line.values()], color=COLORS.get(slice, "0.2"), lw=1.5, label=label)
     axes.set_facecolor("0.965")
-    axes.yaxis.set_major_locator(NullLocator())
+    axes.grid(axis="y", color="0.88", lw=0.7)
     axes.yaxis.set_minor_locator(NullLocator())
-    ends = f"{digits(min(values))} to {digits(max(values))}{', log scale' * is_log(values)}" if values else ""
-    place = axes.transAxes
-    axes.text(LEFT_OF_AXES, 0.66, _cut(panel.name, 38), fontsize=9, va="center", transform=place, parse_math=False)
-    axes.text(LEFT_OF_AXES, 0.30, ends, fontsize=8, va="center", color="0.35", transform=place)
+    if not log:
+        axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: digits(value)))
+    axes.tick_params(axis="y", labelsize=7.5, length=0, colors="0.35")
+    unit = ", ".join(filter(None, [panel.unit, "log" * log]))
+    axes.set_title(
+        _cut(f"{panel.title}{f' ({unit})' if unit else ''}", 80), fontsize=8.5, loc="left", pad=3, parse_math=False
+    )
     if len(panel.lines) > 1:
-        axes.legend(fontsize=7.5, loc="upper left", ncols=2, framealpha=0.6, borderpad=0.2)
+        axes.legend(fontsize=7.5, loc="center left", framealpha=0.7, borderpad=0.3)
 
 
 def _cut(text: str, most: int) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tracker_diag.errors import require
 from tracker_diag.report.console import digits
+from tracker_diag.report.palette import RUNS, SLICES
 
 
 def rendered(template: str, filters: Mapping[str, Callable[..., Any]], **given: object) -> str:
@@ -14,5 +15,5 @@ def rendered(template: str, filters: Mapping[str, Callable[..., Any]], **given: 
         loader=jinja2.PackageLoader("tracker_diag.report", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {"digits": digits, **filters}
-    text: str = environment.get_template(template).render(**given)
+    text: str = environment.get_template(template).render(slices=SLICES, runs=RUNS, **given)
     return text.encode(errors="replace").decode()  # halves of a character, which no file takes

@@ -1,0 +1,62 @@
+"""Charts: scale, ticks, thinning, marks."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker_diag.report.charts import POINTS, axis_ticks, chart, marks_of
+
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def curve(values):
+    return [("", "", dict(enumerate(values)))]
+
+
+def test_growth_from_a_small_level_is_seen_on_the_declared_log_scale():
+    grows = [0.087 * math.exp(max(0, step - 85) * 0.05) for step in range(160)]
+    drawn = chart("p95", "nat", curve(grows), (0, 159), log=True, before=85)
+    heights = [100 - float(y) for y in re.findall(r" ([\d.]+)", drawn.lines[0].path)]
+    assert heights[96] - heights[80] > 10  # on a linear scale it would be 1.7
+    assert drawn.about == "nat, log"
+    assert drawn.usual.label == "usual before: 0.087 to 0.087"
+    assert [label for _, label in drawn.ticks] == ["0.1", "0.3", "1", "3"]
+
+
+def test_a_log_scale_needs_values_above_0():
+    assert chart("kl", "nat", curve([-0.1, 0.2, 0.3]), (0, 2), log=True).about == "nat"
+    assert chart("kl", "nat", curve([0.0, *[0.1] * 20]), (0, 20), log=True).about == "nat, log"
+
+
+def test_a_long_curve_has_means_of_rows_in_a_row_and_what_is_not_finite_is_left_out():
+    (line,) = chart("x", "", curve([math.nan, *map(float, range(4000))]), (0, 4000), log=False).lines
+    assert len(line.values) == POINTS
+    assert line.values[:2] == [4.5, 14.5]
+    assert line.steps[:2] == [1, 11]
+    assert chart("x", "", curve([math.nan, math.inf]), (0, 1), log=False) is None
+
+
+@pytest.mark.slow
+@given(st.lists(st.dictionaries(st.integers(0, 100), NUMBERS), min_size=1, max_size=3), st.booleans())
+def test_every_path_and_tick_stays_in_its_frame(curves, log):
+    drawn = chart("x", "", [("", "", points) for points in curves], (0, 100), log=log)
+    for line in drawn.lines if drawn else ():
+        places = [tuple(map(float, point)) for point in re.findall(r"(-?[\d.]+) (-?[\d.]+)", line.path)]
+        assert all(0 <= x <= 1000 and 0 <= y <= 100 for x, y in places)
+    assert all(0 <= at <= 100 for at, _ in (drawn.ticks if drawn else ()))
+
+
+def test_close_marks_have_their_labels_in_lines_of_their_own():
+    marks = marks_of([(125, "damage", "error"), (85, "began", "error"), (96, "alert", "")], (0, 160))
+    assert [(mark.label, mark.row) for mark in marks] == [("began 85", 0), ("alert 96", 1), ("damage 125", 2)]
+
+
+@pytest.mark.parametrize("last", [0, 1, 7, 159, 100_000])
+def test_the_axis_has_its_ends_and_round_steps_between(last):
+    labels = [label for _, label in axis_ticks((0, last))]
+    assert labels[0] == "0"
+    assert labels[-1] == f"{last:,}"
+    assert len(labels) == len({*labels}) <= 7

@@ -1,0 +1,220 @@
+"""Charts: curves as paths over one axis of steps, with scale, ticks, the usual band and marks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+import numpy as np
+
+from tracker_diag.report.console import digits
+from tracker_diag.rules.model import Severity
+
+POINTS = 400
+"""Of a curve, at most; of a longer one each is the mean of several rows."""
+MOST = 1e100
+"""What is beyond is drawn as that, so that no sum overflows."""
+POSITIVE = 0.9
+"""Share of a curve's values that must be above 0 for a logarithmic scale."""
+TICKS = 4
+"""Of an axis, about."""
+FEWEST = 5
+"""Values that a usual band needs."""
+NEAR = 7.0
+"""Per cent of an axis next to its ends in which it has no tick."""
+CLOSE = 22.0
+"""Per cent of the axis within which labels of marks take lines of their own."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve as the path of an SVG of 1,000 by 100."""
+
+    name: str
+    color: str
+    """The class that a page colours it by: a slice, a run, or empty."""
+    steps: Sequence[float]
+    values: Sequence[float]
+    path: str
+
+    @property
+    def last(self) -> float:
+        return self.values[-1]
+
+
+@dataclass(frozen=True)
+class Band:
+    """Where a curve usually was; places in per cent of the height."""
+
+    low: float
+    high: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over one scale of values."""
+
+    title: str
+    about: str
+    lines: Sequence[Line]
+    ticks: Sequence[tuple[float, str]]
+    """Place in per cent of the height, and value."""
+    usual: Band | None = None
+
+    @property
+    def in_words(self) -> str:
+        """For a screen reader: where each curve begins, its extremes and where it ends."""
+        texts = [
+            f"{line.name} from {digits(line.values[0])}, between {digits(min(line.values))} and "
+            f"{digits(max(line.values))}, to {digits(line.last)}"
+            for line in self.lines
+        ]
+        return "; ".join(texts).strip()
+
+    @property
+    def data(self) -> list[dict[str, object]]:
+        """The values that the cursor shows, with five digits."""
+        return [
+            {"name": line.name, "steps": line.steps, "values": [float(f"{value:.5g}") for value in line.values]}
+            for line in self.lines
+        ]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A step with a line through all charts."""
+
+    at: float
+    """Per cent of the axis."""
+    label: str
+    tone: Severity | str
+    row: int
+    """Line of its label, so that close labels do not overlap."""
+
+
+def chart(
+    title: str,
+    about: str,
+    curves: Sequence[tuple[str, str, Mapping[int, float] | Mapping[float, float]]],
+    ends: tuple[float, float],
+    *,
+    log: bool,
+    before: float | None = None,
+) -> Chart | None:
+    """A chart of `curves`, each its name, colour and values by step; None where none has a finite value in `ends`.
+
+    Args:
+        log: whether the scale is logarithmic; it is linear where a tenth of the values is not above 0.
+        before: the step before which the first curve was as usual; None for no band.
+    """
+    thin = [(name, color, *_thinned(points, ends)) for name, color, points in curves]
+    drawn = [(name, color, steps, values) for name, color, steps, values in thin if values]
+    everything = [value for *_, values in drawn for value in values]
+    if not everything:
+        return None
+    scale = _Scale.of_values(everything, log=log)
+    lines = [
+        Line(name, color, steps, values, _path(steps, [scale.height(value) for value in values], ends))
+        for name, color, steps, values in drawn
+    ]
+    usual = None if before is None else _usual(lines[0], before, scale)
+    return Chart(title, f"{about}{', log' * scale.log}".removeprefix(", "), lines, scale.ticks(), usual)
+
+
+def marks_of(given: Sequence[tuple[float, str, str]], ends: tuple[float, float]) -> list[Mark]:
+    """Marks from their step, word and tone; a mark close to the one before has its label one line lower."""
+    drawn: list[Mark] = []
+    for step, word, tone in sorted(given):
+        at = place(step, ends)
+        row = drawn[-1].row + 1 if drawn and at - drawn[-1].at < CLOSE else 0
+        drawn.append(Mark(at, f"{word} {digits(step)}", tone, row))
+    return drawn
+
+
+def axis_ticks(ends: tuple[float, float]) -> list[tuple[float, str]]:
+    """Place in per cent, and step."""
+    inner = _round_values(*ends) if ends[1] > ends[0] else []
+    far = [step for step in inner if step == round(step) and NEAR < place(step, ends) < 100 - NEAR]
+    return [(place(step, ends), f"{step:,.0f}") for step in dict.fromkeys([ends[0], *far, ends[1]])]
+
+
+def place(step: float, ends: tuple[float, float]) -> float:
+    """Where `step` is on the axis, in per cent."""
+    first, last = ends
+    return min(max(100 * (step - first) / ((last - first) or 1), 0.0), 100.0)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From a value to a height of 0 to 100."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def of_values(cls, values: Sequence[float], *, log: bool) -> "_Scale":
+        positive = [value for value in values if value > 0]
+        log = log and len(positive) >= POSITIVE * len(values)
+        low, high = min(positive if log else values), max(values)
+        if log:
+            edge = max((high / low) ** 0.06, 1.01)
+            return cls(low / edge, high * edge, log)
+        edge = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+        return cls(low - edge, high + edge, log)
+
+    def height(self, value: float) -> float:
+        low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
+        at = math.log(max(value, self.low)) if self.log else value
+        return min(max(100 * (at - low) / (high - low), 0.0), 100.0)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Round values, about `TICKS` of them; powers of ten where the scale is logarithmic and spans several."""
+        values = _round_values(self.low, self.high)
+        if self.log and self.high >= 4 * self.low:
+            low, high = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            every, multiples = -(-(high - low) // (TICKS + 1)), (1, 3) if self.high < 300 * self.low else (1,)
+            values = [times * 10.0**power for power in range(low, high + 1, every) for times in multiples]
+        return [(at, digits(value)) for value in values if NEAR <= (at := self.height(value)) <= 100 - NEAR]
+
+
+def _round_values(low: float, high: float) -> list[float]:
+    raw = (high - low) / TICKS
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= raw)
+    return [
+        round(n * step, 12) if step < 1e6 else n * step
+        for n in range(math.ceil(low / step), math.floor(high / step) + 1)
+    ]
+
+
+def _thinned(
+    points: Mapping[int, float] | Mapping[float, float], ends: tuple[float, float]
+) -> tuple[list[float], list[float]]:
+    """Steps and values inside `ends` that are finite; where there are too many, means of rows in a row."""
+    inside = sorted(
+        (step, value) for step, value in points.items() if math.isfinite(value) and ends[0] <= step <= ends[1]
+    )
+    steps = [step for step, _ in inside]
+    values = np.clip(np.array([value for _, value in inside]), -MOST, MOST)
+    every = -(-len(steps) // POINTS)
+    if every > 1:
+        steps, values = steps[::every], np.add.reduceat(values, range(0, len(values), every))
+        values = values / np.array([every] * (len(steps) - 1) + [len(inside) - every * (len(steps) - 1)])
+    return steps, values.tolist()
+
+
+def _path(steps: Sequence[float], heights: Sequence[float], ends: tuple[float, float]) -> str:
+    points = [f"{10 * place(step, ends):.1f} {100 - y:.1f}" for step, y in zip(steps, heights, strict=True)]
+    return "M" + "L".join(points) if len(points) > 1 else f"M{points[0]}h3"
+
+
+def _usual(line: Line, before: float, scale: _Scale) -> Band | None:
+    """The middle nine tenths of the values before a step."""
+    values = [value for step, value in zip(line.steps, line.values, strict=True) if step < before]
+    if len(values) < FEWEST:
+        return None
+    cuts = quantiles(values, n=20, method="inclusive")
+    label = f"usual before: {digits(cuts[0])} to {digits(cuts[-1])}"
+    return Band(scale.height(cuts[0]), scale.height(cuts[-1]), label)

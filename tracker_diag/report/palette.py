@@ -1,0 +1,25 @@
+"""Colours, each with one meaning in every page and picture, chosen so that colour-blind people can separate them.
+
+Slices and runs follow Okabe and Ito's palette, made dark enough for text on white (contrast of 4.5 and more).
+"""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+Color: TypeAlias = tuple[str, str]
+"""On a light ground and on a dark one."""
+
+SLICES: Mapping[str, Color] = {"text_only": ("#1f6fb2", "#7ab8ee"), "post_tool": ("#c2460f", "#f79463")}
+
+RUNS: tuple[Color, ...] = (
+    ("#1f6fb2", "#7ab8ee"),
+    ("#c2460f", "#f79463"),
+    ("#007a5a", "#4fd0a8"),
+    ("#a03a78", "#e79cc8"),
+    ("#6b6300", "#d6cc4f"),
+    ("#4a4a9c", "#aeb0f5"),
+)
+"""Of compared runs, the reference first; a seventh run has the colour of the first."""
+
+TONES = {"info": "#4a5a8f", "warn": "#855600", "error": "#b3202a"}
+"""Of a severity, in pictures."""
