@@ -360,3 +360,19 @@ def test_a_row_of_200_keys_costs_a_few_calls_a_key():
 
 def test_the_map_of_the_same_keys_is_made_once():
     assert key_map(["reward", "kl"]) is key_map(["reward", "kl", "reward"])
+
+
+def test_each_of_several_evaluations_has_a_series_of_its_own():
+    keys = ["critic/score/mean", "val-core/math/mean@8", "val-core/math/mean_at_8", "val-core/code/mean@8"]
+    row = dict(zip(keys, (0.5, 0.4, 0.4, 0.7), strict=True))
+    assert key_map(keys, "verl").values(row) == {
+        "reward": 0.5,
+        "eval_score": 0.4,
+        "evaluation:val-core/code/mean@8": 0.7,
+    }
+    named = key_map(keys, "verl", evaluation="val-core/code/mean@8").values(row)
+    assert (named["eval_score"], named["evaluation:val-core/math/mean@8"]) == (0.7, 0.4)
+    assert key_map(["eval/a/accuracy", "eval/b/accuracy"]).values({"eval/a/accuracy": 1, "eval/b/accuracy": 2}) == {
+        "eval_score": 1,
+        "evaluation:eval/b/accuracy": 2,
+    }

@@ -18,9 +18,11 @@ def test_names_of_training_are_plain_words():
 
 # What no trainer logs under a name of its own: the user does, or the monitor, or it follows from other metrics.
 BY_CANONICAL_NAME = {
+    "adapter_missing",
     "advantage_ess",
     "advantage_success_correlation",
     "advantage_top_share",
+    "canary_difference",
     "claimed_success",
     "component_variance_share",
     "concurrency",
@@ -28,6 +30,7 @@ BY_CANONICAL_NAME = {
     "diversity",
     "env_reward_best",
     "essential_tool_share",
+    "evaluation",
     "expert_reward",
     "human_score",
     "judge_score",
@@ -63,6 +66,8 @@ BY_CANONICAL_NAME = {
     "value_std",
     "verified_success",
     "verifier_score",
+    "weights_arrived",
+    "weights_behind",
 }
 
 

@@ -42,7 +42,7 @@ def test_a_rule_of_the_catalogue_says_all_that_a_person_needs():
 
 FAMILIES = {
     "ENV": 14, "EVA": 6, "REW": 22, "ADV": 7, "POL": 20, "CRI": 5, "EXP": 8, "FRE": 7, "NUM": 10, "RES": 7, "SFT": 4,
-    "OUT": 6,
+    "OUT": 7,
 }  # fmt: skip
 """How many rules each family has; REW leaves out 007 to 009. RES007 and SFT are ours."""
 

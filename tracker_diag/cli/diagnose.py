@@ -38,6 +38,7 @@ def diagnose(
     fail_on: FailOnOption = None,
     framework: Framework = None,
     algorithm: Annotated[str | None, typer.Option(help="ppo, grpo, gspo, dpo or sft, if the run does not say.")] = None,
+    evaluation: Annotated[str, typer.Option(help="Key of the evaluation that counts, of several.")] = "",
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
     false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
@@ -59,7 +60,7 @@ def diagnose(
             raise UnknownName("--algorithm", algorithm, get_args(Algorithm))
         result = judge(
             run, rules=which, catalog=False, framework=framework, algorithm=cast("Algorithm | None", algorithm),
-            since=since, expected_runs_between_false_alarms=false_alarm_in,
+            evaluation=evaluation, since=since, expected_runs_between_false_alarms=false_alarm_in,
         )  # fmt: skip
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"

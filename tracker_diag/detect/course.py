@@ -167,8 +167,7 @@ class Course:
         It is said long before a fall is: a level is made of more rows, and a few low ones may be chance.
         """
         at, sign = self._stands(), 1.0 if self.rising else -1.0
-        gained = at.top - float(at.levels[: at.best + 1].min())
-        least = self._least(at, gained, at.fall_before_best)
+        least = self._least(at, self._gained(), at.fall_before_best)
         since = int(np.flatnonzero(at.y >= at.top - least)[-1]) + 1
         if len(at.y) - since < SHORTEST:
             return None
@@ -257,7 +256,8 @@ class Course:
         y, levels, width, best, top = at.y, at.levels, at.width, at.best, at.top
         now = min(at.now, top)
         drop, before, since = top - now, levels[: best + 1], levels[best:]
-        gained = top - float(before.min())
+        # Wide levels blur what was gained.
+        gained = max(top - float(before.min()), self._gained())
         # Down on the way to the best, or up since: what only wanders has fallen as far before, or has come back since.
         wander = max(at.fall_before_best, largest_fall(-since))
         quarter = top - drop / 4
@@ -277,6 +277,11 @@ class Course:
             onset=self._blocks.ends[began],
             lost=(sure or far) and drop > self._least(at, gained, wander) and len(levels) - 1 - high >= stays,
         )
+
+    def _gained(self) -> float:
+        """How far the best level of a tenth of the run lies above the lowest before it."""
+        at = self._stands()
+        return at.top - float(at.levels[: at.best + 1].min())
 
     def _least(self, at: Levels, gained: float, wander: float) -> float:
         """How far a level lies below the best, at least, if what was gained is lost."""

@@ -19,6 +19,8 @@ from tracker_diag.stats.once import once
 FOLDER = Path(__file__).parent / "aliases"
 GENERIC = "generic"
 """The file of well-known names, for runs of no known framework."""
+TARGET, EVALUATION = "eval_score", "evaluation"
+"""The evaluation that counts, and any other one."""
 DISTINCTIVE = 2
 """Keys by which a framework is known that a run must have: one alone may be a name of the user's own."""
 
@@ -130,10 +132,6 @@ class KeyMap:
         """Whether all of `keys` were there when the map was made; if not, make it anew with them."""
         return all(key in self.mapped or key in self._unmapped for key in keys)
 
-    def covering(self, keys: Iterable[str]) -> "KeyMap":
-        """This map, or one that covers `keys` as well."""
-        return self if self.covers(keys) else key_map([*self.mapped, *self.unmapped, *keys])
-
     def values(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Canonical values of one row. A value that is not finite gives way to the next key, or is left out."""
         found: dict[str, float] = {}
@@ -177,8 +175,10 @@ def recognise(keys: Iterable[str]) -> str | None:
     return next(iter(best)) if len(best) == 1 and max(best.values()) >= DISTINCTIVE else None
 
 
-def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
+def key_map(keys: Iterable[str], framework: str | None = None, evaluation: str = "") -> KeyMap:
     """What `keys` stand for, in `framework` if given, else in the one that they are recognised as.
+
+    Of several evaluations one is `eval_score`: the key `evaluation`, else the first. The others are `evaluation:<key>`.
 
     Raises:
         UnknownName: there are no aliases for `framework`.
@@ -186,7 +186,7 @@ def key_map(keys: Iterable[str], framework: str | None = None) -> KeyMap:
     >>> key_map(["train/entropy_loss", "rollout/ep_rew_mean"]).values({"train/entropy_loss": -1.5})
     {'entropy': 1.5}
     """
-    return _key_map(tuple(dict.fromkeys(keys)), framework)
+    return _key_map(tuple(dict.fromkeys(keys)), framework, evaluation)
 
 
 def why_not(key: str, framework: str) -> str:
@@ -205,16 +205,36 @@ def known_keys(keys: Iterable[str]) -> set[str]:
 
 
 @lru_cache(maxsize=64)
-def _key_map(keys: tuple[str, ...], framework: str | None) -> KeyMap:
+def _key_map(keys: tuple[str, ...], framework: str | None, evaluation: str = "") -> KeyMap:
     framework = framework or recognise(keys)
     matcher = _matcher(framework or GENERIC)
     mapped: dict[str, Mapped] = {}
     for key in keys:
         if not key.startswith(registry.PREFIX) and (found := matcher.find(key, len(mapped))):
             mapped[key] = found
+    mapped |= _evaluations(mapped, evaluation)
     unmapped = tuple(key for key in keys if key not in mapped)
     algorithm = _algorithm(matcher.file, keys)
     return KeyMap(framework and matcher.file.framework, mapped, unmapped, algorithm, frozenset(unmapped))
+
+
+def _evaluations(mapped: Mapping[str, Mapped], evaluation: str) -> dict[str, Mapped]:
+    """The keys of `mapped` that are evaluations, each with its own name where there are several.
+
+    Two names of one evaluation, as of a file and of a tracker, are the same but for their separators.
+    """
+    scores = {key: found for key, found in mapped.items() if found.name == TARGET}
+    if evaluation in mapped:
+        scores[evaluation] = replace(mapped[evaluation], name=TARGET)
+    names = sorted(scores, key=lambda key: (key != evaluation, scores[key].rank))
+    first = _plain(names[0]) if names else ""
+    return {
+        key: scores[key] if _plain(key) == first else replace(scores[key], name=f"{EVALUATION}:{key}") for key in names
+    }
+
+
+def _plain(key: str) -> str:
+    return re.sub(r"[/@._-]+", "_", key.replace("@", "_at_"))
 
 
 def _algorithm(file: Aliases, keys: tuple[str, ...]) -> registry.Algorithm | None:

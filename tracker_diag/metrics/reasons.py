@@ -42,7 +42,7 @@ class Why(Enum):
     ROUNDED = "{series} is logged in steps of {quantum:g}, too coarse to tell"
     STILL = "one of the two does not move"
     LOST = "no value since step {step}"
-    NO_CELLS = "no name of a tool or an environment observed"
+    NO_CELLS = "no name of a tool, an environment or a further evaluation observed"
     NO_SETTING = "no setting {keys}"
     NO_RANKS = "no ranks that report through a store"
 

@@ -138,6 +138,7 @@ TRAINING = (
     Metric("random_reward", "reward", "mean reward of a random policy, under the same reward", "neither", matters=0.02),
     # Evaluation: never the training metric of the same name.
     Metric("eval_score", "score", "mean score or return of the evaluation", "lower", matters=0.02, outcome=True),
+    Metric("evaluation", "score", "score of one more evaluation", "lower", matters=0.02, outcome=True, per="eval"),
     Metric("public_score", "score", "score on the evaluation set that choices are made by", "lower", matters=0.02),
     Metric("private_score", "score", "score on an evaluation set that nothing was chosen by", "lower", matters=0.02),
     Metric("eval_loss", "loss", "loss on held-out data", "higher", matters=0.01, outcome=True),

@@ -51,7 +51,10 @@ OTHER = "other"
 CELLS: tuple[Dimension, ...] = ("tool", "env")
 """Dimensions whose slices are known only once they are met: a rule looks at all of them as `tool:*`."""
 
-ANY = tuple(f"{name}:*" for name in CELLS)
+EVALUATIONS = "eval"
+"""Of metrics alone: one of several evaluations."""
+
+ANY = tuple(f"{name}:*" for name in (*CELLS, EVALUATIONS))
 """All slices of such a dimension, as a rule names them."""
 
 

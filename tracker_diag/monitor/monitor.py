@@ -70,6 +70,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         config: settings of the run by dotted name, for the rules that look at them; also `Monitor.config`.
         algorithm: what is trained with, for the limits that depend on it; what `config` or the metrics' names tell by
             default.
+        evaluation: key of the evaluation that counts, where several are logged; the first one by default.
         essential_tools: tools without which tasks cannot be solved, for ENV002.
         baseline: finished runs that went well, of `read_run`; beyond their tails growth counts from the first step on.
         texts: whether completions given to `samples` may be shown in the tracker.
@@ -92,6 +93,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         ranks: Ranks | None = None,
         config: Mapping[str, object] | None = None,
         algorithm: Algorithm | None = None,
+        evaluation: str = "",
         essential_tools: Sequence[str] = (),
         baseline: Sequence[EarlierRun] = (),
         texts: bool = False,
@@ -109,7 +111,9 @@ class Monitor(AbstractContextManager["Monitor"]):
         self._promised: dict[str, object] = {}
         """What `expect` was given, as settings that rules read."""
         in_use = in_force(rules, with_catalog=catalog)
-        self._judge = Judge(in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline))
+        self._judge = Judge(
+            in_use, self._settings, config=config, algorithm=algorithm, earlier=Earlier(baseline), evaluation=evaluation
+        )
         self.guards = Guards(guards, [rule.id for rule in in_use], self._state, on_incident, ranks)
         self._wanted = readout.wanted(self._judge.engine.rules)
         self._windows = PairWindows(window, clip, self._settings.short.burn_in, self._settings.short.baseline)

@@ -8,7 +8,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.metrics import registry
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm
-from tracker_diag.metrics.series import ANY, CELLS, NAMED_ROWS, PAIRS, Pair, SeriesKey, StatKey, any_of
+from tracker_diag.metrics.series import ANY, NAMED_ROWS, PAIRS, Pair, SeriesKey, StatKey, any_of
 from tracker_diag.rules.earlier import Earlier
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.model import Rule
@@ -253,7 +253,7 @@ def _cell(key: SeriesKey) -> str | None:
         return key.slice
     name, _, member = key.partition(":")
     per = registry.training(name).per if member else ""
-    return f"{per}:{member}" if per in CELLS else None
+    return f"{per}:{member}" if f"{per}:*" in ANY else None
 
 
 def _pairs(rule: Rule) -> tuple[Pair | None, ...]:

@@ -72,6 +72,7 @@ class Judge:
         algorithm: what is trained with; by default what `config` or the names of metrics say.
         earlier: runs of the same setting that went well.
         framework: whose names the metrics have; recognised by the names by default.
+        evaluation: key of the evaluation that counts, where there are several; the first one by default.
         quantum: the resolution of logged values: two values closer than this are equal.
     """
 
@@ -84,11 +85,13 @@ class Judge:
         algorithm: Algorithm | None = None,
         earlier: Earlier | None = None,
         framework: str | None = None,
+        evaluation: str = "",
         quantum: float = 0.0,
     ) -> None:
         self.config: Mapping[str, object] = dict(config or {})
         self.algorithm: Algorithm | None = algorithm or algorithm_of(self.config)
         self.engine = Engine(rules, settings, self.algorithm, earlier or Earlier())
+        self._evaluation = evaluation
         self.framework = framework
         self._quantum = quantum
         self._alerts = Alerts()
@@ -107,7 +110,7 @@ class Judge:
     @framework.setter
     def framework(self, framework: str | None) -> None:
         self._framework = framework
-        self.keys = key_map((), framework)
+        self.keys = key_map((), framework, self._evaluation)
 
     @property
     def findings(self) -> list[Finding]:
@@ -129,7 +132,8 @@ class Judge:
     def know(self, keys: Iterable[str]) -> None:
         """Map further `keys` of metrics. The algorithm follows from them where nothing else says it."""
         if not self.keys.covers(keys := tuple(keys)):
-            self.keys = key_map(dict.fromkeys([*self.keys.mapped, *self.keys.unmapped, *keys]), self._framework)
+            known = dict.fromkeys([*self.keys.mapped, *self.keys.unmapped, *keys])
+            self.keys = key_map(known, self._framework, self._evaluation)
         if self.algorithm is None and self.keys.algorithm is not None:
             self.algorithm = self.keys.algorithm
             self.engine = self.engine.with_algorithm(self.algorithm)

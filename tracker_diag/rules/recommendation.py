@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
+from tracker_diag.metrics.series import any_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import DAMAGE, UNSURE, Incident
 from tracker_diag.rules.model import Link
@@ -14,6 +15,9 @@ from tracker_diag.rules.signals.gain import Gain
 
 Action: TypeAlias = Literal["stop", "watch", "continue"]
 """stop: fix the cause first. watch: something is off that has not reached the outcome. continue: nothing is off now."""
+
+TARGET = "eval_score"
+"""The evaluation that decides. What is lost in another one is to be watched."""
 
 NOT_TO_BE_TRUSTED: frozenset[Link] = frozenset({"environment", "evaluation", "reward"})
 """Links of which a fault means that the reward, or what it is paid for, is not what was meant."""
@@ -52,7 +56,8 @@ def recommend(
         return None
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     outcomes = [outcome for outcome in best if outcome.series != "loss"]
-    targets = [outcome for outcome in outcomes if outcome.series != "reward"] or outcomes
+    evaluations = [outcome for outcome in outcomes if outcome.series != "reward"]
+    targets = [outcome for outcome in evaluations if outcome.series == TARGET] or evaluations or outcomes
     lost = [outcome for outcome in targets if outcome.holds]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
@@ -76,7 +81,7 @@ def _stops(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> str | None:
     """Why the run must not continue; None if it may be watched."""
     if lost:
         return f"{lost[0].series} is {lost[0].value:.3g}, {lost[0].baseline:.3g} at its best"
-    harm = [f for f in ongoing if f.severity == "error" or f.rule.link == DAMAGE]
+    harm = [f for f in ongoing if f.severity == "error" or (f.rule.link == DAMAGE and not any_of(f.slice))]
     faults = harm or [f for f in ongoing if f.rule.link in NOT_TO_BE_TRUSTED]
     return f"{faults[0].rule.title} since step {faults[0].onset}" if faults else None
 

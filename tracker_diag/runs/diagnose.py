@@ -128,6 +128,7 @@ def diagnose(
     catalog: bool = True,
     framework: str | None = None,
     algorithm: Algorithm | None = None,
+    evaluation: str = "",
     since: int | None = None,
     expected_runs_between_false_alarms: float = USUAL,
     underway: bool = False,
@@ -136,6 +137,7 @@ def diagnose(
 
     `run` is what `read_run` gives or takes: a path, a source, a data frame or a list of rows. `rules`, `catalog` and
     the dial are as in `Monitor`.
+    `evaluation` is the key of the evaluation that counts, where the run logs several; the first one by default.
     `underway`: more rows will come. The run is judged as a `Monitor` would judge it, and not by its length.
 
     Raises:
@@ -151,7 +153,7 @@ def diagnose(
     settings = settings.dialled(expected_runs_between_false_alarms)
     judge = Judge(
         in_force(rules, with_catalog=catalog), settings, config=run.config, algorithm=algorithm,
-        framework=framework or run.framework, quantum=run.quantum,
+        framework=framework or run.framework, evaluation=evaluation, quantum=run.quantum,
     )  # fmt: skip
     judge.know(dict.fromkeys(key for row in rows.values() for key in row if not is_ours(key)))
     series, notices = judge_steps(judge, inputs_of(rows))
