@@ -61,6 +61,18 @@ def test_two_seeds_of_one_arm_are_alike_and_machines_and_counts_are_not_compared
     assert {*one.alike} == {"reward", "kl", "policy/text_only/p95", "policy/post_tool/p95"}
 
 
+@pytest.mark.parametrize("values", [9, 16])
+def test_an_evaluation_with_few_values_is_too_few_to_tell_and_not_alike(rng, values):
+    ours, theirs = rows(rng), rows(rng)
+    for at, step in enumerate(range(0, STEPS, STEPS // values)):
+        fall = max(0.0, at / values - 0.6)
+        ours[step]["eval_score"] = 0.4 + 0.3 * at / values + 0.02 * rng.normal()
+        theirs[step]["eval_score"] = ours[step]["eval_score"] - 0.4 * fall
+    (against,) = compare(judged(ours, "calm"), judged(theirs, "falls")).others
+    assert "eval_score" not in against.alike
+    assert "too few values to tell" in against.unjudged["eval_score"]
+
+
 def test_what_no_alias_maps_is_left_out_and_named(rng):
     ours, theirs = rows(rng), rows(rng)
     for step in ours:
@@ -150,7 +162,7 @@ def test_a_run_of_a_few_rows_still_tells_settings_and_incidents(rng):
     (one,) = compare(judged(rows(rng), "whole", {"lr": 1}), judged(died, "died", {"lr": 9}, rules=True)).others
     assert not one.parted
     assert not one.alike
-    assert one.unjudged["reward"] == "5 values, it takes 16"
+    assert one.unjudged["reward"] == "5 values, it takes 6"
     assert [setting.name for setting in one.settings] == ["lr"]
     assert "NUM004" in {incident.rule for incident in one.incidents}
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tracker_diag.detect.noise import noise_of
 from tracker_diag.detect.parting import FEWEST, PARTS, levels, parting
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import StatKey
@@ -29,6 +30,10 @@ MACHINE_METRICS = frozenset({
 """Metrics of the machine and its load. They differ between two runs with the same settings."""
 SCHEDULED = frozenset({"learning_rate", "kl_target", "length_limit"})
 """Metrics that follow a schedule, which is a setting."""
+FEWEST_OF_OUTCOME = 6
+"""Values of a reward or an evaluation, at least: three parts with two values each."""
+MAY_DIFFER = 3.0
+"""Standard errors by which the ends of two outcomes differ that nobody can call alike."""
 SAME = 0.01
 """Two schedules are the same if their median difference is at most this part of the larger."""
 
@@ -170,14 +175,17 @@ def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm
             continue
         points = [run.series[name] for run in whole]
         inside = [_rows_inside(axis, index, series) for index, series in enumerate(points)]
-        if min(inside) < FEWEST:
-            unjudged[name] = f"{min(inside)} values, it takes {FEWEST}"
+        fewest = FEWEST_OF_OUTCOME if declared(name).outcome else FEWEST
+        if min(inside) < fewest:
+            unjudged[name] = f"{min(inside)} values, it takes {fewest}"
             continue
         result = _parted(name, points, axis, len(reference), parts=min(PARTS, min(inside) // 2))
-        if result is None:
-            alike.append(name)
-        else:
+        if result is not None:
             parted.append(result)
+        elif unsure := declared(name).outcome and _unsure(points, axis, len(reference), few=min(inside) < FEWEST):
+            unjudged[name] = unsure
+        else:
+            alike.append(name)
     return Against(
         arm, axis.unit, axis.low, axis.high, axis.why,
         seeds=len(whole) > 2,
@@ -246,6 +254,28 @@ def _parted(name: str, points: Sequence[Points], axis: Axis, references: int, pa
         times_spread=abs(difference) / result.spread if result.spread else None,
         margins=result.beyond,
     )
+
+
+def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool) -> str:
+    """That an outcome is too seldom logged to say whether its end differs, with both levels; empty if it is not so.
+
+    A level is the mean over the last third of the axis. The levels may differ if they do by `MAY_DIFFER` standard
+    errors, as the changes from value to value tell them. With few values no two levels are surely alike.
+    """
+    late = axis.high - (axis.high - axis.low) / 3
+    levels, variances = list[float](), list[float]()
+    for index, series in enumerate(points):
+        values, places = np.clip([*series.values()], -1e100, 1e100), axis.places[index]([*series])
+        last = values[(places >= late) & (places <= axis.high)]
+        if not len(last):
+            return "no value in its last third"
+        levels.append(float(last.mean()))
+        variances.append(noise_of(values) ** 2 / len(last))
+    before, after = float(np.mean(levels[:references])), float(np.mean(levels[references:]))
+    error = math.sqrt(sum(variances)) / min(references, len(points) - references)
+    if not few and abs(after - before) <= MAY_DIFFER * error:
+        return ""
+    return f"too few values to tell: {before:.3g} against {after:.3g} over the last third"
 
 
 def _back(level: float, *, log: bool) -> float:
