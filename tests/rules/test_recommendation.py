@@ -36,10 +36,14 @@ def of(*findings, best=()):
     return recommend(incidents(findings), best)
 
 
-def test_where_nothing_is_wrong_nothing_is_decided():
-    assert of() is None
-    assert of(best=(fell("reward", 0.7, 120),)) is None
-    assert of(replace(finding("RES001"), spared=True)) is None
+def test_where_nothing_is_wrong_the_run_continues():
+    for found in (of(), of(best=(calm("reward"),)), of(replace(finding("RES001"), spared=True))):
+        assert (found.action, found.go_on, found.last_good_step) == ("continue", True, None)
+
+
+def test_a_run_of_too_few_rows_is_not_said_to_continue():
+    found = recommend((), (), judged=False)
+    assert (found.action, found.go_on) == ("too_short", False)
 
 
 def test_a_run_whose_reward_fell_resumes_from_its_best():

@@ -168,7 +168,7 @@ def recent(findings: Sequence[Finding]) -> list[Finding]:
     return [one for i, one in enumerate(findings) if i >= early or one.state == "firing"]
 
 
-def _fired(step: int, news: Collection[_News], what_now: Recommendation | None) -> Notice:
+def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Notice:
     told = sorted(news, key=lambda one: (-SEVERITIES.index(one.incident.severity), one.incident.onset))
     first, *others = told
     cause = first.incident.cause

@@ -13,8 +13,9 @@ from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.signals.collapse import Collapse
 from tracker_diag.rules.signals.gain import Gain
 
-Action: TypeAlias = Literal["stop", "watch", "continue"]
-"""stop: fix the cause first. watch: something is off that has not reached the outcome. continue: nothing is off now."""
+Action: TypeAlias = Literal["stop", "watch", "continue", "too_short"]
+"""stop: fix the cause first. watch: something is off that has not reached the outcome. continue: nothing is off now.
+too_short: there are too few rows to say any of these."""
 
 TARGET = "eval_score"
 """The evaluation that decides. What is lost in another one is to be watched."""
@@ -41,19 +42,27 @@ class Recommendation:
 
 
 def recommend(
-    found: Sequence[Incident], best: Sequence[Reading], *, goes_on: bool = False, stopped: bool = False
-) -> Recommendation | None:
-    """What is to be done with the run; None where nothing at warn or above was found.
+    found: Sequence[Incident],
+    best: Sequence[Reading],
+    *,
+    goes_on: bool = False,
+    stopped: bool = False,
+    judged: bool = True,
+) -> Recommendation:
+    """What is to be done with the run.
 
     Args:
         best: of each outcome its last level, and its best one as baseline with the step.
         goes_on: whether the run has not ended. A level is the mean of a tenth of it, so that the best one, and with
             it the last good step, may be another one when there are more steps.
         stopped: whether a guard has stopped the training, so that it is not to continue though no harm is seen.
+        judged: whether there were rows enough to judge it.
     """
     loud = [incident for incident in found if incident.severity != "info"]
+    if not loud and not judged:
+        return Recommendation("too_short", False, None, "There are too few rows to judge")
     if not loud:
-        return None
+        return Recommendation("continue", True, None, "Yes. No rule fired at warn or above")
     ongoing = [f for incident in loud for f in incident.findings if f.state == "firing" and f.severity != "info"]
     outcomes = [outcome for outcome in best if outcome.series != "loss"]
     evaluations = [outcome for outcome in outcomes if outcome.series != "reward"]
@@ -61,8 +70,8 @@ def recommend(
     lost = [outcome for outcome in targets if outcome.holds]
     if not ongoing and not lost:
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
-        says = f"Yes. What was found is not detected any more since step {over}"
-        return None if over is None else Recommendation("continue", True, None, says)
+        since = "any more" if over is None else f"any more since step {over}"
+        return Recommendation("continue", True, None, f"Yes. What was found is not detected {since}")
     good = _last_good(ongoing, lost)
     reason = _stops(ongoing, lost) or ("A guard stopped it" if stopped else None)
     if reason is None:

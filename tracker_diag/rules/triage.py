@@ -98,9 +98,9 @@ class Summary:
         return incidents(self.findings)
 
     @cached_property
-    def recommendation(self) -> Recommendation | None:
-        """Whether the run is to go on, and if not, to which step to go back; None where nothing was found."""
-        return recommend(self.incidents, self.best, stopped=self.stopped)
+    def recommendation(self) -> Recommendation:
+        """Whether the run is to continue, and if not, from which step to resume."""
+        return recommend(self.incidents, self.best, stopped=self.stopped, judged=self.judged)
 
     @property
     def short(self) -> list[str]:
@@ -132,7 +132,7 @@ class Summary:
             "incidents": [incident.to_json() for incident in self.incidents],
             "findings": [finding.to_json() for finding in self.findings],
             "first_break": first and {"rule": first.rule.id, "slice": first.slice, "onset": first.onset},
-            "recommendation": self.recommendation and self.recommendation.to_json(),
+            "recommendation": self.recommendation.to_json(),
             "blind": [{"rule": rule, "reason": "; ".join(map(str, reasons))} for rule, reasons in self.blind.items()],
             "healthy": list(self.healthy),
             "explained": [{"rule": rule, "by": by} for rule, by in self.explained.items()],
