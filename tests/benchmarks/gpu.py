@@ -1,0 +1,154 @@
+"""What holds on a GPU, printed as JSON: python tests/benchmarks/gpu.py
+
+- statistics of tensors on the GPU are those of the same tensors on the CPU, to the bit;
+- `observe` waits for nothing: no call that synchronises, and it returns while earlier work is still running;
+- the memory of a training step is what `preflight` estimates.
+"""
+
+import gc
+import json
+import time
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+
+from tracker_diag import Monitor
+from tracker_diag.preflight.memory import GIB, estimate, plan_from
+from tracker_diag.records import Scalar
+from tracker_diag.testing import CapturingTracker
+
+ROWS, LENGTH, STEPS = 64, 4096, 20
+SHAPE = {
+    "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 16, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def batch(seed: int, device: str) -> dict[str, torch.Tensor]:
+    """Log-probabilities of three policies, a mask, and which tokens come after a tool's answer; all (rows, length)."""
+    made = torch.Generator().manual_seed(seed)
+    old = -0.5 - torch.rand(ROWS, LENGTH, generator=made)
+    names = {
+        "logprobs": old + 0.02 * torch.randn(ROWS, LENGTH, generator=made),
+        "old_logprobs": old,
+        "rollout_logprobs": old + 0.05 * torch.randn(ROWS, LENGTH, generator=made),
+        "ref_logprobs": old + 0.1 * torch.randn(ROWS, LENGTH, generator=made),
+        "response_mask": torch.ones(ROWS, LENGTH, dtype=torch.bool),
+        "model_mask": torch.rand(ROWS, LENGTH, generator=made) < 0.8,
+    }
+    return {name: tensor.to(device) for name, tensor in names.items()}
+
+
+def series(device: str) -> dict[str, float]:
+    """All that is written of a few steps whose tensors are on `device`."""
+    tracker = CapturingTracker()
+    monitor = Monitor((tracker,))
+    for step in range(STEPS):
+        monitor.observe(**batch(step, device))
+        monitor.log({"reward": 0.5}, step=step)
+    monitor.close()
+    scalars = ((step, one) for step, records in tracker.records.items() for one in records if isinstance(one, Scalar))
+    return {f"{one.name}@{step}": one.value for step, one in scalars if not one.name.startswith("diag/health")}
+
+
+def waiting() -> dict[str, Any]:
+    """Milliseconds of `observe` behind 300 ms of work, and of a step of work with and without us, in turn."""
+    monitor, tensors = Monitor(()), batch(0, "cuda")
+    square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            torch.mm(square, square)
+
+    monitor.observe(**tensors)
+    monitor.log({}, step=0)
+    work(10)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    work(100)
+    torch.cuda.synchronize()
+    alone = time.perf_counter() - begun
+    times = max(1, int(100 * 0.3 / alone))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        work(times)
+        begun = time.perf_counter()
+        monitor.observe(**tensors)
+        behind = time.perf_counter() - begun
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    monitor.log({}, step=1)
+    torch.cuda.synchronize()
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    for step in range(2, 22):
+        for watched in (False, True):
+            begun = time.perf_counter()
+            work(int(times * 500 / 300))
+            if watched:
+                monitor.observe(**tensors)
+                monitor.log({"reward": 0.5}, step=step)
+            torch.cuda.synchronize()
+            taken[watched].append(time.perf_counter() - begun)
+    return {
+        "observe_ms_behind_300_ms_of_work": 1000 * behind,
+        "step_of_half_a_second_ratio": median(taken[True]) / median(taken[False]),
+    }
+
+
+def memory(kind: str, more: dict[str, Any], **plan: Any) -> dict[str, float]:
+    """GiB that a training step of a real model allocates at most, and what is estimated."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    shape = SHAPE | more
+    dtype = torch.float32 if plan["precision"] == "float32" else torch.bfloat16
+    config = getattr(transformers, f"{kind}Config")(**shape)
+    config._attn_implementation = "sdpa"  # no other way to name it in a config
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).to("cuda", dtype)
+    model.config.use_cache = False
+    model.train()
+    if plan.get("checkpointing"):
+        model.gradient_checkpointing_enable()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, foreach=False)
+    ids = torch.randint(0, shape["vocab_size"], (plan["micro_batch"], plan["length"]), device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    real = torch.cuda.max_memory_allocated() / GIB
+    told = sum(estimate(plan_from({"device_gib": 80, "actor": shape, **plan})).values())
+    return {"allocated_gib": real, "estimated_gib": told, "ratio": told / real}
+
+
+def main() -> None:
+    """Print what holds."""
+    here, there = series("cpu"), series("cuda")
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "series": len(here),
+        "equal_to_the_bit": sum(here[key] == there.get(key) for key in here),
+        "largest_relative_difference": max(abs(here[key] - there[key]) / max(abs(here[key]), 1e-12) for key in here),
+        **waiting(),
+        "memory": {
+            f"{kind} {precision} {micro}x{length}{' checkpointed' if checkpointing else ''}": memory(
+                kind, more, precision=precision, micro_batch=micro, length=length, checkpointing=checkpointing
+            )
+            for kind, more in (
+                ("Qwen2", {}),
+                ("Llama", {}),
+                ("Qwen3Moe", {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 768}),
+            )
+            for precision in ("bfloat16", "float32")
+            for micro, length, checkpointing in ((1, 512, False), (4, 2048, False), (4, 2048, True))
+        },
+    }
+    ratios = [one["ratio"] for one in result["memory"].values()]
+    result["memory_within_15_percent"] = f"{sum(abs(ratio - 1) <= 0.15 for ratio in ratios)} of {len(ratios)}"
+    print(json.dumps(result, indent=1))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
