@@ -192,8 +192,8 @@ class _Service:
 
     def tell(self, notice: Notice, run: str | None) -> None:
         text = f"{notice.text}\n\nStep {notice.step}" + (f" of {run}" if run else "")
-        told = self._apprise.notify(text, notice.title, KINDS[notice.level], body_format="text")
-        if not told:  # apprise does not say why; its log does
+        sent = self._apprise.notify(text, notice.title, KINDS[notice.level], body_format="text")
+        if not sent:  # apprise does not say why; its log does
             raise OSError(f"{self}: apprise could not deliver")
 
 

@@ -161,8 +161,8 @@ class Rows:
         if not ends and self._skipped:
             raise self._skipped
         if not ends:
-            told = "".join(f"; {sentence}" for sentence in self._told())
-            raise SourceError(f"{source}: no metrics: not one number was logged{told}")
+            remarks = "".join(f"; {sentence}" for sentence in self._told())
+            raise SourceError(f"{source}: no metrics: not one number was logged{remarks}")
         rows = {end: self._rows[index] for index, end in ends.items()}
         if padded:
             self._drop_padding(rows)

@@ -128,8 +128,8 @@ class _Trl:
             # The trainer's bar is the first; evaluations draw their own, with other totals.
             self._total = self._total or match[2]
             self._shown = max(self._shown, int(match[1])) if match[2] == self._total else self._shown
-        for found in DICTIONARY.findall(text):
-            pairs = {key: float(value) for key, value in PAIR.findall(found)}
+        for dictionary in DICTIONARY.findall(text):
+            pairs = {key: float(value) for key, value in PAIR.findall(dictionary)}
             if pairs.keys() & HUGGING_FACE or any(key.startswith("eval_") for key in pairs):
                 self._add(pairs, where)
         if BEGUN.search(text):

@@ -24,14 +24,14 @@ def read_metrics(file: Path) -> dict[int, dict[str, float]]:
     Raises:
         SourceError: "file:line: what is wrong".
     """
-    found: dict[int, dict[str, float]] = {}
+    rows: dict[int, dict[str, float]] = {}
     for at, line, _ in read_lines(file):
         if line.strip():
             row = _row(file, at, line)
-            own = found.setdefault(step_of(row.pop("step", None), f"{file}:{at}"), {})
+            own = rows.setdefault(step_of(row.pop("step", None), f"{file}:{at}"), {})
             numbers = ((key, number(value)) for key, value in flat(row, "/") if not key.startswith(PREFIX))
             own.update((key, value) for key, value in numbers if value is not None)
-    return dict(sorted(found.items()))
+    return dict(sorted(rows.items()))
 
 
 HEAD = 100
@@ -101,9 +101,9 @@ def _row(file: Path, at: int, line: str) -> dict[str, object]:
 
 def _step_key(file: Path) -> str | None:
     """The first of the known names that stands in one of the first rows."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for at, line, ended in islice(read_lines(file, errors="replace"), HEAD):
         if ended and line.strip(" \t\r\n\0"):
             with suppress(SourceError):  # told when it is read
-                found |= _row(file, at, line).keys()
-    return next((key for key in STEPS if key in found), None)
+                keys |= _row(file, at, line).keys()
+    return next((key for key in STEPS if key in keys), None)
