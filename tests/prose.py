@@ -79,15 +79,19 @@ def texts() -> Iterator[tuple[str, int, str]]:
 
 
 def names(code: str) -> Iterator[tuple[int, str]]:
-    """Lines of names that say nothing, and what to do. A function that overrides its owner's is no mistake."""
+    """Lines of names that say nothing, and what to do. The class that owns a name and its subclasses may define it."""
     tree = ast.parse(code)
-    owners = {id(part): ast.unparse(base) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-              for base in node.bases for part in node.body}  # fmt: skip
+    families = {
+        id(part): {node.name, *map(ast.unparse, node.bases)}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+    }
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in VARIABLES:
                 yield node.lineno, f"variable {name!r} is retired, name what it holds"
-            case ast.FunctionDef(name=name) if name in FUNCTIONS and owners.get(id(node)) != OWNER.get(name, ""):
+            case ast.FunctionDef(name=name) if name in FUNCTIONS and OWNER.get(name) not in families.get(id(node), ()):
                 yield node.lineno, f"function {name!r} is retired, name what it does to what"
 
 

@@ -29,7 +29,7 @@ class FanOut:
         self._log = LogTracker(lambda: self.trackers) if log else None
         self._health = health
 
-    def add(self, tracker: Tracker) -> None:
+    def attach(self, tracker: Tracker) -> None:
         if tracker.outside:
             self._outside += (tracker,)
             return

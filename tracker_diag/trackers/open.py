@@ -146,10 +146,10 @@ def _now_and_then(progress: Progress | None) -> Progress | None:
         return None
     shown = 0.0
 
-    def tell(share: float) -> None:
+    def report(share: float) -> None:
         nonlocal shown
         if share - shown >= 0.005:
             shown = share
             progress(share)
 
-    return tell
+    return report

@@ -82,7 +82,7 @@ class Rows:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
         self._odd.count(what, first)
 
-    def look(self, text: str, where: str) -> str:
+    def checked(self, text: str, where: str) -> str:
         """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
         if "\ufffd" in text:
             self.count("lines with bytes that are no UTF-8", where)
@@ -97,7 +97,7 @@ class Rows:
         """Keep `sentence` as one that the reader of the verdict has to know first."""
         self._caveats.append(sentence)
 
-    def add(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
+    def put_row(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
         self.added += 1
         numbers: dict[str, float] = {}

@@ -126,7 +126,7 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         given_samples = Samples.of(columns, texts=True)
     except BatchError as error:
         raise SourceError(f"{samples}: {error}") from error
-    scored = Scored.of(given_samples)
+    scored = Scored.from_samples(given_samples)
     findings, blind = check(scored)
     asked = [prompt_of(record) for record in records]
     twice, prompts = _twice(records, asked, given_samples)

@@ -65,7 +65,7 @@ class Scored:
     blocks: IntArray
 
     @classmethod
-    def of(cls, samples: Samples) -> "Scored":
+    def from_samples(cls, samples: Samples) -> "Scored":
         """The first label that enough samples have."""
         labels = {"success": solved_of(samples), "verifier": samples["verifier"], "human": samples["human"]}
         known = {name: values for name, values in labels.items() if np.isfinite(values).sum() >= FEWEST}

@@ -19,7 +19,7 @@ class _Gathered:
     asked: Span | None = None
     """The last one that asked a model with messages; they hold what was said to the models before it."""
 
-    def add(self, span: Span) -> None:
+    def put_span(self, span: Span) -> None:
         self.spans[span.id] = span
         if span.parent is None and not self.rooted:
             self.rooted = True
@@ -49,12 +49,12 @@ class Gather:
         self._odd = odd
         self._traces: dict[str, _Gathered] = {}
 
-    def add(self, span: Span) -> None:
+    def put_span(self, span: Span) -> None:
         """Take in a span; of two with the same id the last one counts."""
         gathered = self._traces.setdefault(span.trace, _Gathered())
         if span.id in gathered.spans:
             self._odd.count("spans that come twice, the last one counts", f"{span.name} {span.id}")
-        gathered.add(span)
+        gathered.put_span(span)
 
     def traces(self) -> Iterator[Trace]:
         """One trace for each id of a trace, in the order in which they came; its spans are let go."""

@@ -25,7 +25,7 @@ class WeaveCalls:
         half = document.get("start", document.get("end"))
         return ("op_name" in document and "trace_id" in document) or (isinstance(half, Mapping) and "trace_id" in half)
 
-    def add(self, document: Mapping[str, Any]) -> None:
+    def put_call(self, document: Mapping[str, Any]) -> None:
         """Take in a call or one half of one."""
         half = document.get("start", document.get("end")) if "op_name" not in document else document
         known = self._calls.setdefault(str(half["id"] if half else ""), {})

@@ -51,7 +51,7 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
     rows = Rows(in_order=True)
     config: dict[str, object] = {}
     for at, line, ended in read_lines(file, progress, errors="replace"):
-        if not rows.look(line, f"line {at}").strip(" \t\r\n\0"):
+        if not rows.checked(line, f"line {at}").strip(" \t\r\n\0"):
             continue
         try:
             row = _row(file, at, line)
@@ -69,7 +69,7 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
             rows.count("lines without a step, left out", f"line {at}")
             continue
         values = {key: value for key, value in row.items() if key != step_key and key not in NO_METRICS}
-        rows.add(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
+        rows.put_row(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
     if step_key is None:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
     return replace(rows.finish(source, config, padded=True), findings=_findings(file.with_name("findings.jsonl")))

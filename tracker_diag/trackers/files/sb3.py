@@ -49,7 +49,7 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
             values = {EVALUATIONS[name]: float(np.mean(episodes)) if np.size(episodes) else None}
             if name == "results" and np.size(episodes):
                 values["eval/std_reward"] = float(np.std(episodes))
-            rows.add(step_of(step, f"{file}: timesteps"), values, f"{name} at timestep {step}")
+            rows.put_row(step_of(step, f"{file}: timesteps"), values, f"{name} at timestep {step}")
     return replace(rows.finish(source), framework="SB3")
 
 
@@ -103,15 +103,9 @@ def read_monitor(file: Path, source: str, progress: Progress | None = None) -> F
                     rows.note(f"the last line, {line}, breaks off and was left out")
                 continue
             step += int(length)
-<<<<<<< HEAD
-            values = {f"monitor/{name}": value for name, value in found.items() if name != "t"}
-            rows.add(step, values, f"line {line}", number(found.get("t")))
-    return replace(rows.finish(source, config), framework="SB3")
-=======
             values = {f"monitor/{name}": value for name, value in numbers.items() if name != "t"}
-            rows.add(step, values, f"line {line}", number(numbers.get("t")))
-    return rows.finish(source, config)
->>>>>>> dabac07 (Variables say what they hold, in the readers, traces, audit and runs)
+            rows.put_row(step, values, f"line {line}", number(numbers.get("t")))
+    return replace(rows.finish(source, config), framework="SB3")
 
 
 def _number(cell: str) -> object:

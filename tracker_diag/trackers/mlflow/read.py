@@ -137,7 +137,7 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
             history = sorted(history, key=lambda point: point.timestamp)
         for count, point in enumerate(history):
             step = count if key in stepless[-1:] else point.step
-            rows.add(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
+            rows.put_row(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
         if progress:
             progress((at + 1) / len(keys))
     if stepless:

@@ -46,7 +46,7 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
                 elif (scalar := _scalar(value)) is not None:
                     values[part + value.tag] = scalar
             if values:
-                rows.add(event.step, values, f"{where}, byte {at}", event.wall_time)
+                rows.put_row(event.step, values, f"{where}, byte {at}", event.wall_time)
             if progress and event.summary.value:
                 progress(min((done + at) / size, 1.0))
         done += file.stat().st_size

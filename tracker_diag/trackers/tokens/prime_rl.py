@@ -104,24 +104,8 @@ def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         SourceError: what is wrong with which file and line.
     """
-<<<<<<< HEAD:tracker_diag/trackers/tokens/prime_rl.py
     for part in exports_of(folder):
         yield from part.steps()
-=======
-    inside = folder / "token_exports"
-    root = inside if inside.is_dir() else folder
-    steps = {
-        int(match[1]): path
-        for path in (root.iterdir() if root.is_dir() else ())
-        if (match := re.fullmatch(r"step_(\d+)", path.name)) and (path / "STABLE").exists()
-    }
-    if not steps:
-        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
-    for step, files in sorted(steps.items()):
-        records = [record for file in sorted(files.glob("rank_*.jsonl"), key=_rank) for record in _records(file)]
-        if tensors := _observation(records):
-            yield step, tensors
->>>>>>> dabac07 (Variables say what they hold, in the readers, traces, audit and runs):tracker_diag/trackers/files/prime_rl.py
 
 
 def _rank(file: Path) -> tuple[int, str]:
@@ -171,7 +155,7 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
     sampled = masked & _sampled(column("rl_weights"), column("ref_kl_weights"))
     if not sampled.any():
         return {}
-    observation: dict[str, Any] = {
+    found: dict[str, Any] = {
         "old_logprobs": column("trainer_logprobs"),
         "rollout_logprobs": column("inference_logprobs"),
         "model_mask": sampled,
@@ -182,12 +166,12 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
     }
     ratio, dropped = column("importance_ratio"), column("is_masked")
     if np.isfinite(dropped[sampled]).all():
-        observation["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
+        found["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
     if any(later := go_on_from_others([_prompt(record) for record in records])):
-        observation["begins_after_tool"] = later
+        found["begins_after_tool"] = later
     if any(record.get("env_name") for record in records):
-        observation["env"] = [_text(record, "env_name") for record in records]
-    return observation
+        found["env"] = [_text(record, "env_name") for record in records]
+    return found
 
 
 def _prompt(record: Mapping[str, Any]) -> tuple[int, ...]:
@@ -205,7 +189,7 @@ def go_on_from_others(prompts: Sequence[tuple[int, ...]]) -> list[bool]:
     """
     going_on: set[tuple[int, ...]] = set()
     shorter: list[tuple[int, ...]] = []
-    for prompt in sorted({name for name in prompts if name}):
+    for prompt in sorted({one for one in prompts if one}):
         while shorter and prompt[: len(shorter[-1])] != shorter[-1]:
             shorter.pop()
         if shorter:

@@ -139,7 +139,7 @@ def _run(store: sqlite3.Connection, run: str, source: str, progress: Progress | 
         try:
             values = json.loads(metrics)
             numbers = dict(_numbers(values))
-            rows.add(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
+            rows.put_row(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
         except SourceError as error:
             rows.skip(error)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:

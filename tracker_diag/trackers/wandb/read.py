@@ -96,7 +96,7 @@ def _history(run: Any, api: Any, source: str, progress: Progress | None) -> Fini
         axis.define(metric, step_metric)
     count = max(int(run.lastHistoryStep) + 1, 1)
     for row in run.scan_history():
-        axis.add(rows, row)
+        axis.put_record(rows, row)
         if progress and isinstance(at := row.get("_step"), int):
             progress(min((at + 1) / count, 1.0))
     if MORE in run.summary:

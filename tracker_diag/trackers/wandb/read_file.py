@@ -52,7 +52,7 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
         for record in _records(file, output, progress):
             match record.get("type"):
                 case "history":
-                    axis.add(rows, record["history"].get("item", {}))
+                    axis.put_record(rows, record["history"].get("item", {}))
                 case "summary":
                     update = record["summary"].get("update", {})
                     last = update if f"{PREFIX}step" in update else last
