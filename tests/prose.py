@@ -1,9 +1,10 @@
-"""Checks what people read, in Markdown, in the rules and in the command line's help: `python tests/prose.py`.
+"""Checks what people read, in Markdown, in the rules, in the command line's help and as names: `python tests/prose.py`.
 
-No retired word, and no sentence of more than 20 words. Old text may have as many of them as `prose_exceptions.txt`
-allows each file; `--update` writes the present numbers there.
+No retired word, no sentence of more than 20 words, and in code no name that a search finds everywhere. Old text may
+have as many of them as `prose_exceptions.txt` allows each file; `--update` writes the present numbers there.
 """
 
+import ast
 import re
 import subprocess
 import sys
@@ -26,6 +27,10 @@ RETIRED = {
     r"beside": "next to", r"on end": "in a row", r"lies": "is", r"stands": "is", r"whoever": "who",
 }  # fmt: skip
 """Words of DESIGN's list, each with one to use for it. `one` is retired as a name alone."""
+VARIABLES = {"one", "found", "said", "told", "of"}
+FUNCTIONS = {"of", "add", "read", "tell", "say", "look", "take"}
+OWNER = {"read": "Tracker"}
+"""The class whose subclasses alone define a function of that name."""
 
 
 def mistakes(text: str) -> Iterator[str]:
@@ -73,8 +78,33 @@ def texts() -> Iterator[tuple[str, int, str]]:
     yield from (("tracker_diag/cli", 1, text) for text in helps(typer.main.get_command(app)))
 
 
+def names(code: str) -> Iterator[tuple[int, str]]:
+    """Lines of names that say nothing, and what to do. The class that owns a name and its subclasses may define it."""
+    tree = ast.parse(code)
+    families = {
+        id(part): {node.name, *map(ast.unparse, node.bases)}
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for part in node.body
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name in VARIABLES:
+                yield node.lineno, f"variable {name!r} is retired, name what it holds"
+            case ast.FunctionDef(name=name) if name in FUNCTIONS and OWNER.get(name) not in families.get(id(node), ()):
+                yield node.lineno, f"function {name!r} is retired, name what it does to what"
+
+
+def name_reports() -> Iterator[tuple[str, str]]:
+    """Each file of code with what is wrong with a name in it."""
+    for path in sorted(path for folder in ("tracker_diag", "integrations") for path in (ROOT / folder).rglob("*.py")):
+        file = path.relative_to(ROOT).as_posix()
+        yield from ((file, f"{file}:{line}: {what}") for line, what in names(path.read_text(encoding="utf-8")))
+
+
 def main() -> None:
     reports = [(file, f"{file}:{line}: {what}") for file, line, text in texts() for what in mistakes(text)]
+    reports += name_reports()
     counts = Counter(file for file, _ in reports)
     if "--update" in sys.argv:
         EXCEPTIONS.write_text("".join(f"{file} {counts[file]}\n" for file in sorted(counts)))

@@ -32,9 +32,25 @@ def test_retired_words_and_long_sentences_are_seen_outside_code(text, number):
     assert len(mistakes(text)) == number
 
 
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        ("one = 1", 1),
+        ("def f(of, other): return [found for found in other]", 2),
+        ("class A:\n    def add(self): pass", 1),
+        ("class Tracker:\n    def read(self): pass\nclass Own(Tracker):\n    def read(self): pass", 0),
+        ("class Own(Tracker):\n    def tell(self): pass", 1),
+        ("said.one = told(of=1)", 0),
+    ],
+)
+def test_names_that_say_nothing_are_seen_where_they_are_defined(code, number):
+    assert len([*PROSE["names"](code)]) == number
+
+
 def test_a_new_mistake_fails_and_an_old_one_does_not(monkeypatch, tmp_path):
     names = PROSE["main"].__globals__
     monkeypatch.setitem(names, "texts", lambda: [("old.md", 1, "told"), ("new.md", 7, "beside")])
+    monkeypatch.setitem(names, "name_reports", list)
     monkeypatch.setitem(names, "EXCEPTIONS", tmp_path / "exceptions.txt")
     (tmp_path / "exceptions.txt").write_text("old.md 1\n")
     with pytest.raises(SystemExit) as end:

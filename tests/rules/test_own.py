@@ -19,7 +19,6 @@ from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.testing import CapturingTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow import tags as mlflow_tags
-from tracker_diag.trackers.wandb import automations as wandb_automations
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,39 +99,3 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["rule_page"](finding.rule)
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == ["# ACM001 reward-is-low", "## Evidence", "## What it needs to see"]
-
-
-def test_an_automation_of_it_says_where_to_read_on(own, monkeypatch):
-    sent = []
-
-    class Automations:
-        class RunEvent:
-            @staticmethod
-            def metric(name):
-                return 0
-
-        class SendNotification:
-            @staticmethod
-            def from_integration(integration, **said):
-                sent.append(said)
-
-        class OnRunMetric:
-            def __init__(self, **of): ...
-
-            def __rshift__(self, tell): ...
-
-    monkeypatch.setattr(wandb_automations, "require", lambda *_: Automations)
-    wandb_automations.automation(watched(rules=own).summary.findings[0].rule, None, None)
-    assert sent[0]["text"] == (
-        f"reward-is-low (policy_update). More: tracker-diag rules show ACM001 --rules {own}/ACM001.yaml"
-    )
-
-
-@pytest.mark.slow
-def test_a_resumed_run_goes_on_with_it(own):
-    first, second = Monitor(rules=own), Monitor(rules=own)
-    for step in range(4):
-        first.log({"reward": 0.5 if step < 3 else 0.05}, step)
-    second.load_state_dict(first.state_dict())
-    (finding,) = second.summary().findings
-    assert (finding.rule.id, finding.onset, finding.state) == ("ACM001", 3, "firing")

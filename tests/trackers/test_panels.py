@@ -1,4 +1,4 @@
-"""`tracker-diag export` of panels, reports and automations: W&B's server is a stub, MLflow's store real."""
+"""`tracker-diag export panels`: W&B's server is a stub, MLflow's store real."""
 
 import base64
 import json
@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tracker_diag import DiagError, wrap
+from tracker_diag import wrap
 from tracker_diag.cli.export import export_app
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.rules.new import write_new
-from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.mlflow.view import VIEW_TAG, chart_view, keys_in
 from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, outcome_keys
-from tracker_diag.trackers.wandb.report import save_report
 from tracker_diag.trackers.wandb.view import workspace
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
@@ -116,42 +113,6 @@ def test_a_tracker_without_views_is_refused(project):
     result = run("panels", project)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"tracker-diag: {project!r} given, expected wandb:<entity>/<project> or mlflow:<")
-
-
-FELL = {
-    step: {"train/reward": step / 60 if step < 60 else max(0.0, 2 - step / 60), "diag/policy/post_tool/p95": 0.1}
-    for step in range(120)
-}
-
-
-@pytest.mark.slow
-def test_a_finished_run_has_a_report_with_the_verdict_and_its_own_curves(stub):
-    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
-    url = save_report("someone", "rl", "abc", found, FELL[0])
-    assert url.startswith(f"{stub.url}/someone/rl/reports/abc")
-    (sent,) = stub.sent("upsertView")
-    assert (sent["entityName"], sent["projectName"], sent["type"]) == ("someone", "rl", "runs")
-    assert sent["displayName"] == "abc: Reward has lost what it had gained"
-    blocks = {one["type"]: one for one in json.loads(sent["spec"])["blocks"]}
-    verdict, grid = blocks["markdown-block"]["content"], blocks["panel-grid"]
-    assert "**Continue?** No. reward is 0.108, 0.95 at its best" in verdict
-    assert "tracker-diag diagnose wandb:someone/rl/abc" in verdict
-    shown = [panel["config"]["metrics"] for panel in grid["metadata"]["panelBankSectionConfig"]["panels"]]
-    assert shown == [["train/reward"], ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]]
-    (runs,) = grid["metadata"]["runSets"]
-    assert '"abc"' in json.dumps(runs["filters"])
-    assert stub.unknown == set()
-
-
-@pytest.mark.slow
-def test_a_report_that_wandb_refuses_and_a_run_that_is_none_are_told_in_one_line(stub):
-    stub.status["upsertView"] = 403
-    found = diagnose(FinishedRun("wandb:someone/rl/abc", FELL, {}, {}, ())).summary
-    with pytest.raises(DiagError, match="wandb:someone/rl: no report saved: "):
-        save_report("someone", "rl", "abc", found, FELL[0])
-    result = run("report", "wandb:someone/rl")
-    assert result.exit_code == 2
-    assert result.stderr == "tracker-diag: 'wandb:someone/rl' given, expected wandb:ENTITY/PROJECT/RUN\n"
 
 
 # MLflow.
@@ -286,41 +247,3 @@ def test_an_experiment_that_is_not_there_is_told(mlflow_store):
     result = run("panels", "mlflow:none-such")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith("tracker-diag: mlflow: experiment none-such: no view saved: ")
-
-
-# Rules as automations.
-
-
-@pytest.mark.slow
-def test_a_rule_becomes_an_automation_on_its_state(stub):
-    result = run("automations", "wandb:someone/rl", "--rules", "POL001,NUM001")
-    assert result.stdout == "2 automations are in wandb:someone/rl: tracker-diag NUM001, tracker-diag POL001\n"
-    sent = {call["input"]["name"]: call["input"] for call in stub.sent("CreateAutomation")}
-    assert list(sent) == ["tracker-diag NUM001", "tracker-diag POL001"]
-    asked = sent["tracker-diag POL001"]
-    threshold = json.loads(asked["eventFilter"])["run_metric_filter"]["threshold_filter"]
-    assert threshold == {
-        "name": "diag/rule/POL001",
-        "agg_op": None,
-        "window_size": 1,
-        "cmp_op": "$gte",
-        "threshold": 2,
-    }
-    assert (asked["scopeType"], asked["scopeID"], asked["triggeringEventType"]) == (
-        "PROJECT",
-        "UHJvamVjdDox",
-        "RUN_METRIC",
-    )
-    told = asked["triggeredActionConfig"]["notificationActionInput"]
-    assert (told["severity"], told["title"]) == ("WARN", "POL001: Token probabilities diverge after tool calls")
-    assert told["integrationID"] == stub.slack[0]["id"]
-    assert stub.unknown == set()
-
-
-@pytest.mark.slow
-def test_without_a_slack_channel_nothing_is_made(stub):
-    stub.slack.clear()
-    result = run("automations", "wandb:someone/rl")
-    assert result.exit_code == 2
-    assert "tracker-diag: wandb:someone: no Slack channel is connected" in result.stderr
-    assert stub.sent("CreateAutomation") == []

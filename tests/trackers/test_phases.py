@@ -9,7 +9,7 @@ def run_of(*rows):
     """A run of rows (step, values) in the order in which they were logged."""
     found = Rows(in_order=True)
     for number, (step, values, *clock) in enumerate(rows, 1):
-        found.add(step, values, f"line {number}", *clock)
+        found.put_row(step, values, f"line {number}", *clock)
     return found.finish("it")
 
 

@@ -22,7 +22,7 @@ from tracker_diag.trackers.wandb.rows import Axis
 def placed(*given, axis=None):
     rows, axis = Rows(), axis or Axis()
     for row in given:
-        axis.add(rows, row)
+        axis.put_record(rows, row)
     axis.told(rows)
     return rows.finish("it")
 

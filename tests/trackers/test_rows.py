@@ -19,9 +19,9 @@ def test_what_is_a_number(given, expected):
 
 def test_rows_are_sorted_and_merged_and_what_was_odd_is_told():
     rows = Rows()
-    rows.add(5, {"a": 1, "b": 2, "text": "x"}, "line 1", clock=10.0)
-    rows.add(3, {"a": 3, "eval": None}, "line 2", clock=8.0)
-    rows.add(5, {"a": 4, "b": 2.0}, "line 3", clock=12.0)
+    rows.put_row(5, {"a": 1, "b": 2, "text": "x"}, "line 1", clock=10.0)
+    rows.put_row(3, {"a": 3, "eval": None}, "line 2", clock=8.0)
+    rows.put_row(5, {"a": 4, "b": 2.0}, "line 3", clock=12.0)
     run = rows.finish("it")
     assert run.rows == {3: {"a": 3.0}, 5: {"a": 4.0, "b": 2.0}}
     assert list(run.rows) == [3, 5]
@@ -36,13 +36,13 @@ def test_rows_are_sorted_and_merged_and_what_was_odd_is_told():
 def test_the_same_value_twice_is_not_odd():
     rows = Rows()
     for _ in range(2):
-        rows.add(1, {"a": math.nan, "b": 1.0}, "")
+        rows.put_row(1, {"a": math.nan, "b": 1.0}, "")
     assert rows.finish("it").notes == ()
 
 
 def test_nothing_logged():
     rows = Rows()
-    rows.add(1, {"a": "text"}, "line 1")
+    rows.put_row(1, {"a": "text"}, "line 1")
     with pytest.raises(SourceError, match=r"^it: no metrics: .*left out: 1, first 'a' at line 1$"):
         rows.finish("it")
 
@@ -50,7 +50,7 @@ def test_nothing_logged():
 def padded(values, *, padded=True):
     rows = Rows()
     for step, value in enumerate(values):
-        rows.add(step, {"a": 1.0, "eval": value}, "")
+        rows.put_row(step, {"a": 1.0, "eval": value}, "")
     run = rows.finish("it", padded=padded)
     return [row["eval"] for row in run.rows.values() if "eval" in row], run.notes
 
@@ -75,7 +75,7 @@ def test_a_long_run_is_held_in_bounded_memory_with_means_and_loses_neither_spars
     rows = Rows()
     for step in range(0, 200_000, 10):
         values = {"reward": float(step), "loss": math.nan if step == 70_000 else 1.0, "note": 7.0}
-        rows.add(step, values | ({"eval_score": float(step)} if step % 20_000 == 0 else {}), "", clock=step / 10)
+        rows.put_row(step, values | ({"eval_score": float(step)} if step % 20_000 == 0 else {}), "", clock=step / 10)
         assert rows._held <= 1004
     run = rows.finish("it")
     steps = list(run.rows)
@@ -98,7 +98,7 @@ def test_keys_that_nobody_reads_are_left_out_before_rows_are_thinned(monkeypatch
     monkeypatch.setattr(module, "LIMIT", 1000)
     rows = Rows()
     for step in range(400):
-        rows.add(step, {"reward": float(step), **{f"mine/{i}": 1.0 for i in range(20)}}, "")
+        rows.put_row(step, {"reward": float(step), **{f"mine/{i}": 1.0 for i in range(20)}}, "")
     run = rows.finish("it")
     assert [row["reward"] for row in run.rows.values()] == [float(step) for step in range(400)]
     assert {key for row in run.rows.values() for key in row} == {"reward", *(f"mine/{i}" for i in range(20))}

@@ -29,7 +29,6 @@ class Stub:
     def __init__(self):
         self.operations, self.unknown = [], set()
         self.files, self.views = {}, {}
-        self.slack = [{"id": "SW50ZWdyYXRpb246MQ==", "teamName": "team", "channelName": "alerts"}]
         self.delays, self.status, self.malformed = {}, {}, set()
         self._lines, self._summaries = {}, {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
@@ -129,9 +128,6 @@ class Stub:
             "CreateRunFiles": self._places,
             "View": self._view,
             "UpsertView2": self._save_view,
-            "upsertView": self._save_view,
-            "IntegrationsByEntity": self._channels,
-            "CreateAutomation": self._automation,
         }
         return made[name](given) if name in made else known.get(name)
 
@@ -153,23 +149,6 @@ class Stub:
         view = {"id": given.get("id") or f"v{len(self.views)}"}
         self.views[given["name"]] = view | {key: given[key] for key in ("name", "displayName", "spec")}
         return {"upsertView": {"view": self.views[given["name"]], "inserted": not given.get("id")}}
-
-    def _channels(self, given):
-        found = [{"node": {"__typename": "SlackIntegration", **channel}} for channel in self.slack]
-        return {"entity": {"integrations": {"edges": found, "pageInfo": {"endCursor": None, "hasNextPage": False}}}}
-
-    def _automation(self, given):
-        asked = given["input"]
-        told = asked["triggeredActionConfig"]["notificationActionInput"]
-        made = {key: asked[key] for key in ("name", "description", "enabled")}
-        made |= {"__typename": "Trigger", "id": "t1", "createdAt": THEN, "updatedAt": None}
-        made["scope"] = {"__typename": "Project", "id": asked["scopeID"], "name": "p"}
-        event = {"eventType": asked["triggeringEventType"], "filter": asked["eventFilter"]}
-        made["event"] = {"__typename": "FilterEventTriggeringCondition"} | event
-        action = {key: told[key] for key in ("title", "message", "severity")}
-        channel = {"__typename": "SlackIntegration", **self.slack[0]}
-        made["action"] = {"__typename": "NotificationTriggeredAction", "integration": channel} | action
-        return {"result": {"trigger": made}}
 
 
 class _Server(ThreadingHTTPServer):

@@ -170,8 +170,8 @@ class Training:
                 outside = ((ratio - 1).abs() > CLIP).float().mean()
                 sums += torch.stack([loss.detach(), norm, outside]) / 4
         mean_loss, grad_norm, clip_fraction = sums.tolist()
-        found = {"loss": mean_loss, "grad_norm": grad_norm}
-        return found | {"clip_fraction": clip_fraction} if self.arm.clips else found
+        metrics = {"loss": mean_loss, "grad_norm": grad_norm}
+        return metrics | {"clip_fraction": clip_fraction} if self.arm.clips else metrics
 
 
 def train(arm: Arm, seed: int, steps: int) -> Iterator[TrainingStep]:

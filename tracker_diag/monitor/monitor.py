@@ -140,7 +140,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def add(self, tracker: Tracker) -> None:
         """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
-        self._out.add(tracker)
+        self._out.attach(tracker)
 
     @property
     def config(self) -> Mapping[str, object]:

@@ -86,28 +86,30 @@ class Diagnosis:
     @property
     def alarmed_live(self) -> bool:
         """Whether the diagnostics in the run have found something at warn or above."""
-        return any(one.severity != "info" for one in self.live)
+        return any(live.severity != "info" for live in self.live)
 
     def at_least(self, severity: Severity) -> "Diagnosis":
         """The same with the incidents of `severity` and above alone, each with all its findings."""
         enough = SEVERITIES[SEVERITIES.index(severity) :]
-        shown = [one for incident in self.summary.incidents if incident.severity in enough for one in incident.findings]
-        kept = tuple(finding for finding in self.summary.findings if any(finding is one for one in shown))
+        shown = [
+            listed for incident in self.summary.incidents if incident.severity in enough for listed in incident.findings
+        ]
+        kept = tuple(finding for finding in self.summary.findings if any(finding is listed for listed in shown))
         return replace(self, summary=replace(self.summary, findings=kept))
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of `tracker-diag diagnose --json`: that of the summary, with costs, keys and notes."""
-        found: dict[str, Any] = self.summary.to_json()
-        for printed, finding in zip(found["findings"], self.summary.findings, strict=True):
+        document: dict[str, Any] = self.summary.to_json()
+        for printed, finding in zip(document["findings"], self.summary.findings, strict=True):
             printed["cost"] = asdict(self.cost(finding))
-        mapped = {key: one.name for key, one in self.keys.mapped.items()}
-        found["keys"] = {
+        mapped = {key: metric.name for key, metric in self.keys.mapped.items()}
+        document["keys"] = {
             "framework": self.keys.framework,
             "mapped": mapped,
             "unmapped": list(self.keys.unmapped),
         }
-        live = [asdict(one) for one in self.live]
-        return found | {"algorithm": self.algorithm, "notes": list(self.run.notes), "live": live}
+        live = [asdict(live_finding) for live_finding in self.live]
+        return document | {"algorithm": self.algorithm, "notes": list(self.run.notes), "live": live}
 
     def cost(self, finding: Finding) -> Cost:
         """What was spent from the finding's onset to its end, or to that of the run."""
@@ -175,13 +177,13 @@ def elapsed(rows: Mapping[int, Mapping[str, float]], step_seconds: Mapping[int, 
     a_step = next(iter(step_seconds.values()), mean)
     if a_step is None:
         return {}
-    found: dict[int, float] = {}
+    times: dict[int, float] = {}
     passed, before = 0.0, next(iter(rows))
     for step in rows:
         a_step = step_seconds.get(step, a_step)
         passed += a_step * (step - before)
-        found[step], before = passed, step
-    return found
+        times[step], before = passed, step
+    return times
 
 
 def _idle(grad_norm: Mapping[int, float]) -> Iterator[str]:

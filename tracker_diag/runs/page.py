@@ -8,14 +8,14 @@ from tracker_diag.report.terminal import verdict
 from tracker_diag.runs.diagnose import Cost, Diagnosis
 
 
-def on_screen(found: Diagnosis) -> RenderableType:
+def on_screen(diagnosis: Diagnosis) -> RenderableType:
     """The verdict with the curves that it rests on, and what the first break has cost."""
-    return verdict(found.summary, cost=_cost(found), live=found.live, alarmed=found.alarmed_live)
+    return verdict(diagnosis.summary, cost=_cost(diagnosis), live=diagnosis.live, alarmed=diagnosis.alarmed_live)
 
 
-def _cost(found: Diagnosis) -> str:
-    first = found.summary.first_break
-    return cost_text(found.cost(first)) if first else ""
+def _cost(diagnosis: Diagnosis) -> str:
+    first = diagnosis.summary.first_break
+    return cost_text(diagnosis.cost(first)) if first else ""
 
 
 def cost_text(cost: Cost) -> str:
@@ -23,23 +23,23 @@ def cost_text(cost: Cost) -> str:
     parts = [f"{cost.steps:,} steps"]
     if cost.seconds is not None:
         units = ((3600, "h", 1), (60, "min", 0), (1, "s", 0))
-        size, unit, digits = next((one for one in units if cost.seconds >= one[0]), units[-1])
+        size, unit, digits = next((scale for scale in units if cost.seconds >= scale[0]), units[-1])
         parts.append(f"{cost.seconds / size:.{digits}f} {unit}")
     if cost.gpu_hours is not None:
         parts.append(f"{cost.gpu_hours:,.0f} GPU-hours" if cost.gpu_hours >= 10 else f"{cost.gpu_hours:.1f} GPU-hours")
     return ", ".join(parts)
 
 
-def about_keys(found: Diagnosis) -> str:
+def about_keys(diagnosis: Diagnosis) -> str:
     """What the run's own keys were read as, which were not, and what was odd about the source."""
-    keys = found.keys
+    keys = diagnosis.keys
     text = f"{_read_as(keys)}: {len(keys.mapped)} of {len(keys.mapped) + len(keys.unmapped)} keys."
     if keys.unmapped:
         more = f" and {len(keys.unmapped) - 8} more" if len(keys.unmapped) > 8 else ""
         text += f" Not read: {', '.join(keys.unmapped[:8])}{more}."
-    if found.algorithm:
-        text += f" Limits are those of {found.algorithm}."
-    notes = "; ".join(note.rstrip(".") for note in found.run.notes)
+    if diagnosis.algorithm:
+        text += f" Limits are those of {diagnosis.algorithm}."
+    notes = "; ".join(note.rstrip(".") for note in diagnosis.run.notes)
     return f"{text} Of the source: {notes}." if notes else text
 
 
@@ -52,6 +52,6 @@ def _read_as(keys: KeyMap) -> str:
     return f"no framework recognised{close}, well-known names were read"
 
 
-def run_page(found: Diagnosis) -> str:
+def run_page(diagnosis: Diagnosis) -> str:
     """One self-contained page: the verdict, the time line with its curves, the incidents, who could not see."""
-    return render_html(found.summary, cost=_cost(found), note=about_keys(found))
+    return render_html(diagnosis.summary, cost=_cost(diagnosis), note=about_keys(diagnosis))

@@ -29,7 +29,7 @@ class FanOut:
         self._log = LogTracker(lambda: self.trackers) if log else None
         self._health = health
 
-    def add(self, tracker: Tracker) -> None:
+    def attach(self, tracker: Tracker) -> None:
         if tracker.outside:
             self._outside += (tracker,)
             return
@@ -65,12 +65,14 @@ class FanOut:
             with self._health.guard("internal_errors"), writing():
                 shown = picture(so_far())
                 records = [*records, shown.drawing()] if shown else records
-        self._write(step, [Metrics(own), *records], *([one] for one in changed), *([one] for one in notices))
+        self._write(step, [Metrics(own), *records], *([entry] for entry in changed), *([entry] for entry in notices))
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:
         """What was done on purpose at `step`, and the findings that ended by it."""
-        said = [Event(event) for event in events]
-        self._write(step, *([one] for one in said), *([one] for one in changed), *([one] for one in notices))
+        entries = [Event(event) for event in events]
+        self._write(
+            step, *([entry] for entry in entries), *([entry] for entry in changed), *([entry] for entry in notices)
+        )
 
     def close(self, summary: Summary, tables: Sequence[Table]) -> None:
         """Write the end to all of them first: while one that is down is waited for, the others finish."""

@@ -63,7 +63,7 @@ def read_rows(given: Iterable[Mapping[str, object]], source: str = "") -> Finish
             rows.count("rows without a step, left out", f"row {at}")
             continue
         values = {str(key): _plain(value) for key, value in row.items() if key != step_key and key not in NO_METRICS}
-        rows.add(step_of(_plain(step), f"{source}: row {at}"), dict(flat(values, "/")), f"row {at}", clock_of(row))
+        rows.put_row(step_of(_plain(step), f"{source}: row {at}"), dict(flat(values, "/")), f"row {at}", clock_of(row))
     return rows.finish(source)
 
 

@@ -65,9 +65,9 @@ def clock_of(row: Mapping[str, object]) -> float | None:
                 return datetime.fromisoformat(re.sub(r"Z$", "+00:00", value)).timestamp()
             except ValueError:
                 continue
-        found = number(value)
-        if found is not None:
-            return found
+        seconds = number(value)
+        if seconds is not None:
+            return seconds
     return None
 
 

@@ -39,7 +39,7 @@ def list_runs(source: str, *, project: bool = False) -> list[Listed]:
             return [_listed(path)]
         if not path.is_dir():
             raise SourceError(f"{source}: no such folder, and none of {', '.join(prefixes())}; --project expects one")
-        return [_listed(one, path) for one in _runs_in(path)]
+        return [_listed(run, path) for run in _runs_in(path)]
     except FileNotFoundError as error:  # also of a file that went while its folder was looked through
         raise Gone(f"{error.filename or source}: no such file or folder") from error
     except OSError as error:
@@ -64,8 +64,8 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 def _listed(path: Path, folder: Path | None = None) -> Listed:
     files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
     known = [file.stat() for file in files]
-    updated = max((one.st_mtime for one in known), default=path.stat().st_mtime)
-    mark = " ".join(f"{one.st_ino}:{one.st_size}:{one.st_mtime_ns}" for one in known if one.st_size)
+    updated = max((stat.st_mtime for stat in known), default=path.stat().st_mtime)
+    mark = " ".join(f"{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}" for stat in known if stat.st_size)
     name = str(path.relative_to(folder)) if folder else path.name
     return Listed(str(path), name, mark, updated=updated, cut=_cut(path))
 

@@ -94,7 +94,7 @@ class Notifier(Tracker):
         """Deliver what waits; what stopped that, if it may go well later."""
         while waiting:
             try:
-                receiver.tell(waiting[0], self._run)
+                receiver.send(waiting[0], self._run)
             except Refused as error:
                 self._refused.append(error)
             except OSError as error:
@@ -118,7 +118,7 @@ def from_environment(run: str | None = None) -> list[Notifier]:
 class _Receiver(Protocol):
     """One URL; as a string, without what is secret."""
 
-    def tell(self, notice: Notice, run: str | None) -> None:
+    def send(self, notice: Notice, run: str | None) -> None:
         """Deliver `notice`; OSError if that may go well later, Refused if it never will."""
         ...
 
@@ -148,7 +148,7 @@ class _Webhook:
     def __str__(self) -> str:
         return self._name
 
-    def tell(self, notice: Notice, run: str | None) -> None:
+    def send(self, notice: Notice, run: str | None) -> None:
         body = {"title": notice.title, "text": notice.text, "level": notice.level, "step": notice.step}
         body |= {name: known for name, known in (("run", run), ("id", notice.id)) if known}
         problem, later = self._post(json.dumps(body).encode())
@@ -190,10 +190,10 @@ class _Service:
     def __str__(self) -> str:
         return self._name
 
-    def tell(self, notice: Notice, run: str | None) -> None:
+    def send(self, notice: Notice, run: str | None) -> None:
         text = f"{notice.text}\n\nStep {notice.step}" + (f" of {run}" if run else "")
-        told = self._apprise.notify(text, notice.title, KINDS[notice.level], body_format="text")
-        if not told:  # apprise does not say why; its log does
+        sent = self._apprise.notify(text, notice.title, KINDS[notice.level], body_format="text")
+        if not sent:  # apprise does not say why; its log does
             raise OSError(f"{self}: apprise could not deliver")
 
 

@@ -144,12 +144,12 @@ def _now_and_then(progress: Progress | None) -> Progress | None:
     """`progress` when half a percent more has been read; readers may then call it for each row."""
     if progress is None:
         return None
-    told = 0.0
+    shown = 0.0
 
-    def tell(share: float) -> None:
-        nonlocal told
-        if share - told >= 0.005:
-            told = share
+    def report(share: float) -> None:
+        nonlocal shown
+        if share - shown >= 0.005:
+            shown = share
             progress(share)
 
-    return tell
+    return report

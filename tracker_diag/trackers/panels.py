@@ -28,26 +28,26 @@ class Plot:
 
     section: str
     title: str
-    of: Statistic
+    statistic: Statistic
 
     def keys(self, pair: str) -> list[str]:
         """None where it is not logged of `pair`."""
-        return [self.of.key(pair, name) for name in CONTEXT if self.of.is_logged(pair, name)]
+        return [self.statistic.key(pair, name) for name in CONTEXT if self.statistic.is_logged(pair, name)]
 
 
 PLOTS = tuple(
-    Plot(section, one.chart.title, one)
+    Plot(section, statistic.chart.title, statistic)
     for section in get_args(Section)
-    for one in STATISTICS.values()
-    if one.chart and one.chart.section == section
+    for statistic in STATISTICS.values()
+    if statistic.chart and statistic.chart.section == section
 )
 
 
 def outcome_keys(keys: Iterable[str]) -> list[str]:
     """Those of the trainer's own keys that stand for an outcome, the best known one for each."""
     mapped = key_map(key for key in keys if not key.startswith(PREFIX)).mapped
-    found = {name: [key for key, one in mapped.items() if one.name == name] for name in OUTCOMES}
-    return [min(known, key=lambda key: mapped[key].rank) for known in found.values() if known]
+    by_name = {name: [key for key, statistic in mapped.items() if statistic.name == name] for name in OUTCOMES}
+    return [min(known, key=lambda key: mapped[key].rank) for known in by_name.values() if known]
 
 
 def in_order(keys: Iterable[str]) -> list[str]:

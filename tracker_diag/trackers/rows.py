@@ -82,7 +82,7 @@ class Rows:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
         self._odd.count(what, first)
 
-    def look(self, text: str, where: str) -> str:
+    def checked(self, text: str, where: str) -> str:
         """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
         if "\ufffd" in text:
             self.count("lines with bytes that are no UTF-8", where)
@@ -97,7 +97,7 @@ class Rows:
         """Keep `sentence` as one that the reader of the verdict has to know first."""
         self._caveats.append(sentence)
 
-    def add(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
+    def put_row(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
         self.added += 1
         numbers: dict[str, float] = {}
@@ -161,8 +161,8 @@ class Rows:
         if not ends and self._skipped:
             raise self._skipped
         if not ends:
-            told = "".join(f"; {sentence}" for sentence in self._told())
-            raise SourceError(f"{source}: no metrics: not one number was logged{told}")
+            remarks = "".join(f"; {sentence}" for sentence in self._told())
+            raise SourceError(f"{source}: no metrics: not one number was logged{remarks}")
         rows = {end: self._rows[index] for index, end in ends.items()}
         if padded:
             self._drop_padding(rows)

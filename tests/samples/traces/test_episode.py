@@ -19,7 +19,7 @@ def read(*spans):
     odd = Odd()
     gather = Gather(odd)
     for one in spans:
-        gather.add(one)
+        gather.put_span(one)
     return list(gather.traces()), odd.notes
 
 
@@ -120,7 +120,7 @@ def test_what_no_sample_is_made_of_is_let_go_before_the_end():
     for one in conversation(8):
         alive |= {(one.id, name): weakref.ref(said) for name in ("inputs", "outputs")
                   if isinstance(said := getattr(one, name), Said)}  # fmt: skip
-        gather.add(one)
+        gather.put_span(one)
     del one, said
     kept = {place for place, said in alive.items() if said() is not None}
     assert kept == {

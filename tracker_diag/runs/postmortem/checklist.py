@@ -82,7 +82,7 @@ class Checklist:
 
     def count(self, verdict: Verdict) -> int:
         """How many answers are of that kind."""
-        return sum(one.verdict == verdict for one in self.answers)
+        return sum(answer.verdict == verdict for answer in self.answers)
 
 
 @cache
@@ -102,46 +102,48 @@ def items(when: When) -> tuple[Item, ...]:
         raise RuleError(file.refused(error, lambda _: Item.model_fields)) from error
 
 
-def answers(when: When, found: Diagnosis) -> Checklist:
+def answers(when: When, diagnosis: Diagnosis) -> Checklist:
     """The list, answered from a run.
 
     Raises:
         UnknownName: there is no such list.
     """
-    context = context_kept(found)
-    return Checklist(when, found.run.source, tuple(_answer(item, found, context) for item in items(when)))
+    context = context_kept(diagnosis)
+    return Checklist(when, diagnosis.run.source, tuple(_answer(item, diagnosis, context) for item in items(when)))
 
 
-def _answer(item: Item, found: Diagnosis, context: Context) -> Answer:
-    said: list[tuple[Verdict, str]] = [
-        *(_of_rules(item, found.summary) if item.rules else ()),
+def _answer(item: Item, diagnosis: Diagnosis, context: Context) -> Answer:
+    parts: list[tuple[Verdict, str]] = [
+        *(_of_rules(item, diagnosis.summary) if item.rules else ()),
         *(_of_settings(item, context) if item.settings else ()),
         *(_of_context(part, context) for part in item.context),
-        *(_of_series(name, found) for name in item.series),
+        *(_of_series(name, diagnosis) for name in item.series),
     ]
     if item.incidents:
-        loud = [str(one) for one in found.summary.incidents if one.severity != "info"]
-        said.append(("person", "; ".join(loud[:MOST]) or "no incident at warn or above"))
+        loud = [str(incident) for incident in diagnosis.summary.incidents if incident.severity != "info"]
+        parts.append(("person", "; ".join(loud[:MOST]) or "no incident at warn or above"))
     if item.best:
-        said.append(("person", "; ".join(map(best_level, found.summary.best)) or "no reward or evaluation is logged"))
-    verdicts: list[Verdict] = [verdict for verdict, _ in said]
+        parts.append(
+            ("person", "; ".join(map(best_level, diagnosis.summary.best)) or "no reward or evaluation is logged")
+        )
+    verdicts: list[Verdict] = [verdict for verdict, _ in parts]
     verdict = "person" if item.person else _strongest(verdicts)
     log = item.log if verdict == "unknown" or (verdict == "no" and item.context) else ""
-    return Answer(item.ask, item.why, verdict, tuple(text for _, text in said if text), log)
+    return Answer(item.ask, item.why, verdict, tuple(text for _, text in parts if text), log)
 
 
 def _strongest(verdicts: Collection[Verdict]) -> Verdict:
-    for one in STRONGEST:
-        if one in verdicts:
-            return one
+    for verdict in STRONGEST:
+        if verdict in verdicts:
+            return verdict
     return "unknown"
 
 
 def _of_rules(item: Item, summary: Summary) -> Iterator[tuple[Verdict, str]]:
     for rule in item.rules:
-        fired = [one for one in summary.findings if one.rule.id == rule and one.fired is not None]
+        fired = [finding for finding in summary.findings if finding.rule.id == rule and finding.fired is not None]
         if fired:
-            yield "no", "; ".join(str(one).rstrip(".") for one in fired[:MOST])
+            yield "no", "; ".join(str(finding).rstrip(".") for finding in fired[:MOST])
         elif rule in summary.blind:
             yield "unknown", f"{rule} could not see: {'; '.join(map(str, summary.blind[rule]))}"
         elif rule in summary.explained:
@@ -180,25 +182,29 @@ def _of_context(part: Part, context: Context) -> tuple[Verdict, str]:
     return "yes", ", ".join(f"{name}={value}" for name, value in list(known.items())[:MOST])
 
 
-def _of_series(name: str, found: Diagnosis) -> tuple[Verdict, str]:
-    points = found.series.get(name, {})
+def _of_series(name: str, diagnosis: Diagnosis) -> tuple[Verdict, str]:
+    points = diagnosis.series.get(name, {})
     if not points:
         return "unknown", f"no series {name}"
     return "yes", f"{name} in {len(points)} rows, {points[min(points)]:.3g} at first and {points[max(points)]:.3g} now"
 
 
-def to_json(found: Checklist) -> dict[str, Any]:
+def to_json(checklist: Checklist) -> dict[str, Any]:
     """The JSON of `tracker-diag export checklist --json`."""
-    return {"when": found.when, "run": found.source, "answers": [asdict(one) for one in found.answers]}
+    return {
+        "when": checklist.when,
+        "run": checklist.source,
+        "answers": [asdict(answer) for answer in checklist.answers],
+    }
 
 
-def page(found: Checklist) -> str:
+def page(checklist: Checklist) -> str:
     """The list in Markdown, as tasks: ticked where the answer is yes."""
-    counts = ", ".join(f"{found.count(verdict)} {says.lower()}" for verdict, says in SAYS.items())
-    lines = [f"## Checklist {found.when} training: {escaped(found.source)}", "", f"{counts}.", ""]
-    for one in found.answers:
-        lines.append(f"- [{'x' if one.verdict == 'yes' else ' '}] **{escaped(one.ask)}** {SAYS[one.verdict]}.")
-        lines += [f"  - {escaped(text)}" for text in one.evidence]
-        lines += [f"  - log {escaped(one.log)}"] if one.log else []
-        lines += [f"  - {escaped(one.why)}"] if one.verdict != "yes" else []
+    counts = ", ".join(f"{checklist.count(verdict)} {says.lower()}" for verdict, says in SAYS.items())
+    lines = [f"## Checklist {checklist.when} training: {escaped(checklist.source)}", "", f"{counts}.", ""]
+    for answer in checklist.answers:
+        lines.append(f"- [{'x' if answer.verdict == 'yes' else ' '}] **{escaped(answer.ask)}** {SAYS[answer.verdict]}.")
+        lines += [f"  - {escaped(text)}" for text in answer.evidence]
+        lines += [f"  - log {escaped(answer.log)}"] if answer.log else []
+        lines += [f"  - {escaped(answer.why)}"] if answer.verdict != "yes" else []
     return "\n".join(lines)

@@ -150,9 +150,11 @@ def _starred(remains: Remains) -> Remains:
     return replace(
         remains,
         source=starred(remains.source),
-        endings=tuple(replace(one, what=starred(one.what), trace=starred(one.trace)) for one in remains.endings),
+        endings=tuple(
+            replace(ending, what=starred(ending.what), trace=starred(ending.trace)) for ending in remains.endings
+        ),
         events=[(step, starred(event)) for step, event in remains.events],
-        failures=[starred(one) for one in remains.failures],
+        failures=[starred(failure) for failure in remains.failures],
     )
 
 
@@ -164,7 +166,7 @@ def _report(remains: Remains, summary: Summary) -> str:
 
 def to_json(remains: Remains) -> dict[str, Any]:
     """All of it but the tables and traces, which have files of their own."""
-    ended = [{name: value for name, value in asdict(one).items() if name != "trace"} for one in remains.endings]
+    ended = [{name: value for name, value in asdict(ending).items() if name != "trace"} for ending in remains.endings]
     return {
         "run": remains.run,
         "source": remains.source,
@@ -205,7 +207,7 @@ def _ended(remains: Remains) -> Iterator[str]:
     first, *others = remains.endings
     yield f"**{escaped(first.what)}**{after}{_when(first)}."
     if others:
-        yield "\n".join(f"- then {escaped(one.what)}{_when(one)}" for one in others)
+        yield "\n".join(f"- then {escaped(ending.what)}{_when(ending)}" for ending in others)
     if summary is None:
         yield "The diagnostics were at work and could not be asked any more: nothing is known here of what broke first."
 
@@ -230,9 +232,9 @@ def _found(summary: Summary | None) -> Iterator[str]:
         seen = f"since step {first.onset}, detected at step {first.fired}; rule {first.rule.id}."
         rows = [
             f"**{escaped(first.rule.title + place)}**, {seen}",
-            *(f"- evidence: {escaped(said)}" for said in speaks_for(first)[:4]),
-            *(f"- damage: {escaped(said)}" for said in damage(summary)),
-            *(f"- do first: {escaped(said)}" for said in first.rule.remedy[:1]),
+            *(f"- evidence: {escaped(line)}" for line in speaks_for(first)[:4]),
+            *(f"- damage: {escaped(line)}" for line in damage(summary)),
+            *(f"- do first: {escaped(line)}" for line in first.rule.remedy[:1]),
         ]
         yield "\n".join([rows[0], "", *rows[1:]])
         yield f"{counts} {'; '.join(map(escaped, outcomes(summary)))}".strip()
@@ -240,7 +242,7 @@ def _found(summary: Summary | None) -> Iterator[str]:
         yield "\n".join(f"- but: {escaped(caveat)}" for caveat in caveats)
     if summary.incidents:
         yield "## Incidents"
-        yield "\n".join(f"- {escaped(str(one))}" for one in summary.incidents)
+        yield "\n".join(f"- {escaped(str(incident))}" for incident in summary.incidents)
 
 
 def _repeated(context: Context) -> Iterator[str]:
@@ -248,7 +250,7 @@ def _repeated(context: Context) -> Iterator[str]:
     code = context.code
     rows: list[tuple[str, str]] = [
         ("code", f"{code.commit}{', with changes that are not committed' if code.dirty else ''}" if code else ""),
-        *[(what, _settings(of)) for what, of in (("seed", context.seed), ("data", context.data))],
+        *[(what, _settings(setting)) for what, setting in (("seed", context.seed), ("data", context.data))],
         ("evaluation", _settings(context.evaluation)),
         ("versions", ", ".join(f"{name} {number}" for name, number in context.versions.items())),
         ("settings", f"{len(context.config)}, in {FILE}" if context.config else ""),
@@ -263,18 +265,24 @@ def _settings(settings: Mapping[str, object]) -> str:
 
 
 def _rest(remains: Remains) -> Iterator[str]:
-    there = [f"`{NAME}.json` (all of this for programs)", f"`{FILE}`", *(f"`{_file(one)}`" for one in remains.tables)]
+    there = [
+        f"`{NAME}.json` (all of this for programs)",
+        f"`{FILE}`",
+        *(f"`{_file(table)}`" for table in remains.tables),
+    ]
     if remains.summary is not None:
         there.insert(0, "`report.html` (time line, evidence, tails, worst sequences)")
     yield f"Beside this page: {', '.join(there)}."
     if remains.source:
         yield f"Looked at again by `tracker-diag diagnose {remains.source}`."
     if remains.failures:
-        yield "\n".join(["What went wrong in the diagnostics:", "", *(f"- {escaped(one)}" for one in remains.failures)])
+        yield "\n".join(
+            ["What went wrong in the diagnostics:", "", *(f"- {escaped(failure)}" for failure in remains.failures)]
+        )
 
 
 def _traces(remains: Remains) -> str:
-    return "\n".join(f"{one.what}\n\n{one.trace.rstrip()}\n" for one in remains.endings if one.trace)
+    return "\n".join(f"{ending.what}\n\n{ending.trace.rstrip()}\n" for ending in remains.endings if ending.trace)
 
 
 def _file(table: Table) -> str:

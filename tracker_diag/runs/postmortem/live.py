@@ -172,8 +172,8 @@ def leave_one(monitor: Monitor) -> None:
     """Have `monitor` keep the run's context record, and leave a postmortem if the run does not end by itself."""
     if monitor not in _of:
         with monitor.guard("internal_errors"):
-            _of[monitor] = one = Postmortem(monitor)
-            if not PROCESS.watch(one):
+            _of[monitor] = postmortem = Postmortem(monitor)
+            if not PROCESS.watch(postmortem):
                 _log.warning("SIGTERM would end this run without a postmortem: attach to it in the main thread")
-            monitor.add(one)
+            monitor.add(postmortem)
             monitor.at_close(lambda: PROCESS.leave(_of.pop(monitor)))

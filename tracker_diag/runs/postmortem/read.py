@@ -16,24 +16,24 @@ LATELY = 20
 """Steps at the end of a run in which a statistic that is shown was logged last."""
 
 
-def remains_of(found: Diagnosis) -> Remains:
+def remains_of(diagnosis: Diagnosis) -> Remains:
     """What is known of a finished run: how its tracker says that it ended, and what follows from its record."""
-    run = found.run
-    tables = (_slices(found), findings_table(found.summary.findings))
+    run = diagnosis.run
+    tables = (_slices(diagnosis), findings_table(diagnosis.summary.findings))
     return Remains(
         run.source,
         run.source,
-        tuple(_endings(found)),
-        context_kept(found),
-        found.summary,
+        tuple(_endings(diagnosis)),
+        context_kept(diagnosis),
+        diagnosis.summary,
         tuple(table for table in tables if table.rows),
         secrets=secrets_of(run.config),
     )
 
 
-def context_kept(found: Diagnosis) -> Context:
+def context_kept(diagnosis: Diagnosis) -> Context:
     """The context record that was kept while the run was underway, with the settings that its tracker has beside it."""
-    run = found.run
+    run = diagnosis.run
     kept = context_of({})
     if run.context is not None:
         with suppress(ValueError):  # another program's file
@@ -41,22 +41,22 @@ def context_kept(found: Diagnosis) -> Context:
     return context_of({**kept.config, **run.config}, kept.versions, kept.code)
 
 
-def _endings(found: Diagnosis) -> Iterator[Ending]:
+def _endings(diagnosis: Diagnosis) -> Iterator[Ending]:
     says = {None: "What ended the run is not recorded", "finished": "The run ended by itself"}
-    if found.run.ended in says:
-        yield Ending("end", says[found.run.ended])
+    if diagnosis.run.ended in says:
+        yield Ending("end", says[diagnosis.run.ended])
     else:
-        yield Ending("status", f"Its tracker says: {found.run.ended}")
-    yield from of_nan(found.summary)
+        yield Ending("status", f"Its tracker says: {diagnosis.run.ended}")
+    yield from of_nan(diagnosis.summary)
 
 
-def _slices(found: Diagnosis) -> Table:
+def _slices(diagnosis: Diagnosis) -> Table:
     """The statistics of slices as they were logged last, one row for each slice."""
-    last = found.summary.last_step or 0
+    last = diagnosis.summary.last_step or 0
     rows: dict[tuple[str, str], dict[str, float]] = {}
-    for key, points in found.series.items():
+    for key, points in diagnosis.series.items():
         if isinstance(key, StatKey) and max(points) > last - LATELY:
             rows.setdefault((key.pair, key.slice), {})[key.stat] = points[max(points)]
     stats = [stat for stat in STATISTICS if any(stat in row for row in rows.values())]
-    of = tuple((*place, *(row.get(stat) for stat in stats)) for place, row in rows.items())
-    return Table(SLICES, ("pair", "slice", *stats), of)
+    cells = tuple((*place, *(row.get(stat) for stat in stats)) for place, row in rows.items())
+    return Table(SLICES, ("pair", "slice", *stats), cells)

@@ -83,17 +83,18 @@ class Audit:
             "source": self.source,
             "samples": self.samples.n,
             "label": self.label,
-            "findings": [asdict(one) | {"rows": list(one.rows)} for one in self.findings],
+            "findings": [asdict(finding) | {"rows": list(finding.rows)} for finding in self.findings],
             "blind": dict(self.blind),
-            "agreement": {name: asdict(one) for name, one in self.agreement.items()},
+            "agreement": {name: asdict(estimate) for name, estimate in self.agreement.items()},
             "components": [
-                {key: value for key, value in asdict(one).items() if key != "values"} for one in self.components
+                {key: value for key, value in asdict(component).items() if key != "values"}
+                for component in self.components
             ],
             "totals": dict(self.totals),
             "prompts": {"different": self.prompts, "twice": [list(rows) for rows in self.duplicates]},
             "evaluation": None
             if self.evaluation is None
-            else {"rows": self.evaluation, "overlap": [asdict(one) for one in self.overlap]},
+            else {"rows": self.evaluation, "overlap": [asdict(hit) for hit in self.overlap]},
             "reading": [{"kind": row[1], "row": row[2]} for row in self.reading.rows],
             "rules": self.summary.to_json() if self.summary else None,
             "notes": list(self.notes),
@@ -119,18 +120,18 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         given = ", ".join(map(str, list(records[0])[:12])) or "nothing"
         raise SourceError(f"{samples}: no reward: its records have {given}; expected a number under `reward`")
     if "length" not in columns and "text" in columns:
-        columns["length"] = [None if (text := text_of(one)) is None else len(text) for one in records]
+        columns["length"] = [None if (text := text_of(record)) is None else len(text) for record in records]
         notes = (*notes, "no record has a length: characters of the text are taken for it")
     try:
         given_samples = Samples.of(columns, texts=True)
     except BatchError as error:
         raise SourceError(f"{samples}: {error}") from error
-    scored = Scored.of(given_samples)
-    found, blind = check(scored)
-    asked = [prompt_of(one) for one in records]
+    scored = Scored.from_samples(given_samples)
+    findings, blind = check(scored)
+    asked = [prompt_of(record) for record in records]
     twice, prompts = _twice(records, asked, given_samples)
-    hits = overlap(asked, [prompt_of(one) for one in held_out]) if held_out else []
-    found += [*_about_duplicates(twice, prompts), *_about_overlap(hits, len(held_out or ()))]
+    hits = overlap(asked, [prompt_of(record) for record in held_out]) if held_out else []
+    findings += [*_about_duplicates(twice, prompts), *_about_overlap(hits, len(held_out or ()))]
     if held_out is not None and not any(map(prompt_of, held_out)):
         blind["evaluation"] = f"no record of {evaluation} has a prompt"
     if not any(asked):
@@ -141,7 +142,7 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
         str(samples),
         given_samples,
         scored.label_name,
-        sorted(found, key=lambda one: ("error", "warn", "info").index(one.severity)),
+        sorted(findings, key=lambda finding: ("error", "warn", "info").index(finding.severity)),
         blind,
         agreement(scored),
         _components(scored),
@@ -159,21 +160,24 @@ def audit(samples: Path | str, evaluation: Path | str | None = None, *, rules: O
 
 
 def _components(scored: Scored) -> list[Component]:
-    asked = {name: of for name, of in scored.samples.components.items() if np.isfinite(of).any()}
+    asked = {name: values for name, values in scored.samples.components.items() if np.isfinite(values).any()}
     # Exactly 0 where all are equal, which rounding hides.
-    variances = {name: float(np.nanvar(of)) if np.nanmin(of) < np.nanmax(of) else 0.0 for name, of in asked.items()}
+    variances = {
+        name: float(np.nanvar(values)) if np.nanmin(values) < np.nanmax(values) else 0.0
+        for name, values in asked.items()
+    }
     total = sum(variances.values())
     return [
         Component(
             name,
-            int(np.isfinite(of).sum()),
-            float(np.nanmean(of)),
+            int(np.isfinite(values).sum()),
+            float(np.nanmean(values)),
             variances[name] ** 0.5,
             variances[name] / total if total > 0 else 0.0,
-            rank_correlation(of, scored.label, scored.blocks),
-            tuple(of[np.isfinite(of)].tolist()),
+            rank_correlation(values, scored.label, scored.blocks),
+            tuple(values[np.isfinite(values)].tolist()),
         )
-        for name, of in asked.items()
+        for name, values in asked.items()
     ]
 
 
@@ -181,18 +185,20 @@ def _twice(
     records: Sequence[Record], prompts: Sequence[str | None], samples: Samples
 ) -> tuple[list[tuple[int, ...]], int]:
     """Prompts that are there twice, and how many there are; the same prompt at another step is no second one."""
-    groups = [one.get("group") for one in records]
+    groups = [record.get("group") for record in records]
     if np.isfinite(samples["group"]).all():
-        identity: list[object] = [(one.get("step"), repr(group)) for one, group in zip(records, groups, strict=True)]
-        by_step: dict[object, list[int]] = {}
-        for row, one in enumerate(records):
-            by_step.setdefault(one.get("step"), []).append(row)
-        found = [
-            tuple(rows[i] for i in one)
-            for rows in by_step.values()
-            for one in duplicates([prompts[row] for row in rows], [identity[row] for row in rows])
+        identity: list[object] = [
+            (record.get("step"), repr(group)) for record, group in zip(records, groups, strict=True)
         ]
-        return found, len(set(identity))
+        by_step: dict[object, list[int]] = {}
+        for row, record in enumerate(records):
+            by_step.setdefault(record.get("step"), []).append(row)
+        rows_twice = [
+            tuple(rows[i] for i in same)
+            for rows in by_step.values()
+            for same in duplicates([prompts[row] for row in rows], [identity[row] for row in rows])
+        ]
+        return rows_twice, len(set(identity))
     known = [prompt for prompt in prompts if prompt is not None]
     return duplicates(prompts, prompts), len(set(known))
 
@@ -200,29 +206,29 @@ def _twice(
 def _about_duplicates(twice: Sequence[tuple[int, ...]], prompts: int) -> list[AuditFinding]:
     if not twice:
         return []
-    more = sum(len(one) - 1 for one in twice)
+    more = sum(len(same) - 1 for same in twice)
     first, second, *_ = twice[0]
-    said = f"{more:,} of {prompts:,} prompts are there a second time, such as rows {first} and {second}"
-    rows = tuple(row for one in twice for row in one)[:SUSPICIOUS]
-    return [AuditFinding("duplicated-prompts", None, "warn" if more >= 0.05 * prompts else "info", said, rows)]
+    summary = f"{more:,} of {prompts:,} prompts are there a second time, such as rows {first} and {second}"
+    rows = tuple(row for same in twice for row in same)[:SUSPICIOUS]
+    return [AuditFinding("duplicated-prompts", None, "warn" if more >= 0.05 * prompts else "info", summary, rows)]
 
 
 def _about_overlap(hits: Sequence[Hit], evaluation: int) -> list[AuditFinding]:
     if not hits:
         return []
     exact = sum(hit.exact for hit in hits)
-    said = (
+    summary = (
         f"{len(hits):,} of {evaluation:,} evaluation prompts are in the training set: {exact:,} whole, "
         f"{len(hits) - exact:,} by 8 to 13 words; "
         f"the evaluation's row {hits[0].row} is the training's {hits[0].training}"
     )
-    return [AuditFinding("contamination", None, "error", said, tuple(hit.training for hit in hits[:SUSPICIOUS]))]
+    return [AuditFinding("contamination", None, "error", summary, tuple(hit.training for hit in hits[:SUSPICIOUS]))]
 
 
 def _suspicious(own: Sequence[Sequence[str]], samples: Samples) -> list[int]:
     """Samples with most marks, of these those with the highest reward."""
     reward = np.nan_to_num(samples["reward"], nan=-np.inf)
-    marked = [i for i, said in enumerate(own) if said]
+    marked = [i for i, marks in enumerate(own) if marks]
     return sorted(marked, key=lambda i: (-len(own[i]), -reward[i]))[:SUSPICIOUS]
 
 
@@ -238,5 +244,5 @@ def _unsummed(samples: Samples) -> list[str]:
     if not off.any():
         return []
     share, by = off.mean(), gap[known][off].mean()
-    said = f"the components do not sum to the reward in {share:.0%} of the samples, by {by:.3g} in the mean"
-    return [f"{said}: are they weighed, or is one missing?"]
+    summary = f"the components do not sum to the reward in {share:.0%} of the samples, by {by:.3g} in the mean"
+    return [f"{summary}: are they weighed, or is one missing?"]

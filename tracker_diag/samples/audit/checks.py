@@ -65,11 +65,11 @@ class Scored:
     blocks: IntArray
 
     @classmethod
-    def of(cls, samples: Samples) -> "Scored":
+    def from_samples(cls, samples: Samples) -> "Scored":
         """The first label that enough samples have."""
         labels = {"success": solved_of(samples), "verifier": samples["verifier"], "human": samples["human"]}
-        known = {name: one for name, one in labels.items() if np.isfinite(one).sum() >= FEWEST}
-        sharp = {name: one for name, one in known.items() if np.isin(one[np.isfinite(one)], (0, 1)).all()}
+        known = {name: values for name, values in labels.items() if np.isfinite(values).sum() >= FEWEST}
+        sharp = {name: values for name, values in known.items() if np.isin(values[np.isfinite(values)], (0, 1)).all()}
         name = next(iter(sharp), next(iter(known), ""))
         label = known.get(name, np.full(samples.n, np.nan))
         right = label if name in sharp else np.full(samples.n, np.nan)
@@ -77,9 +77,9 @@ class Scored:
         groups = group if np.isfinite(group).all() else np.arange(samples.n)
         return cls(samples, right, label, name, beyond(samples["reward"], label), blocks_of(groups))
 
-    def worst(self, of: BoolArray) -> tuple[int, ...]:
-        """Rows to read of those in `of`: those with the highest reward."""
-        places = np.flatnonzero(of)
+    def worst(self, among: BoolArray) -> tuple[int, ...]:
+        """Rows to read of those in `among`: those with the highest reward."""
+        places = np.flatnonzero(among)
         reward = np.nan_to_num(self.samples["reward"][places], nan=-np.inf)
         return tuple(int(i) for i in places[np.argsort(-reward, kind="stable")[:SHOWN]])
 
@@ -88,24 +88,24 @@ def agreement(scored: Scored) -> dict[str, Estimate]:
     """The reward's rank correlation with each label that there is."""
     samples = scored.samples
     labels = {"success": solved_of(samples), **{name: samples[name] for name in ("verifier", "human", "judge")}}
-    found = {name: rank_correlation(samples["reward"], one, scored.blocks) for name, one in labels.items()}
-    return {name: one for name, one in found.items() if one is not None}
+    estimates = {name: rank_correlation(samples["reward"], label, scored.blocks) for name, label in labels.items()}
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def follows_labels(scored: Scored) -> list[AuditFinding] | str:
     """Whether the reward follows the label."""
     if not scored.label_name:
         return "no success, correct, verifier or human"
-    found = rank_correlation(scored.samples["reward"], scored.label, scored.blocks)
-    if found is None:
+    rho = rank_correlation(scored.samples["reward"], scored.label, scored.blocks)
+    if rho is None:
         return f"reward or {scored.label_name} does not vary"
     rows = scored.worst(np.isfinite(scored.label) & (scored.label <= np.nanmedian(scored.label)))
-    if found.high < 0:
-        said = f"the reward falls where {scored.label_name} rises: {_rho(found)}"
-        return [_finding("reward-sign-confusion", "REW004", "error", said, rows)]
-    if found.high < FOLLOWS:
-        said = f"the reward does not follow {scored.label_name}: {_rho(found)}"
-        return [_finding("uncorrelated-proxy", "REW005", "warn", said, rows)]
+    if rho.high < 0:
+        summary = f"the reward falls where {scored.label_name} rises: {_rho(rho)}"
+        return [_finding("reward-sign-confusion", "REW004", "error", summary, rows)]
+    if rho.high < FOLLOWS:
+        summary = f"the reward does not follow {scored.label_name}: {_rho(rho)}"
+        return [_finding("uncorrelated-proxy", "REW005", "warn", summary, rows)]
     return []
 
 
@@ -125,11 +125,11 @@ def repetition(scored: Scored) -> list[AuditFinding] | str:
     share = mean(repeats, np.isfinite(repeats), scored.blocks)
     if share is None:
         return f"text or tokens of fewer than {FEWEST} samples"
-    found = _paid_kind(scored, repeats, "repetition", "REW012", "responses that repeat themselves")
-    if not found and share.low > REPEATED:
-        said = f"{_percent(share)} of the responses repeat themselves"
-        found = [_finding("repetition", "REW012", "warn", said, scored.worst(repeats > 0))]
-    return found
+    findings = _paid_kind(scored, repeats, "repetition", "REW012", "responses that repeat themselves")
+    if not findings and share.low > REPEATED:
+        summary = f"{_percent(share)} of the responses repeat themselves"
+        findings = [_finding("repetition", "REW012", "warn", summary, scored.worst(repeats > 0))]
+    return findings
 
 
 def refusal(scored: Scored) -> list[AuditFinding] | str:
@@ -149,16 +149,16 @@ def format_paid(scored: Scored) -> list[AuditFinding] | str:
     if min(wrong.sum(), len(of_right)) < FEWEST_OF_A_KIND:
         return f"fewer than {FEWEST_OF_A_KIND} right or wrong answers, by success, correct, verifier or human"
     level = float(of_right.mean())
-    found: list[AuditFinding] = []
+    findings: list[AuditFinding] = []
     for name, values in parts.items():
         pays = mean(values, wrong, scored.blocks)
         tells = superiority(values, scored.right, scored.blocks)
         if pays and level > 0 and pays.low > WRONG_PAID * level and (tells is None or tells.high < TELLS):
-            said = (
+            summary = (
                 f"the part {name} alone pays a wrong answer {pays.value:.3g}, and all of a right one earns {level:.3g}"
             )
-            found.append(_finding("format-hacking", "REW015", "warn", said, scored.worst(wrong)))
-    return found
+            findings.append(_finding("format-hacking", "REW015", "warn", summary, scored.worst(wrong)))
+    return findings
 
 
 def pseudo_success(scored: Scored) -> list[AuditFinding] | str:
@@ -171,8 +171,8 @@ def pseudo_success(scored: Scored) -> list[AuditFinding] | str:
         return []
     paid = superiority(np.where(wrong, scored.samples["reward"], np.nan), claims, scored.blocks)
     more = ", and earn more than those that do not" if paid and paid.low > 0.5 else ""
-    said = f"{_percent(share)} of the wrong answers claim success{more}"
-    return [_finding("pseudo-success", "REW017", "warn", said, scored.worst(wrong & (claims > 0)))]
+    summary = f"{_percent(share)} of the wrong answers claim success{more}"
+    return [_finding("pseudo-success", "REW017", "warn", summary, scored.worst(wrong & (claims > 0)))]
 
 
 def judge_style(scored: Scored) -> list[AuditFinding] | str:
@@ -181,28 +181,30 @@ def judge_style(scored: Scored) -> list[AuditFinding] | str:
     if np.isfinite(judge).sum() < FEWEST:
         return f"a judge's score of fewer than {FEWEST} samples"
     taste = beyond(judge, scored.label)
-    found: list[AuditFinding] = []
+    findings: list[AuditFinding] = []
     for column, words in (("length", "longer responses"), ("marks", "Markdown and exclamation marks")):
         rho = rank_correlation(taste, scored.samples[column], scored.blocks)
         if rho and rho.low > FOLLOWS:
             high = scored.samples[column] >= np.nanquantile(scored.samples[column], 0.9)
-            said = f"the judge prefers {words} {_as_right(scored, 'to')}: {_rho(rho)}"
-            found.append(_finding("judge-bias", "REW014", "warn", said, scored.worst(high)))
-    return found
+            summary = f"the judge prefers {words} {_as_right(scored, 'to')}: {_rho(rho)}"
+            findings.append(_finding("judge-bias", "REW014", "warn", summary, scored.worst(high)))
+    return findings
 
 
 def dead_parts(scored: Scored) -> list[AuditFinding] | str:
     """Parts of the reward that never vary while another one does."""
-    asked = {name: of[np.isfinite(of)] for name, of in scored.samples.components.items()}
-    asked = {name: of for name, of in asked.items() if len(of) >= FEWEST}
+    asked = {name: values[np.isfinite(values)] for name, values in scored.samples.components.items()}
+    asked = {name: values for name, values in asked.items() if len(values) >= FEWEST}
     if len(asked) < 2:
         return "fewer than two components"
-    dead = {name: of for name, of in asked.items() if not np.ptp(of)}
+    dead = {name: values for name, values in asked.items() if not np.ptp(values)}
     if len(dead) == len(asked):
         return "no component varies"
     return [
-        _finding("dead-component", "REW020", "info", f"the part {name} is {of[0]:.4g} in all {len(of):,} samples", ())
-        for name, of in dead.items()
+        _finding(
+            "dead-component", "REW020", "info", f"the part {name} is {values[0]:.4g} in all {len(values):,} samples", ()
+        )
+        for name, values in dead.items()
     ]
 
 
@@ -215,15 +217,15 @@ CHECKS: Mapping[str, Callable[[Scored], list[AuditFinding] | str]] = {
 
 def check(scored: Scored) -> tuple[list[AuditFinding], dict[str, str]]:
     """All findings, and the checks that could not look, with the reason."""
-    found: list[AuditFinding] = []
+    findings: list[AuditFinding] = []
     blind: dict[str, str] = {}
     for name, look in CHECKS.items():
-        told = look(scored)
-        if isinstance(told, str):
-            blind[name] = told
+        reported = look(scored)
+        if isinstance(reported, str):
+            blind[name] = reported
         else:
-            found += told
-    return found, blind
+            findings += reported
+    return findings, blind
 
 
 def _paid_by_size(scored: Scored, column: str, name: str, rule: str, words: str) -> list[AuditFinding] | str:
@@ -235,8 +237,8 @@ def _paid_by_size(scored: Scored, column: str, name: str, rule: str, words: str)
     rho = rank_correlation(scored.beyond, size, scored.blocks)
     if rho is None or rho.low <= FOLLOWS:
         return []
-    said = f"{words} earn more {_as_right(scored)}: {_rho(rho)}"
-    return [_finding(name, rule, "warn", said, scored.worst(size >= np.nanquantile(size, 0.9)))]
+    summary = f"{words} earn more {_as_right(scored)}: {_rho(rho)}"
+    return [_finding(name, rule, "warn", summary, scored.worst(size >= np.nanquantile(size, 0.9)))]
 
 
 def _paid_kind(scored: Scored, kind: Float64Array, name: str, rule: str, words: str) -> list[AuditFinding]:
@@ -244,8 +246,8 @@ def _paid_kind(scored: Scored, kind: Float64Array, name: str, rule: str, words: 
     if paid is None or paid.low <= PAID:
         return []
     share = float(np.mean(kind[np.isfinite(kind)] > 0))
-    said = f"{words}, {share:.1%} of all, earn more {_as_right(scored)} in {_percent(paid)} of the pairs"
-    return [_finding(name, rule, "warn", said, scored.worst(kind > 0))]
+    summary = f"{words}, {share:.1%} of all, earn more {_as_right(scored)} in {_percent(paid)} of the pairs"
+    return [_finding(name, rule, "warn", summary, scored.worst(kind > 0))]
 
 
 def _finding(name: str, rule: str, severity: Severity, summary: str, rows: Sequence[int]) -> AuditFinding:
@@ -256,9 +258,9 @@ def _as_right(scored: Scored, word: str = "than") -> str:
     return f"{word} others with the same {scored.label_name}" if scored.label_name else f"{word} others"
 
 
-def _rho(one: Estimate) -> str:
-    return f"rank correlation {one.value:.2f} ({one.low:.2f} to {one.high:.2f}, {one.n:,} samples)"
+def _rho(estimate: Estimate) -> str:
+    return f"rank correlation {estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f}, {estimate.n:,} samples)"
 
 
-def _percent(one: Estimate) -> str:
-    return f"{one.value:.0%} ({one.low:.0%} to {one.high:.0%})"
+def _percent(estimate: Estimate) -> str:
+    return f"{estimate.value:.0%} ({estimate.low:.0%} to {estimate.high:.0%})"

@@ -39,11 +39,11 @@ def blocks_of(groups: npt.NDArray[Any]) -> IntArray:
 
 def estimate(
     statistic: Callable[[BoolArray], float | None],
-    of: BoolArray,
+    rows: BoolArray,
     blocks: IntArray,
     ends: tuple[float, float] = (-np.inf, np.inf),
 ) -> Estimate | None:
-    """`statistic` of the samples `of`, with an interval; None where it cannot be told.
+    """`statistic` of the samples in `rows`, with an interval; None where it cannot be told.
 
     The delete-a-group jackknife: Kott, "Delete-a-group jackknife", Journal of Official Statistics 17 (2001).
 
@@ -51,20 +51,20 @@ def estimate(
         statistic: of the samples that a mask selects; None where it is not defined.
         ends: the least and the largest value that it can have.
     """
-    value = statistic(of)
-    if value is None or of.sum() < FEWEST:
+    value = statistic(rows)
+    if value is None or rows.sum() < FEWEST:
         return None
-    names = np.unique(blocks[of])
-    without = [statistic(of & (blocks != name)) for name in names]
-    known = np.array([one for one in without if one is not None])
+    names = np.unique(blocks[rows])
+    without = [statistic(rows & (blocks != name)) for name in names]
+    known = np.array([estimated for estimated in without if estimated is not None])
     if len(known) < max(2, len(names) - 1):
         return None
     m = len(known)
     spread = T95 * float(np.sqrt((m - 1) / m * ((known - known.mean()) ** 2).sum()))
-    return Estimate(float(value), max(ends[0], value - spread), min(ends[1], value + spread), int(of.sum()))
+    return Estimate(float(value), max(ends[0], value - spread), min(ends[1], value + spread), int(rows.sum()))
 
 
-def rank_correlation(one: Float64Array, other: Float64Array, blocks: IntArray) -> Estimate | None:
+def rank_correlation(first: Float64Array, other: Float64Array, blocks: IntArray) -> Estimate | None:
     """Spearman's rank correlation where both are known; None where one of them does not vary.
 
     Raises:
@@ -72,13 +72,13 @@ def rank_correlation(one: Float64Array, other: Float64Array, blocks: IntArray) -
     """
     stats = require("scipy.stats", "mlflow")
 
-    def spearman(of: BoolArray) -> float | None:
-        a, b = one[of], other[of]
+    def spearman(rows: BoolArray) -> float | None:
+        a, b = first[rows], other[rows]
         if len(a) < 3 or not np.ptp(a) or not np.ptp(b):
             return None
         return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])
 
-    return estimate(spearman, np.isfinite(one) & np.isfinite(other), blocks, (-1.0, 1.0))
+    return estimate(spearman, np.isfinite(first) & np.isfinite(other), blocks, (-1.0, 1.0))
 
 
 def superiority(score: Float64Array, kind: Float64Array, blocks: IntArray) -> Estimate | None:
@@ -92,23 +92,25 @@ def superiority(score: Float64Array, kind: Float64Array, blocks: IntArray) -> Es
     stats = require("scipy.stats", "mlflow")
     known = np.isfinite(score) & np.isfinite(kind)
 
-    def area(of: BoolArray) -> float | None:
-        its = kind[of] > 0
+    def area(rows: BoolArray) -> float | None:
+        its = kind[rows] > 0
         n, others = int(its.sum()), int((~its).sum())
-        return float((stats.rankdata(score[of])[its].sum() - n * (n + 1) / 2) / (n * others)) if n and others else None
+        return (
+            float((stats.rankdata(score[rows])[its].sum() - n * (n + 1) / 2) / (n * others)) if n and others else None
+        )
 
     if min((known & (kind > 0)).sum(), (known & (kind == 0)).sum()) < FEWEST_OF_A_KIND:
         return None
     return estimate(area, known, blocks, (0.0, 1.0))
 
 
-def mean(values: Float64Array, of: BoolArray, blocks: IntArray) -> Estimate | None:
+def mean(values: Float64Array, rows: BoolArray, blocks: IntArray) -> Estimate | None:
     """The mean of `values` where they are known."""
 
-    def average(of: BoolArray) -> float | None:
-        return float(values[of].mean()) if of.any() else None
+    def average(kept: BoolArray) -> float | None:
+        return float(values[kept].mean()) if kept.any() else None
 
-    return estimate(average, of & np.isfinite(values), blocks)
+    return estimate(average, rows & np.isfinite(values), blocks)
 
 
 def beyond(score: Float64Array, label: Float64Array) -> Float64Array:
@@ -124,6 +126,6 @@ def beyond(score: Float64Array, label: Float64Array) -> Float64Array:
     if len(levels) > 10:
         place = np.searchsorted(np.quantile(label[known], np.linspace(0.1, 0.9, 9)), label[known])
     mean_of = np.bincount(place, score[known]) / np.maximum(1, np.bincount(place))
-    found = np.full(len(score), np.nan)
-    found[known] = score[known] - mean_of[place]
-    return found
+    shares = np.full(len(score), np.nan)
+    shares[known] = score[known] - mean_of[place]
+    return shares

@@ -43,13 +43,13 @@ def duplicates(prompts: Sequence[str | None], identity: Sequence[object]) -> lis
     """
     first: dict[str, dict[object, int]] = defaultdict(dict)
     keys: dict[str, str] = {}  # each prompt is normalised once, however many samples it has
-    for row, (prompt, one) in enumerate(zip(prompts, identity, strict=True)):
+    for row, (prompt, owner) in enumerate(zip(prompts, identity, strict=True)):
         if prompt is not None:
             key = keys.get(prompt)
             if key is None:
                 key = keys[prompt] = " ".join(words(prompt))
-            first[key].setdefault(one, row)
-    return [tuple(of.values()) for of in first.values() if len(of) > 1]
+            first[key].setdefault(owner, row)
+    return [tuple(rows.values()) for rows in first.values() if len(rows) > 1]
 
 
 def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) -> list[Hit]:
@@ -63,12 +63,12 @@ def overlap(training: Iterable[str | None], evaluation: Sequence[str | None]) ->
     seen: dict[str, list[int]] = defaultdict(list)
     known: set[str] = set()
     for at, text in enumerate(training):
-        said = words(text or "")
-        if (key := " ".join(said)) not in known:
+        text_words = words(text or "")
+        if (key := " ".join(text_words)) not in known:
             known.add(key)
             for row in whole.get(key, ()):
                 exact.setdefault(row, Hit(row, at, True))
-            for gram in (gram for n in lengths for gram in _grams(said, n) if gram in grams):
+            for gram in (gram for n in lengths for gram in _grams(text_words, n) if gram in grams):
                 seen[gram].append(at)
     rare = {gram: places[0] for gram, places in seen.items() if len(places) <= COMMON}
     partly = {row: Hit(row, at, False) for gram, at in rare.items() for row in grams[gram]}
@@ -80,14 +80,14 @@ def _index(evaluation: Sequence[str | None]) -> tuple[Mapping[str, list[int]], M
     whole: dict[str, list[int]] = defaultdict(list)
     grams: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(evaluation):
-        said = words(text or "")
-        if said:
-            whole[" ".join(said)].append(row)
-        if len(said) >= SHORTEST:
-            for gram in _grams(said, min(LONGEST, len(said))):
+        text_words = words(text or "")
+        if text_words:
+            whole[" ".join(text_words)].append(row)
+        if len(text_words) >= SHORTEST:
+            for gram in _grams(text_words, min(LONGEST, len(text_words))):
                 grams[gram].append(row)
     return whole, grams
 
 
-def _grams(said: Sequence[str], n: int) -> set[str]:
-    return {" ".join(said[i : i + n]) for i in range(len(said) - n + 1)}
+def _grams(text_words: Sequence[str], n: int) -> set[str]:
+    return {" ".join(text_words[i : i + n]) for i in range(len(text_words) - n + 1)}

@@ -74,66 +74,66 @@ TITLES = {
 """Of each finding: its title, and the first thing to do."""
 
 
-def on_screen(found: Audit) -> RenderableType:
+def on_screen(audit: Audit) -> RenderableType:
     """What was found, the reward beside its labels and parts, who could not look."""
-    worst = found.findings[0].severity if found.findings else None
-    said = f"{len(found.findings)} found" if found.findings else "nothing found"
+    worst = audit.findings[0].severity if audit.findings else None
+    heading = f"{len(audit.findings)} found" if audit.findings else "nothing found"
     color = STYLE[worst] if worst else "green"
     head = Text.assemble(
         ("tracker_diag: ", "dim"),
-        (f"{found.samples.n:,} samples of {found.prompts:,} prompts: {said}", f"bold {color}"),
+        (f"{audit.samples.n:,} samples of {audit.prompts:,} prompts: {heading}", f"bold {color}"),
     )
     rows = labelled(LABELS)
-    for one in found.findings:
-        title, remedy = TITLES[one.name]
+    for finding in audit.findings:
+        title, remedy = TITLES[finding.name]
         rows.add_row(
-            Text(one.severity, style=STYLE[one.severity]),
-            Text(f"{title}{f' ({one.rule})' if one.rule else ''}", "bold"),
+            Text(finding.severity, style=STYLE[finding.severity]),
+            Text(f"{title}{f' ({finding.rule})' if finding.rule else ''}", "bold"),
         )
-        rows.add_row("", cut(one.summary, 200))
+        rows.add_row("", cut(finding.summary, 200))
         rows.add_row("do first", Text(cut(remedy, 160), style="dim"))
-    for heading, (name, rho) in zip(_headed("reward with", found.agreement), found.agreement.items(), strict=False):
+    for heading, (name, rho) in zip(_headed("reward with", audit.agreement), audit.agreement.items(), strict=False):
         rows.add_row(heading, f"{name}: rank correlation {interval(rho)}")
-    for heading, part in zip(_headed("components", found.components), found.components[:MOST], strict=False):
+    for heading, part in zip(_headed("components", audit.components), audit.components[:MOST], strict=False):
         with_label = (
-            "" if part.with_label is None else f", rank correlation with {found.label} {interval(part.with_label)}"
+            "" if part.with_label is None else f", rank correlation with {audit.label} {interval(part.with_label)}"
         )
         share = f"{part.variance_share:.0%} of the variance"
         rows.add_row(heading, f"{part.name}: mean {part.mean:.3g}, std {part.std:.3g}, {share}{with_label}")
-    if found.summary is not None:
-        rows.add_row("rules", headline(found.summary))
-    for heading, (what, why) in zip(_headed("blind", found.blind), found.blind.items(), strict=False):
+    if audit.summary is not None:
+        rows.add_row("rules", headline(audit.summary))
+    for heading, (what, why) in zip(_headed("blind", audit.blind), audit.blind.items(), strict=False):
         rows.add_row(heading, Text(cut(f"{what}: {why}", 150), style="dim"))
-    for heading, note in zip(_headed("but", found.notes), found.notes, strict=False):
+    for heading, note in zip(_headed("but", audit.notes), audit.notes, strict=False):
         rows.add_row(heading, Text(cut(note, 200), style="yellow"))
-    marked = sum(map(bool, found.marks))
+    marked = sum(map(bool, audit.marks))
     rows.add_row("to read", f"{marked:,} samples are marked; --html shows the first ones with their texts")
-    tools = tool_rows(found.samples)[:MOST]
+    tools = tool_rows(audit.samples)[:MOST]
     parts: list[RenderableType] = [head, rows]
     return Group(*parts, Text(), tool_table(tools)) if tools else Group(*parts)
 
 
-def page(found: Audit) -> str:
+def page(audit: Audit) -> str:
     """One self-contained page with the rewards' histograms and the reading list. All texts are escaped."""
-    parts = {"reward": _known(found.samples["reward"].tolist())}
-    parts |= {part.name: list(part.values) for part in found.components}
-    columns = [name for name in found.reading.columns if name != "step"]
+    parts = {"reward": _known(audit.samples["reward"].tolist())}
+    parts |= {part.name: list(part.values) for part in audit.components}
+    columns = [name for name in audit.reading.columns if name != "step"]
     return rendered(
         "audit.html.j2",
         {"interval": interval, "percent": _percent, "cell": _cell},
-        found=found,
+        found=audit,
         titles=TITLES,
-        label_share=_share_right(found),
+        label_share=_share_right(audit),
         histograms=[_histogram(name, values) for name, values in parts.items() if values],
-        totals=found.totals,
-        tools=[_tool(row) for row in tool_rows(found.samples)[:MOST]],
-        reading=_reading(found, columns),
+        totals=audit.totals,
+        tools=[_tool(row) for row in tool_rows(audit.samples)[:MOST]],
+        reading=_reading(audit, columns),
     )
 
 
-def interval(one: Estimate) -> str:
+def interval(estimate: Estimate) -> str:
     """The value with its interval."""
-    return f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+    return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def _headed(label: str, rows: Any) -> list[str]:
@@ -141,15 +141,15 @@ def _headed(label: str, rows: Any) -> list[str]:
     return [label, *[""] * len(rows)]
 
 
-def _reading(found: Audit, columns: Sequence[str]) -> list[dict[str, Any]]:
+def _reading(audit: Audit, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The cards of the reading list: kind, row, numbers that are known, marks and text."""
     cards: list[dict[str, Any]] = []
-    for row in found.reading.rows:
-        cells = dict(zip(found.reading.columns, row, strict=True))
+    for row in audit.reading.rows:
+        cells = dict(zip(audit.reading.columns, row, strict=True))
         place = int(str(cells["sequence"]))
         numbers = {name: cells[name] for name in columns if isinstance(cells[name], int | float) and name != "sequence"}
-        about = {"kind": cells["kind"], "row": place, "marks": found.marks[place], "text": cells.get("text") or ""}
-        about["prompt"] = cut(found.prompts_said[place] or "", 400)
+        about = {"kind": cells["kind"], "row": place, "marks": audit.marks[place], "text": cells.get("text") or ""}
+        about["prompt"] = cut(audit.prompts_said[place] or "", 400)
         cards.append(about | {"numbers": numbers, "env": cells.get("env") or ""})
     return cards
 
@@ -173,13 +173,13 @@ def _tool(row: ToolRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _share_right(found: Audit) -> str:
-    rate = found.totals.get("success_rate")
+def _share_right(audit: Audit) -> str:
+    rate = audit.totals.get("success_rate")
     return "" if rate is None else f"{rate:.0%} of the answers are right"
 
 
 def _known(values: Sequence[float]) -> list[float]:
-    return [one for one in values if np.isfinite(one)]
+    return [value for value in values if np.isfinite(value)]
 
 
 def _percent(value: float | None) -> str:

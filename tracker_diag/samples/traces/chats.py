@@ -29,18 +29,18 @@ def trace_of_chat(document: Mapping[str, Any], place: str, odd: Odd) -> Trace:
     step, run, given = told(beside)
     if is_cut(document.get("response", document)):
         given.setdefault("truncated", True)
-    calls, turns = calls_in(completion), sum(one["role"] == "assistant" for one in completion)
+    calls, turns = calls_in(completion), sum(message["role"] == "assistant" for message in completion)
     if isinstance(document.get("calls"), list):  # a sample record, as --samples writes it
-        calls = [dict(one) for one in document["calls"] if isinstance(one, Mapping)]
-    time = next((at for one in beside for key in TIMES if (at := seconds_of(one.get(key))) is not None), None)
+        calls = [dict(call) for call in document["calls"] if isinstance(call, Mapping)]
+    time = next((at for fields in beside for key in TIMES if (at := seconds_of(fields.get(key))) is not None), None)
     seconds = _duration(*beside)
     spans = document.get("spans")
-    if isinstance(spans, list) and (found := [_span(one, name) for one in spans if isinstance(one, Mapping)]):
-        of = episode(name, found, odd, beside=beside)
-        calls, turns, given = of.calls or calls, max(turns, of.turns), {**of.given, **given}
-        time, seconds = time or of.time or None, seconds or of.seconds
+    if isinstance(spans, list) and (read_spans := [_span(span, name) for span in spans if isinstance(span, Mapping)]):
+        spanned = episode(name, read_spans, odd, beside=beside)
+        calls, turns, given = spanned.calls or calls, max(turns, spanned.turns), {**spanned.given, **given}
+        time, seconds = time or spanned.time or None, seconds or spanned.seconds
         if not messages:
-            prompt, completion = of.prompt, of.completion
+            prompt, completion = spanned.prompt, spanned.completion
     return Trace(name, run, step, time, seconds, prompt, completion, calls, turns, given)
 
 
@@ -53,37 +53,37 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return []
 
 
-def _span(one: Mapping[str, Any], trace: str) -> Span:
+def _span(span: Mapping[str, Any], trace: str) -> Span:
     """A span of Trackio."""
-    start, duration = seconds_of(one.get("start_time")), one.get("duration_ms")
-    end = seconds_of(one.get("end_time"))
+    start, duration = seconds_of(span.get("start_time")), span.get("duration_ms")
+    end = seconds_of(span.get("end_time"))
     if end is None and start is not None and isinstance(duration, int | float):
         end = start + duration / 1e3
     if start is None and isinstance(duration, int | float):
         start, end = 0.0, duration / 1e3  # when it was is not known, but how long it took
-    usage = one.get("usage")
+    usage = span.get("usage")
     tokens = usage.get("completion_tokens", usage.get("output_tokens")) if isinstance(usage, Mapping) else None
-    failed = one.get("error") or str(one.get("status", "ok")).lower() in {"error", "failed", "failure", "timeout"}
-    metadata = one.get("metadata")
+    failed = span.get("error") or str(span.get("status", "ok")).lower() in {"error", "failed", "failure", "timeout"}
+    metadata = span.get("metadata")
     return Span(
         trace,
-        str(one.get("id")),
-        str(one["parent_id"]) if one.get("parent_id") else None,
-        kind_of(one.get("kind", "")),
-        str(one.get("name", "")),
+        str(span.get("id")),
+        str(span["parent_id"]) if span.get("parent_id") else None,
+        kind_of(span.get("kind", "")),
+        str(span.get("name", "")),
         start,
         end,
-        status_of_error(one.get("status"), one.get("error")) if failed else "ok",
-        one.get("input"),
-        one.get("output"),
+        status_of_error(span.get("status"), span.get("error")) if failed else "ok",
+        span.get("input"),
+        span.get("output"),
         float(tokens) if isinstance(tokens, int | float) else None,
         metadata if isinstance(metadata, Mapping) else {},
     )
 
 
 def _duration(*beside: Mapping[str, Any]) -> float | None:
-    for one in beside:
+    for fields in beside:
         for key, size in (("duration_ms", 1e3), ("latency_ms", 1e3), ("seconds", 1.0)):
-            if isinstance(value := one.get(key), int | float) and value >= 0:
+            if isinstance(value := fields.get(key), int | float) and value >= 0:
                 return value / size
     return None

@@ -18,14 +18,14 @@ def documents(file: Path, odd: Odd, progress: Progress | None = None) -> Iterato
     Raises:
         SourceError: there is no such file, it is empty, or nothing in it is a JSON object.
     """
-    found = 0
+    objects = 0
     for place, document in _of_list(file, odd, progress) if _head(file) == "[" else _of_lines(file, odd, progress):
         if isinstance(document, Mapping):
-            found += 1
+            objects += 1
             yield place, document
         else:
             odd.count("values that are no JSON objects, left out", place)
-    if not found:
+    if not objects:
         raise SourceError("; ".join((f"{file}: no JSON object in it, expected traces", *odd.notes)))
 
 
@@ -46,8 +46,8 @@ def _of_list(file: Path, odd: Odd, progress: Progress | None) -> Iterator[tuple[
     next(items)  # which announces the list
     n = 0
     try:
-        for n, (_, one) in enumerate(items, 1):
-            yield f"element {n}", one
+        for n, (_, item) in enumerate(items, 1):
+            yield f"element {n}", item
     except BreaksOff:
         odd.count("lists that break off", f"after element {n}")
 

@@ -32,9 +32,9 @@ def episode(trace: str, spans: Sequence[Span], odd: Odd, *, beside: Sequence[Map
     time = root.start if root.start is not None else min(begins, default=None)
     end = root.end if root.end is not None else max(ends, default=None)
     seconds = end - time if time is not None and end is not None and end >= time else None
-    said = calls_in(completion)
-    turns = len(models) or sum(one["role"] == "assistant" for one in completion)
-    return Trace(trace, run, step, time, seconds, prompt, completion, tools or said, turns, given)
+    requested = calls_in(completion)
+    turns = len(models) or sum(message["role"] == "assistant" for message in completion)
+    return Trace(trace, run, step, time, seconds, prompt, completion, tools or requested, turns, given)
 
 
 def _root(spans: Sequence[Span], odd: Odd) -> Span:
@@ -91,7 +91,7 @@ def _conversation(root: Span, models: Sequence[Span]) -> tuple[list[Message], li
     answered = messages_in(root.outputs) or _said("assistant", root.outputs)
     if not answered and models:
         answered = _said("assistant", models[-1].outputs)
-    if any(one["role"] == "user" for one in answered):  # the root gave back the whole conversation
+    if any(message["role"] == "user" for message in answered):  # the root gave back the whole conversation
         return split(answered)
     return split([*asked, *answered])
 

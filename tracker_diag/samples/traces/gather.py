@@ -19,12 +19,12 @@ class _Gathered:
     asked: Span | None = None
     """The last one that asked a model with messages; they hold what was said to the models before it."""
 
-    def add(self, span: Span) -> None:
+    def put_span(self, span: Span) -> None:
         self.spans[span.id] = span
         if span.parent is None and not self.rooted:
             self.rooted = True
-            for one in [one for one in self.spans.values() if one.parent is not None and one.kind != "llm"]:
-                self.spans[one.id] = _bare(one)
+            for child in [child for child in self.spans.values() if child.parent is not None and child.kind != "llm"]:
+                self.spans[child.id] = _bare(child)
         elif span.kind == "llm":
             self._ask(span)
         elif self.rooted and span.parent is not None:
@@ -49,18 +49,18 @@ class Gather:
         self._odd = odd
         self._traces: dict[str, _Gathered] = {}
 
-    def add(self, span: Span) -> None:
+    def put_span(self, span: Span) -> None:
         """Take in a span; of two with the same id the last one counts."""
-        of = self._traces.setdefault(span.trace, _Gathered())
-        if span.id in of.spans:
+        gathered = self._traces.setdefault(span.trace, _Gathered())
+        if span.id in gathered.spans:
             self._odd.count("spans that come twice, the last one counts", f"{span.name} {span.id}")
-        of.add(span)
+        gathered.put_span(span)
 
     def traces(self) -> Iterator[Trace]:
         """One trace for each id of a trace, in the order in which they came; its spans are let go."""
         for trace in list(self._traces):
-            of = self._traces.pop(trace)
-            yield episode(trace, list(of.spans.values()), self._odd)
+            gathered = self._traces.pop(trace)
+            yield episode(trace, list(gathered.spans.values()), self._odd)
 
 
 def _bare(span: Span) -> Span:

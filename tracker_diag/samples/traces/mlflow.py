@@ -23,7 +23,7 @@ def trace_of_mlflow(document: Mapping[str, Any], odd: Odd) -> Trace | None:
     """What the agent did in a trace; None of one that has no spans, which is counted."""
     info, data = document["info"], document["data"]
     name = str(info.get("trace_id") or info.get("request_id"))
-    spans = [_span(name, one) for one in data.get("spans") or ()]
+    spans = [_span(name, span) for span in data.get("spans") or ()]
     if not spans:
         odd.count("traces without spans, left out", name)
         return None
@@ -32,25 +32,29 @@ def trace_of_mlflow(document: Mapping[str, Any], odd: Odd) -> Trace | None:
     return replace(episode(name, spans, odd, beside=[scores, tags, metadata]), tagged=frozenset(tags))
 
 
-def _span(trace: str, one: Mapping[str, Any]) -> Span:
+def _span(trace: str, span: Mapping[str, Any]) -> Span:
     """A span in the form of MLflow 3, or in that of MLflow 2."""
-    status, context = one.get("status"), one.get("context") or {}
+    status, context = span.get("status"), span.get("context") or {}
     if isinstance(status, Mapping):
         code, message = status.get("code"), status.get("message")
     else:
-        code, message = one.get("status_code"), one.get("status_message")
-    events = [event.get("attributes") or {} for event in one.get("events") or ()]
-    said = [f"{event.get('exception.type', '')} {event.get('exception.message', '')}" for event in events]
+        code, message = span.get("status_code"), span.get("status_message")
+    events = [event.get("attributes") or {} for event in span.get("events") or ()]
+    errors = [f"{event.get('exception.type', '')} {event.get('exception.message', '')}" for event in events]
     return span_of(
-        (trace, str(one.get("span_id") or context.get("span_id")), one.get("parent_span_id") or one.get("parent_id")),
-        str(one.get("name", "")),
         (
-            seconds_of(one.get("start_time_unix_nano", one.get("start_time")), NANO),
-            seconds_of(one.get("end_time_unix_nano", one.get("end_time")), NANO),
+            trace,
+            str(span.get("span_id") or context.get("span_id")),
+            span.get("parent_span_id") or span.get("parent_id"),
         ),
-        {key: value for key, value in (one.get("attributes") or {}).items() if key != "mlflow.traceRequestId"},
+        str(span.get("name", "")),
+        (
+            seconds_of(span.get("start_time_unix_nano", span.get("start_time")), NANO),
+            seconds_of(span.get("end_time_unix_nano", span.get("end_time")), NANO),
+        ),
+        {key: value for key, value in (span.get("attributes") or {}).items() if key != "mlflow.traceRequestId"},
         failed=code in {"ERROR", "STATUS_CODE_ERROR"},
-        said=[message, *said],
+        errors=[message, *errors],
     )
 
 
@@ -60,17 +64,17 @@ def _pairs(info: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 def _assessments(given: Iterable[Mapping[str, Any]], trace: str, odd: Odd) -> dict[str, Any]:
     """Feedback by the column that it is: by its name, else by who gave it."""
-    found: dict[str, Any] = {}
-    for one in given:
-        feedback = one.get("feedback")
-        name, kind = str(one.get("assessment_name")), str((one.get("source") or {}).get("source_type"))
-        if not isinstance(feedback, Mapping) or feedback.get("value") is None or one.get("valid") is False:
+    columns: dict[str, Any] = {}
+    for assessment in given:
+        feedback = assessment.get("feedback")
+        name, kind = str(assessment.get("assessment_name")), str((assessment.get("source") or {}).get("source_type"))
+        if not isinstance(feedback, Mapping) or feedback.get("value") is None or assessment.get("valid") is False:
             continue
         if name in (RULES_TAG, MARKS_TAG):  # written back by us, and nobody's score
             continue
         column = name if name in GIVEN else BY_SOURCE.get(kind, "")
-        if not column or column in found:
+        if not column or column in columns:
             odd.count("assessments beside the first one of their kind, left out", f"{name} of {trace}")
         else:
-            found[column] = feedback["value"]
-    return found
+            columns[column] = feedback["value"]
+    return columns

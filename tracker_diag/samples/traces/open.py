@@ -61,11 +61,11 @@ def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterato
     for place, document in given:
         if is_otlp(document):
             for span in spans_of_otlp(document):
-                gather.add(span)
+                gather.put_span(span)
         elif is_printed(document):
-            gather.add(span_of_printed(document))
+            gather.put_span(span_of_printed(document))
         elif weave.takes(document):
-            weave.add(document)
+            weave.put_call(document)
         elif is_mlflow(document):
             if (trace := trace_of_mlflow(document, odd)) is not None:
                 yield trace
@@ -75,5 +75,5 @@ def _traces(given: Iterable[tuple[str, Mapping[str, Any]]], odd: Odd) -> Iterato
             keys = ", ".join(list(document)[:5]) or "nothing"
             odd.count("objects that are no trace, left out", f"{place}, with {keys}")
     for span in weave.spans():
-        gather.add(span)
+        gather.put_span(span)
     yield from gather.traces()

@@ -44,26 +44,26 @@ def spans_of_otlp(document: Mapping[str, Any]) -> Iterator[Span]:
     for resource in _list(document, "resourceSpans", "resource_spans"):
         about = _attributes(_mapping(resource.get("resource")).get("attributes"))
         for scope in _list(resource, "scopeSpans", "scope_spans"):
-            for one in _list(scope, "spans"):
-                status = _mapping(one.get("status"))
+            for span in _list(scope, "spans"):
+                status = _mapping(span.get("status"))
                 events = [
                     {"name": event.get("name"), "attributes": _attributes(event.get("attributes"))}
-                    for event in _list(one, "events")
+                    for event in _list(span, "events")
                 ]
                 yield span_of(
                     (
-                        str(one.get("traceId", one.get("trace_id"))),
-                        str(one.get("spanId", one.get("span_id"))),
-                        one.get("parentSpanId", one.get("parent_span_id")),
+                        str(span.get("traceId", span.get("trace_id"))),
+                        str(span.get("spanId", span.get("span_id"))),
+                        span.get("parentSpanId", span.get("parent_span_id")),
                     ),
-                    str(one.get("name", "")),
+                    str(span.get("name", "")),
                     (
-                        seconds_of(one.get("startTimeUnixNano", one.get("start_time_unix_nano")), NANO),
-                        seconds_of(one.get("endTimeUnixNano", one.get("end_time_unix_nano")), NANO),
+                        seconds_of(span.get("startTimeUnixNano", span.get("start_time_unix_nano")), NANO),
+                        seconds_of(span.get("endTimeUnixNano", span.get("end_time_unix_nano")), NANO),
                     ),
-                    about | _attributes(one.get("attributes")),
+                    about | _attributes(span.get("attributes")),
                     failed=status.get("code") in {2, "2", "STATUS_CODE_ERROR"},
-                    said=[status.get("message"), *map(_exception, events)],
+                    errors=[status.get("message"), *map(_exception, events)],
                 )
 
 
@@ -77,7 +77,7 @@ def span_of_printed(document: Mapping[str, Any]) -> Span:
         (seconds_of(document.get("start_time")), seconds_of(document.get("end_time"))),
         {**about, **_mapping(document.get("attributes"))},
         failed=status.get("status_code") == "ERROR",
-        said=[status.get("description"), *map(_exception, _list(document, "events"))],
+        errors=[status.get("description"), *map(_exception, _list(document, "events"))],
     )
 
 
@@ -88,7 +88,7 @@ def span_of(
     attributes: Mapping[str, Any],
     *,
     failed: bool,
-    said: list[Any],
+    errors: list[Any],
 ) -> Span:
     """A span by the meaning of its attributes.
 
@@ -103,7 +103,7 @@ def span_of(
     if kind == "llm":
         inputs, outputs = _of_model(attributes, inputs, outputs)
     failed = failed or bool(attributes.get("error.type"))
-    status = status_of_error(attributes.get("error.type"), *said) if failed else "ok"
+    status = status_of_error(attributes.get("error.type"), *errors) if failed else "ok"
     about = {**_mapping(parsed(attributes.get("metadata"))), **attributes}
     tool = _first(attributes, NAME_KEYS) if kind == "tool" else None
     trace, span, parent = ids
@@ -128,29 +128,29 @@ def _of_model(attributes: Mapping[str, Any], inputs: Any, outputs: Any) -> tuple
 
 def _openinference(attributes: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Messages that OpenInference has spread over attributes, such as `llm.input_messages.0.message.role`."""
-    found: dict[str, dict[int, dict[str, Any]]] = {"input": defaultdict(dict), "output": defaultdict(dict)}
+    sides: dict[str, dict[int, dict[str, Any]]] = {"input": defaultdict(dict), "output": defaultdict(dict)}
     for key, value in attributes.items():
         if not (at := OPENINFERENCE.fullmatch(key)):
             continue
-        message = found[at[1]][int(at[2])]
+        message = sides[at[1]][int(at[2])]
         if call := _CALL.fullmatch(at[3]):
-            of = message.setdefault("tool_calls", {}).setdefault(int(call[1]), {"function": {}})
+            tool_call = message.setdefault("tool_calls", {}).setdefault(int(call[1]), {"function": {}})
             if call[2] == "id":
-                of["id"] = value
+                tool_call["id"] = value
             else:
-                of["function"][call[2].removeprefix("function.")] = value
+                tool_call["function"][call[2].removeprefix("function.")] = value
         elif text := _TEXT.fullmatch(at[3]):
             message.setdefault("texts", {})[int(text[1])] = value
         else:
             message[at[3]] = value
-    return {side: [_message(of[place]) for place in sorted(of)] for side, of in found.items()}
+    return {side: [_message(messages[place]) for place in sorted(messages)] for side, messages in sides.items()}
 
 
-def _message(found: dict[str, Any]) -> dict[str, Any]:
-    message = {"role": "user", **found}
+def _message(fields: dict[str, Any]) -> dict[str, Any]:
+    message = {"role": "user", **fields}
     for name, key in (("tool_calls", "tool_calls"), ("texts", "content")):
-        if name in found:
-            message[key] = [found[name][place] for place in sorted(found[name])]
+        if name in fields:
+            message[key] = [fields[name][place] for place in sorted(fields[name])]
     return message
 
 
@@ -168,28 +168,30 @@ def _first(attributes: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
 
 
 def _exception(event: Mapping[str, Any]) -> str:
-    of = _mapping(event.get("attributes"))
-    return f"{of.get('exception.type', '')} {of.get('exception.message', '')}".strip()
+    attributes = _mapping(event.get("attributes"))
+    return f"{attributes.get('exception.type', '')} {attributes.get('exception.message', '')}".strip()
 
 
 def _attributes(given: Any) -> dict[str, Any]:
     """Attributes as OTLP writes them, a list of keys and values that say their type."""
     return {
-        str(one["key"]): _value(one.get("value")) for one in given or () if isinstance(one, Mapping) and "key" in one
+        str(attribute["key"]): _value(attribute.get("value"))
+        for attribute in given or ()
+        if isinstance(attribute, Mapping) and "key" in attribute
     }
 
 
 def _value(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    for kind, of in value.items():
+    for kind, inner in value.items():
         if kind in {"arrayValue", "array_value"}:
-            return [_value(one) for one in _mapping(of).get("values", ())]
+            return [_value(item) for item in _mapping(inner).get("values", ())]
         if kind in {"kvlistValue", "kvlist_value"}:
-            return _attributes(_mapping(of).get("values"))
+            return _attributes(_mapping(inner).get("values"))
         if kind in {"intValue", "int_value"}:
-            return int(of)
-        return of
+            return int(inner)
+        return inner
     return None
 
 
@@ -197,7 +199,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(of: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:
-    """The mappings in the list that `of` has under one of `names`."""
-    found = next((of[name] for name in names if name in of), None)
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list | tuple) else []
+def _list(holder: Mapping[str, Any], *names: str) -> list[Mapping[str, Any]]:
+    """The mappings in the list that `holder` has under one of `names`."""
+    items = next((holder[name] for name in names if name in holder), None)
+    return [item for item in items if isinstance(item, Mapping)] if isinstance(items, list | tuple) else []

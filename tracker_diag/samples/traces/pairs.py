@@ -20,9 +20,11 @@ def preferences(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
     pairs: list[dict[str, list[Message]]] = []
     for prompt, samples in _by_prompt(records):
         for name in SCORES:
-            scored = [(score, said) for one, said in samples if (score := _score(one, name)) is not None]
+            scored = [
+                (score, completion) for record, completion in samples if (score := _score(record, name)) is not None
+            ]
             if len(scored) > 1:
-                best, worst = max(scored, key=lambda one: one[0]), min(scored, key=lambda one: one[0])
+                best, worst = max(scored, key=lambda pair: pair[0]), min(scored, key=lambda pair: pair[0])
                 if best[0] > worst[0] and best[1] != worst[1]:
                     pairs.append({"prompt": prompt, "chosen": best[1], "rejected": worst[1]})
                     break
@@ -34,31 +36,33 @@ def demonstrations(records: Sequence[Record]) -> list[dict[str, list[Message]]]:
 
     Where nobody knows whether a sample was solved, it is one with the highest reward of its prompt, if these differ.
     """
-    found: list[dict[str, list[Message]]] = []
+    shown: list[dict[str, list[Message]]] = []
     for prompt, samples in _by_prompt(records):
-        rewards = [score for one, _ in samples if (score := _score(one, "reward")) is not None]
+        rewards = [score for record, _ in samples if (score := _score(record, "reward")) is not None]
         best = max(rewards) if rewards and max(rewards) > min(rewards) else None
         seen: set[str] = set()
-        for one, said in samples:
-            solved = next((score for name in ("success", "correct") if (score := _score(one, name)) is not None), None)
-            good = solved > 0 if solved is not None else best is not None and _score(one, "reward") == best
-            if good and (key := json.dumps(said)) not in seen:
+        for record, completion in samples:
+            solved = next(
+                (score for name in ("success", "correct") if (score := _score(record, name)) is not None), None
+            )
+            good = solved > 0 if solved is not None else best is not None and _score(record, "reward") == best
+            if good and (key := json.dumps(completion)) not in seen:
                 seen.add(key)
-                found.append({"prompt": prompt, "completion": said})
-    return found
+                shown.append({"prompt": prompt, "completion": completion})
+    return shown
 
 
 def _by_prompt(records: Sequence[Record]) -> list[tuple[list[Message], list[tuple[Record, list[Message]]]]]:
     """Samples of the same prompt, each with its completion; those that have not both are left out."""
     groups: dict[str, list[tuple[Record, list[Message]]]] = defaultdict(list)
     prompts: dict[str, list[Message]] = {}
-    for one in records:
-        prompt, said = (list(map(_for_trl, part)) for part in messages_of(one))
-        if prompt and any(message["role"] == "assistant" for message in said):
+    for record in records:
+        prompt, completion = (list(map(_for_trl, part)) for part in messages_of(record))
+        if prompt and any(message["role"] == "assistant" for message in completion):
             key = json.dumps(prompt, sort_keys=True)
             prompts[key] = prompt
-            groups[key].append((one, said))
-    return [(prompts[key], of) for key, of in groups.items()]
+            groups[key].append((record, completion))
+    return [(prompts[key], samples) for key, samples in groups.items()]
 
 
 def _for_trl(message: Mapping[str, Any]) -> Message:
@@ -76,10 +80,10 @@ def _for_trl(message: Mapping[str, Any]) -> Message:
 def _object(arguments: Any) -> Any:
     """Arguments as an object; a text that is none stays a text."""
     try:
-        found = json.loads(arguments) if isinstance(arguments, str) else arguments
+        decoded = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return arguments
-    return found if isinstance(found, Mapping) else arguments
+    return decoded if isinstance(decoded, Mapping) else arguments
 
 
 def _score(record: Record, name: str) -> float | None:

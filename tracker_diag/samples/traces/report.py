@@ -46,7 +46,7 @@ class TraceReport:
     @property
     def steps(self) -> Counter[int]:
         """How many traces each step has; those of no step are left out."""
-        return Counter(one["step"] for one in self.records if "step" in one)
+        return Counter(record["step"] for record in self.records if "step" in record)
 
     def to_json(self) -> dict[str, Any]:
         """All but the texts."""
@@ -57,7 +57,7 @@ class TraceReport:
             "tools": [asdict(row) for row in self.tools],
             "totals": dict(self.totals),
             "rules": self.summary.to_json() if self.summary else None,
-            "marked": {trace: of[MARKS_TAG] for trace, of in self.tags.items() if of.get(MARKS_TAG)},
+            "marked": {trace: marks[MARKS_TAG] for trace, marks in self.tags.items() if marks.get(MARKS_TAG)},
             "notes": list(self.notes),
         }
 
@@ -88,21 +88,21 @@ def read_traces(
         MissingExtra: mlflow is not installed.
         SourceError: in one line, what cannot be read, where, and why.
     """
-    found: Traces = with_steps(collect(source, progress, texts=texts), source, run)
-    records = [record_of(trace) for trace in found.traces]
+    collected: Traces = with_steps(collect(source, progress, texts=texts), source, run)
+    records = [record_of(trace) for trace in collected.traces]
     if not texts:
-        for one in records:
-            one.pop("completion", None)
+        for record in records:
+            record.pop("completion", None)
     columns, odd = columns_of(records)
     try:
         samples = Samples.of(columns)
     except BatchError as error:
-        raise SourceError(f"{found.source}: {error}") from error
+        raise SourceError(f"{collected.source}: {error}") from error
     del columns  # of all calls, which the next lines need no more
     totals = aggregates(samples)
     summary = judge_samples(
         records,
-        found.source,
+        collected.source,
         run.rows if run else None,
         rules=rules,
         catalog=catalog,
@@ -110,11 +110,11 @@ def read_traces(
     )
     left_out = [f"values of {name} that are no numbers, left out: {n}" for name, n in odd.items() if n]
     return TraceReport(
-        found.source,
+        collected.source,
         records,
         tool_rows(samples),
         {name: totals[name] for name in TOLD if name in totals},
         summary,
-        tags(found.traces, samples, summary.findings if summary else ()),
-        (*found.notes, *left_out),
+        tags(collected.traces, samples, summary.findings if summary else ()),
+        (*collected.notes, *left_out),
     )

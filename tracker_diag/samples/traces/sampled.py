@@ -22,7 +22,7 @@ RULES_TAG, MARKS_TAG = "diag.rules", "diag.marks"
 def record_of(trace: Trace) -> dict[str, Any]:
     """The sample record of a trace, in JSON values; what is not known is left out."""
     known = {"id": trace.id, "run": trace.run, "step": trace.step, "time": trace.time, "seconds": trace.seconds}
-    said = {
+    texts = {
         "prompt": trace.prompt or None,
         "completion": trace.completion or None,
         "text": answer(trace.completion) if trace.completion else None,
@@ -30,7 +30,7 @@ def record_of(trace: Trace) -> dict[str, Any]:
         "turns": trace.turns or None,
     }
     given = {key: _plain(key, value) for key, value in trace.given.items()}
-    return {key: value for key, value in {**known, **said, **given}.items() if value is not None}
+    return {key: value for key, value in {**known, **texts, **given}.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ def tool_rows(samples: Samples) -> list[ToolRow]:
     bounds = np.searchsorted(calls.tool[order], np.arange(len(calls.names) + 1))
     rows: list[ToolRow] = []
     for i, name in enumerate(calls.names):
-        of = order[bounds[i] : bounds[i + 1]]
-        seconds, cut, tokens = (_known(one[of]) for one in (calls.seconds, calls.truncated, calls.tokens))
+        chosen = order[bounds[i] : bounds[i + 1]]
+        seconds, cut, tokens = (_known(column[chosen]) for column in (calls.seconds, calls.truncated, calls.tokens))
         rows.append(
             ToolRow(
                 name,
-                len(of),
-                float(calls.failed[of].mean()),
-                float(calls.timeout[of].mean()),
-                float(calls.malformed[of].mean()),
+                len(chosen),
+                float(calls.failed[chosen].mean()),
+                float(calls.timeout[chosen].mean()),
+                float(calls.malformed[chosen].mean()),
                 float(cut.mean()) if len(cut) else None,
                 float(np.quantile(seconds, 0.5)) if len(seconds) else None,
                 float(np.quantile(seconds, 0.95)) if len(seconds) >= FEWEST_FOR_P95 else None,
@@ -82,13 +82,13 @@ def tags(traces: Sequence[Trace], samples: Samples, findings: Sequence[Finding])
 
     None takes away what an earlier time has left.
     """
-    fired = [one for one in findings if one.fired is not None]
-    found: dict[str, dict[str, str | None]] = {}
+    fired = [finding for finding in findings if finding.fired is not None]
+    by_trace: dict[str, dict[str, str | None]] = {}
     for trace, own in zip(traces, marks(samples), strict=True):
-        rules = dict.fromkeys(one.rule.id for one in fired if _concerns(one, trace))
-        of = {RULES_TAG: ", ".join(rules) or None, MARKS_TAG: "; ".join(own) or None}
-        found[trace.id] = {key: value for key, value in of.items() if value or key in trace.tagged}
-    return found
+        rules = dict.fromkeys(finding.rule.id for finding in fired if _concerns(finding, trace))
+        tag = {RULES_TAG: ", ".join(rules) or None, MARKS_TAG: "; ".join(own) or None}
+        by_trace[trace.id] = {key: value for key, value in tag.items() if value or key in trace.tagged}
+    return by_trace
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -18,30 +18,30 @@ LABELS = 11
 NOT_KNOWN = "–"
 
 
-def on_screen(found: TraceReport) -> RenderableType:
+def on_screen(report: TraceReport) -> RenderableType:
     """At most 20 tools, the totals, the rules and the notes."""
-    steps = found.steps
+    steps = report.steps
     where = f", {steps.total()} of them of {len(steps)} training steps" if steps else ", of no training step"
-    head = Text.assemble(("tracker_diag: ", "dim"), (f"{len(found.records)} traces{where}", "bold"))
+    head = Text.assemble(("tracker_diag: ", "dim"), (f"{len(report.records)} traces{where}", "bold"))
     parts: list[RenderableType] = [head]
-    if found.tools:
-        parts += [Text(), tool_table(found.tools[:MOST]), Text()]
-    if len(found.tools) > MOST:
-        parts.append(Text(f"and {len(found.tools) - MOST} more tools; --json has them", style="dim"))
+    if report.tools:
+        parts += [Text(), tool_table(report.tools[:MOST]), Text()]
+    if len(report.tools) > MOST:
+        parts.append(Text(f"and {len(report.tools) - MOST} more tools; --json has them", style="dim"))
     rows = labelled(LABELS)
-    rows.add_row("all traces", ", ".join(f"{name} {value:.3g}" for name, value in found.totals.items()))
-    if found.summary is None:
+    rows.add_row("all traces", ", ".join(f"{name} {value:.3g}" for name, value in report.totals.items()))
+    if report.summary is None:
         rows.add_row("rules", "they look at training steps, and no trace has one; name the run with --run")
     else:
-        level = found.summary.level
-        rows.add_row("rules", Text(headline(found.summary), style=STYLE[level] if level else "green"))
-        for finding in (one for one in found.summary.findings if one.fired is not None):
+        level = report.summary.level
+        rows.add_row("rules", Text(headline(report.summary), style=STYLE[level] if level else "green"))
+        for finding in (fired for fired in report.summary.findings if fired.fired is not None):
             place = f" on {finding.slice}" if finding.slice != "all" else ""
             line = f"{finding.rule.id}{place}, step {finding.onset}: {finding.summary}"
             rows.add_row("", Text(cut(line, 150), style=STYLE[finding.severity]))
-    marked = sum(bool(of.get(MARKS_TAG)) for of in found.tags.values())
+    marked = sum(bool(tags.get(MARKS_TAG)) for tags in report.tags.values())
     rows.add_row("odd", f"{marked} traces with failed or repeated calls, refusals, claims, ...; --json names them")
-    for heading, note in zip(("but", *[""] * len(found.notes)), found.notes, strict=False):
+    for heading, note in zip(("but", *[""] * len(report.notes)), report.notes, strict=False):
         rows.add_row(heading, Text(cut(note, 200), style="yellow"))
     return Group(*parts, rows)
 

@@ -13,25 +13,25 @@ FAR = 10
 """Times the mean distance of two rows before the first one, from which on a clock is taken to be another one."""
 
 
-def with_steps(found: Traces, source: str, run: FinishedRun | None = None) -> Traces:
-    """`found`, with the steps of those traces that do not say theirs.
+def with_steps(collected: Traces, source: str, run: FinishedRun | None = None) -> Traces:
+    """`collected`, with the steps of those traces that do not say theirs.
 
     A step's row is logged after the rollouts that it was made of. So a trace is of the first step whose row was logged
     at its end or later; one that ends after the last row is of none.
 
     Args:
-        source: that `found` was read from; where it is MLflow, the runs that traces name are read from there.
+        source: that `collected` was read from; where it is MLflow, the runs that traces name are read from there.
         run: the training run of all traces.
     """
     odd = Odd()
     clocks: dict[str | None, list[tuple[float, int]]] = {None: _clock(run, odd)}
     traces: list[Trace] = []
-    for trace in found.traces:
+    for trace in collected.traces:
         name = None if run else trace.run
         if trace.step is None and name not in clocks:
             clocks[name] = _clock(_run(source, str(name), odd), odd)
         traces.append(trace if trace.step is not None else _placed(trace, clocks[name], odd))
-    return replace(found, traces=tuple(traces), notes=(*found.notes, *odd.notes))
+    return replace(collected, traces=tuple(traces), notes=(*collected.notes, *odd.notes))
 
 
 def _run(source: str, run: str, odd: Odd) -> FinishedRun | None:

@@ -95,21 +95,21 @@ def kept(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def without_texts(trace: Trace) -> Trace:
     """`trace`, of whose texts only the last answer is left, which rules look at."""
-    said = [{"role": "assistant", "content": answer(trace.completion)}] if trace.completion else []
-    return replace(trace, prompt=[], completion=said)
+    last = [{"role": "assistant", "content": answer(trace.completion)}] if trace.completion else []
+    return replace(trace, prompt=[], completion=last)
 
 
 def kind_of(*words: object) -> Kind:
     """The kind that the first known word of `words` says."""
     for word in words:
-        if (found := KINDS.get(str(word).strip().lower())) is not None:
-            return found
+        if (kind := KINDS.get(str(word).strip().lower())) is not None:
+            return kind
     return "other"
 
 
-def status_of_error(*said: object) -> str:
+def status_of_error(*texts: object) -> str:
     """The status of what has failed, by the name of the exception or the message."""
-    text = " ".join(str(one) for one in said if one).lower()
+    text = " ".join(str(text_part) for text_part in texts if text_part).lower()
     return "timeout" if "timeout" in text or "timed out" in text else "error"
 
 
@@ -122,10 +122,10 @@ def seconds_of(value: Any, per_second: float = 1.0) -> float | None:
             return None
         return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
     try:
-        found = float(value) / per_second
+        seconds = float(value) / per_second
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) and found > 0 else None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None
 
 
 def parsed(value: Any) -> Any:
@@ -143,16 +143,16 @@ def told(attributes: Iterable[Mapping[str, Any]]) -> tuple[int | None, str | Non
     step: int | None = None
     run: str | None = None
     given: dict[str, Any] = {}
-    for one in attributes:
+    for holder in attributes:
         for name in GIVEN:
-            value = one.get(f"diag.{name}", one.get(name))
+            value = holder.get(f"diag.{name}", holder.get(name))
             if value is not None:
                 given.setdefault(name, parsed(value))
         if step is None:
-            steps = (_whole(one[key]) for key in (*STEP_KEYS, "diag.step") if key in one)
+            steps = (_whole(holder[key]) for key in (*STEP_KEYS, "diag.step") if key in holder)
             step = next((at for at in steps if at is not None), None)
         if run is None:
-            run = next((str(one[key]) for key in RUN_KEYS if one.get(key)), None)
+            run = next((str(holder[key]) for key in RUN_KEYS if holder.get(key)), None)
     return step, run, given
 
 

@@ -25,7 +25,7 @@ class WeaveCalls:
         half = document.get("start", document.get("end"))
         return ("op_name" in document and "trace_id" in document) or (isinstance(half, Mapping) and "trace_id" in half)
 
-    def add(self, document: Mapping[str, Any]) -> None:
+    def put_call(self, document: Mapping[str, Any]) -> None:
         """Take in a call or one half of one."""
         half = document.get("start", document.get("end")) if "op_name" not in document else document
         known = self._calls.setdefault(str(half["id"] if half else ""), {})
@@ -43,8 +43,8 @@ def _span(call: Mapping[str, Any]) -> Span:
     attributes = call.get("attributes")
     about: dict[str, Any] = dict(attributes) if isinstance(attributes, Mapping) else {}
     weave = about.pop("weave", None)
-    said = weave.get("kind", "") if isinstance(weave, Mapping) else ""
-    kind: Kind = "llm" if name.startswith(MODELS) else kind_of(said)
+    weave_kind = weave.get("kind", "") if isinstance(weave, Mapping) else ""
+    kind: Kind = "llm" if name.startswith(MODELS) else kind_of(weave_kind)
     if call.get("wb_run_id"):
         about.setdefault("run_id", str(call["wb_run_id"]).rpartition("/")[2])
     if call.get("wb_run_step") is not None:
@@ -69,8 +69,8 @@ def _span(call: Mapping[str, Any]) -> Span:
 def _without_trace(exception: Any) -> str:
     """Type and message of an exception, without where it was raised."""
     try:
-        found = json.loads(exception)
-        return f"{found['type']} {found['message']}"
+        decoded = json.loads(exception)
+        return f"{decoded['type']} {decoded['message']}"
     except (TypeError, ValueError, LookupError, RecursionError):
         return str(exception)
 
@@ -78,7 +78,7 @@ def _without_trace(exception: Any) -> str:
 def _tokens(summary: Any) -> float | None:
     """Tokens that models have written, over all models of the call."""
     usage = summary.get("usage") if isinstance(summary, Mapping) else None
-    models = [one for one in usage.values() if isinstance(one, Mapping)] if isinstance(usage, Mapping) else []
-    counts = [one.get("completion_tokens", one.get("output_tokens")) for one in models]
-    found = [float(one) for one in counts if isinstance(one, int | float)]
-    return sum(found) if found else None
+    models = [model for model in usage.values() if isinstance(model, Mapping)] if isinstance(usage, Mapping) else []
+    counts = [model.get("completion_tokens", model.get("output_tokens")) for model in models]
+    numbers = [float(count) for count in counts if isinstance(count, int | float)]
+    return sum(numbers) if numbers else None

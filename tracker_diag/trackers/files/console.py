@@ -50,7 +50,7 @@ def read_console(file: Path, source: str, progress: Progress | None = None) -> F
     log = ConsoleLog()
     number = 0
     for number, line, ended in read_lines(file, progress, errors="replace"):
-        log.read(line, f"line {number}", ended=ended)
+        log.read_line(line, f"line {number}", ended=ended)
     if not log.has_rows:
         raise SourceError(f"{file}: no metrics in {number} lines: neither a step of verl nor a dictionary of TRL")
     return log.finish(source)
@@ -71,7 +71,7 @@ class ConsoleLog:
     def has_rows(self) -> bool:
         return bool(self._verl.added or self._trl.rows.added)
 
-    def read(self, line: str, where: str, *, ended: bool = True) -> None:
+    def read_line(self, line: str, where: str, *, ended: bool = True) -> None:
         """Read `line`; `ended`: whether it is complete."""
         self._cut = ""
         for text in COLOUR.sub("", line).split("\r"):
@@ -85,9 +85,9 @@ class ConsoleLog:
                 items = items if ended or text.rstrip().endswith(")") else items[:-1]
                 self._cut = "" if ended else where
                 self._rounded = self._rounded and all(ROUNDED.fullmatch(value) for _, value in items)
-                self._verl.add(int(match[1]), {key: _float(value) for key, value in items}, where)
+                self._verl.put_row(int(match[1]), {key: _float(value) for key, value in items}, where)
             elif not self._verl.added:
-                self._trl.read(text, where)
+                self._trl.read_line(text, where)
 
     def finish(self, source: str) -> FinishedRun:
         """The run; `has_rows` says whether there is one."""
@@ -123,13 +123,13 @@ class _Trl:
         self._shown = 0
         self._named = False
 
-    def read(self, text: str, where: str) -> None:
+    def read_line(self, text: str, where: str) -> None:
         if match := BAR.match(text):
             # The trainer's bar is the first; evaluations draw their own, with other totals.
             self._total = self._total or match[2]
             self._shown = max(self._shown, int(match[1])) if match[2] == self._total else self._shown
-        for found in DICTIONARY.findall(text):
-            pairs = {key: float(value) for key, value in PAIR.findall(found)}
+        for dictionary in DICTIONARY.findall(text):
+            pairs = {key: float(value) for key, value in PAIR.findall(dictionary)}
             if pairs.keys() & HUGGING_FACE or any(key.startswith("eval_") for key in pairs):
                 self._add(pairs, where)
         if BEGUN.search(text):
@@ -139,7 +139,7 @@ class _Trl:
         step = pairs.pop("step", pairs.pop("global_step", None))
         if step is not None and step.is_integer():
             self._named = True
-            self.rows.add(int(step), pairs, where)
+            self.rows.put_row(int(step), pairs, where)
             return
         # An evaluation, and the sums at the end, belong to the training row before them.
         aside = "train_runtime" in pairs or all(key.startswith("eval_") or key == "epoch" for key in pairs)
@@ -148,7 +148,7 @@ class _Trl:
         if epoch < self._epoch and not aside:
             self._begun.append(self._count)
         self._epoch = epoch
-        self.rows.add(self._count, pairs, where)
+        self.rows.put_row(self._count, pairs, where)
 
     def finish(self, source: str) -> FinishedRun:
         if not self._named:

@@ -54,7 +54,7 @@ def read_csv(file: Path, source: str, progress: Progress | None = None) -> Finis
             rows.count("rows without a step, left out", where)
             continue
         clock = clock_of({name: _cell(cell) for name, cell in zip(lower, cells, strict=True)})
-        rows.add(step, values, where, clock)
+        rows.put_row(step, values, where, clock)
     return rows.finish(source, padded=True)
 
 
@@ -67,7 +67,7 @@ def _long(file: Path, source: str, rows: Rows, lower: list[str], table: Iterator
             rows.skip(error)
             continue
         if step is not None:
-            rows.add(step, {cells[at["key"]]: _cell(cells[at["value"]])}, f"line {line}")
+            rows.put_row(step, {cells[at["key"]]: _cell(cells[at["value"]])}, f"line {line}")
     return rows.finish(source)
 
 
@@ -77,7 +77,7 @@ def _table(file: Path, rows: Rows, progress: Progress | None) -> Iterator[tuple[
     _, first, _ = next(lines, (0, "", True))
     # Without strict quoting a quote that is never closed would swallow the rest of the file.
     reader = csv.reader(
-        (rows.look(text, f"line {line}") for line, text, _ in _again(first, lines)),
+        (rows.checked(text, f"line {line}") for line, text, _ in _again(first, lines)),
         delimiter=delimiter(first),
         strict=True,
     )

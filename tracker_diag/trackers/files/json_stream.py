@@ -35,28 +35,28 @@ def read_items(file: Path, lists: str, progress: Progress | None = None) -> Iter
                 yield "", []
                 yield from (("", element) for element in _elements(text))
                 return
-            text.take("{")
+            text.expect("{")
             while text.peek() != "}":
                 key = str(text.value())
-                text.take(":")
+                text.expect(":")
                 if key == lists and text.peek() == "[":
                     yield key, []
                     yield from ((key, element) for element in _elements(text))
                 else:
                     yield key, text.value()
                 if text.peek() != "}":
-                    text.take(",")
+                    text.expect(",")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(f"{file}: {one_line(error)}") from error
 
 
 def _elements(text: "_Text") -> Iterator[object]:
-    text.take("[")
+    text.expect("[")
     while text.peek() != "]":
         yield text.value()
         if text.peek() != "]":
-            text.take(",")
-    text.take("]")
+            text.expect(",")
+    text.expect("]")
 
 
 class _Text:
@@ -83,7 +83,7 @@ class _Text:
             if not self._more():
                 raise BreaksOff
 
-    def take(self, character: str) -> None:
+    def expect(self, character: str) -> None:
         if self.peek() != character:
             raise self._wrong(f"{self.peek()!r} given, expected {character!r}", 0)
         self._use(1)

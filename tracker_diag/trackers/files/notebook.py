@@ -39,7 +39,7 @@ def read_notebook(file: Path, source: str, progress: Progress | None = None) -> 
     log = ConsoleLog()
     for where, kind, text in _outputs(cells):
         for line in text.split("\n") if kind == "text" else ():
-            log.read(line, where)
+            log.read_line(line, where)
     if not log.has_rows:
         raise SourceError(
             f"{file}: no metrics in the outputs of {len(cells)} cells: no table with steps, no printed rows"
@@ -132,7 +132,7 @@ def _add(rows: Rows, where: str, table: list[list[str]]) -> None:
             rows.count("rows of tables without a step, left out", where)
             continue
         values = {name: _number(cell) for at, (name, cell) in enumerate(zip(names, cells, strict=True)) if at != column}
-        rows.add(step, {name: value for name, value in values.items() if name and value is not None}, where)
+        rows.put_row(step, {name: value for name, value in values.items() if name and value is not None}, where)
 
 
 def _name(column: str) -> str:

@@ -24,14 +24,14 @@ def read_metrics(file: Path) -> dict[int, dict[str, float]]:
     Raises:
         SourceError: "file:line: what is wrong".
     """
-    found: dict[int, dict[str, float]] = {}
+    rows: dict[int, dict[str, float]] = {}
     for at, line, _ in read_lines(file):
         if line.strip():
             row = _row(file, at, line)
-            own = found.setdefault(step_of(row.pop("step", None), f"{file}:{at}"), {})
+            own = rows.setdefault(step_of(row.pop("step", None), f"{file}:{at}"), {})
             numbers = ((key, number(value)) for key, value in flat(row, "/") if not key.startswith(PREFIX))
             own.update((key, value) for key, value in numbers if value is not None)
-    return dict(sorted(found.items()))
+    return dict(sorted(rows.items()))
 
 
 HEAD = 100
@@ -51,7 +51,7 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
     rows = Rows(in_order=True)
     config: dict[str, object] = {}
     for at, line, ended in read_lines(file, progress, errors="replace"):
-        if not rows.look(line, f"line {at}").strip(" \t\r\n\0"):
+        if not rows.checked(line, f"line {at}").strip(" \t\r\n\0"):
             continue
         try:
             row = _row(file, at, line)
@@ -69,7 +69,7 @@ def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> Fin
             rows.count("lines without a step, left out", f"line {at}")
             continue
         values = {key: value for key, value in row.items() if key != step_key and key not in NO_METRICS}
-        rows.add(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
+        rows.put_row(step, dict(flat(values, "/")), f"line {at}", clock_of(row))
     if step_key is None:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
     return replace(rows.finish(source, config, padded=True), findings=_findings(file.with_name("findings.jsonl")))
@@ -101,9 +101,9 @@ def _row(file: Path, at: int, line: str) -> dict[str, object]:
 
 def _step_key(file: Path) -> str | None:
     """The first of the known names that stands in one of the first rows."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for at, line, ended in islice(read_lines(file, errors="replace"), HEAD):
         if ended and line.strip(" \t\r\n\0"):
             with suppress(SourceError):  # told when it is read
-                found |= _row(file, at, line).keys()
-    return next((key for key in STEPS if key in found), None)
+                keys |= _row(file, at, line).keys()
+    return next((key for key in STEPS if key in keys), None)

@@ -27,7 +27,7 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
         raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
     if head == PARQUET:
         return _parquet(file), ()
-    found: list[Mapping[str, Any]] = []
+    records: list[Mapping[str, Any]] = []
     odd = Odd()
     for at, line, _ in read_lines(file, errors="replace"):
         if not line.strip(" \t\r\n\0"):
@@ -40,13 +40,13 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
             odd.count("lines that cannot be read, left out", f"{file}:{at}: {one_line(error)}")
             continue
         if isinstance(row, Mapping):
-            found.append(row)
+            records.append(row)
         else:
             odd.count("lines that cannot be read, left out", f"{file}:{at}: {type(row).__name__}, expected an object")
-    if not found:
+    if not records:
         what = f"{file}: no sample in it, expected one JSON object a line, or Parquet"
         raise SourceError("; ".join((what, *odd.notes)))
-    return found, odd.notes
+    return records, odd.notes
 
 
 def _parquet(file: Path) -> list[Mapping[str, Any]]:
@@ -55,9 +55,9 @@ def _parquet(file: Path) -> list[Mapping[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        found: list[Mapping[str, Any]] = pq.read_table(file).to_pylist()
+        records: list[Mapping[str, Any]] = pq.read_table(file).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{file}: cannot be read: {one_line(error)}") from error
-    if not found:
+    if not records:
         raise SourceError(f"{file}: no sample in it")
-    return found
+    return records

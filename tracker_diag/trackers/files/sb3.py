@@ -35,21 +35,21 @@ def read_evaluations(file: Path, source: str, progress: Progress | None = None) 
     try:
         with zipfile.ZipFile(file) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-            found = {name: _array(archive, name) for name in ("timesteps", *EVALUATIONS) if name in names}
+            arrays = {name: _array(archive, name) for name in ("timesteps", *EVALUATIONS) if name in names}
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise SourceError(f"{file}: no arrays of numbers: {one_line(error)}") from error
-    if not {"timesteps", "results"} <= set(found):
+    if not {"timesteps", "results"} <= set(arrays):
         raise SourceError(f"{file}: arrays {', '.join(names) or 'none'}, expected timesteps and results")
-    steps = found.pop("timesteps")
+    steps = arrays.pop("timesteps")
     rows = Rows()
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.ndim < 1 or len(array) != len(np.atleast_1d(steps)) or array.dtype.kind not in "fiub":
             raise SourceError(f"{file}: {name}: {array.dtype} {array.shape} given, expected numbers a timestep")
         for step, episodes in zip(np.atleast_1d(steps).tolist(), array.astype(float), strict=True):
             values = {EVALUATIONS[name]: float(np.mean(episodes)) if np.size(episodes) else None}
             if name == "results" and np.size(episodes):
                 values["eval/std_reward"] = float(np.std(episodes))
-            rows.add(step_of(step, f"{file}: timesteps"), values, f"{name} at timestep {step}")
+            rows.put_row(step_of(step, f"{file}: timesteps"), values, f"{name} at timestep {step}")
     return replace(rows.finish(source), framework="SB3")
 
 
@@ -93,8 +93,8 @@ def read_monitor(file: Path, source: str, progress: Progress | None = None) -> F
             if "l" not in columns:
                 raise SourceError(f"{file}:2: columns {text.strip()[:80]}, expected r, l and t")
         elif text.strip():
-            found = {name: _number(cell) for name, cell in zip(columns, cells, strict=False)}
-            length = number(found.get("l"))
+            numbers = {name: _number(cell) for name, cell in zip(columns, cells, strict=False)}
+            length = number(numbers.get("l"))
             if len(cells) != len(columns) or length is None or integer(step + length) is None:
                 if ended or not rows.added:
                     wanted = ",".join(columns)
@@ -103,8 +103,8 @@ def read_monitor(file: Path, source: str, progress: Progress | None = None) -> F
                     rows.note(f"the last line, {line}, breaks off and was left out")
                 continue
             step += int(length)
-            values = {f"monitor/{name}": value for name, value in found.items() if name != "t"}
-            rows.add(step, values, f"line {line}", number(found.get("t")))
+            values = {f"monitor/{name}": value for name, value in numbers.items() if name != "t"}
+            rows.put_row(step, values, f"line {line}", number(numbers.get("t")))
     return replace(rows.finish(source, config), framework="SB3")
 
 

@@ -21,7 +21,7 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
     Raises:
         SourceError: "file:line: what is wrong".
     """
-    number = done = told = 0
+    number = done = shown = 0
     try:
         size = max(file.stat().st_size, 1)
         with file.open("rb") as handle:
@@ -31,8 +31,8 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
                 ended = raw.endswith(b"\n")
                 if not ended and len(raw) == LONGEST:
                     raise SourceError(f"{file}:{number}: a line of more than {LONGEST >> 20} MiB, expected text")
-                if progress and done - told > 1 << 20:
-                    told = done
+                if progress and done - shown > 1 << 20:
+                    shown = done
                     progress(min(done / size, 1.0))
                 try:
                     # A character may be cut in two where the file breaks off.

@@ -49,4 +49,4 @@ def _add(rows: Rows, row: object, where: str) -> None:
     step_key = next((key for key in STEPS if key in row), "step")
     step = step_of(row.get(step_key), where)
     values = {key: value for key, value in row.items() if key != step_key and key not in NO_METRICS}
-    rows.add(step, dict(flat(values, "/")), where.rpartition(": ")[2], clock_of(row))
+    rows.put_row(step, dict(flat(values, "/")), where.rpartition(": ")[2], clock_of(row))

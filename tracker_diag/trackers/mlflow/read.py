@@ -78,14 +78,14 @@ def list_mlflow_project(name: str, source: str) -> list[Listed]:
         experiment = experiment or (client.get_experiment(wanted) if wanted.isdecimal() else None)
         if experiment is None or experiment.lifecycle_stage == "deleted":
             raise SourceError(f"{source}: no experiment {wanted!r}")
-        found: list[Listed] = []
+        listed: list[Listed] = []
         token = None
         while True:
             page = client.search_runs([experiment.experiment_id], max_results=PAGE, page_token=token)
-            found += [_listed(run, uri) for run in page]
+            listed += [_listed(run, uri) for run in page]
             token = page.token
             if not token:
-                return found
+                return listed
 
 
 def _listed(run: Any, uri: str) -> Listed:
@@ -118,10 +118,10 @@ def asking(uri: str, source: str) -> Generator[Any]:
         except SourceError:
             raise
         except Exception as error:  # each kind of store raises what its library has
-            said = without_password(one_line(error))
-            if "failed with exception" in said and (cause := re.search(r"Caused by (\w+)", str(error))):
-                said = f"no answer from {without_password(uri)} ({cause[1]})"
-            raise (Gone if getattr(error, "error_code", "") == MISSING else SourceError)(f"{source}: {said}") from error
+            text = without_password(one_line(error))
+            if "failed with exception" in text and (cause := re.search(r"Caused by (\w+)", str(error))):
+                text = f"no answer from {without_password(uri)} ({cause[1]})"
+            raise (Gone if getattr(error, "error_code", "") == MISSING else SourceError)(f"{source}: {text}") from error
 
 
 def _history(client: Any, run: Any, source: str, progress: Progress | None) -> FinishedRun:
@@ -137,16 +137,16 @@ def _history(client: Any, run: Any, source: str, progress: Progress | None) -> F
             history = sorted(history, key=lambda point: point.timestamp)
         for count, point in enumerate(history):
             step = count if key in stepless[-1:] else point.step
-            rows.add(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
+            rows.put_row(step, {key: _value(point.value)}, f"step {step}", point.timestamp / 1000)
         if progress:
             progress((at + 1) / len(keys))
     if stepless:
         rows.note(f"{len(stepless)} metrics were logged without steps, first {stepless[0]!r}: their values are counted")
-    found = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
+    finished = rows.finish(source, {key: plain(value) for key, value in run.data.params.items()})
     left = _left(client, run)
     findings = tuple(json.loads(left[FINDINGS])["findings"]) if FINDINGS in left else ()
     ended = None if run.info.status in UNDERWAY else run.info.status.lower()
-    return replace(found, findings=findings, context=left.get(CONTEXT), ended=ended)
+    return replace(finished, findings=findings, context=left.get(CONTEXT), ended=ended)
 
 
 def _left(client: Any, run: Any) -> dict[str, str]:
@@ -154,7 +154,7 @@ def _left(client: Any, run: Any) -> dict[str, str]:
     if FINDINGS_TAG not in run.data.tags and not any(key.startswith("diag/") for key in run.data.metrics):
         return {}
     run_id = run.info.run_id
-    there = {one.path for one in client.list_artifacts(run_id, FINDINGS.partition("/")[0])}
+    there = {artifact.path for artifact in client.list_artifacts(run_id, FINDINGS.partition("/")[0])}
     with TemporaryDirectory() as folder:
         return {
             path: Path(client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")

@@ -14,8 +14,8 @@ def tags_of(findings: Collection[Finding]) -> dict[str, str]:
     """The run's tags for what is firing and what broke first."""
     firing = [finding for finding in findings if alerts(finding)]
     first = first_break(findings)
-    open_ones = [one for one in incidents(findings) if any(map(alerts, one.findings))]
-    level = max((one.severity for one in open_ones), key=SEVERITIES.index, default="ok")
+    open_ones = [incident for incident in incidents(findings) if any(map(alerts, incident.findings))]
+    level = max((incident.severity for incident in open_ones), key=SEVERITIES.index, default="ok")
     return {
         "diag.alert.state": level,
         "diag.alert.rules": ", ".join(sorted({finding.rule.id for finding in firing})),

@@ -116,8 +116,8 @@ def chart_view(pairs: Sequence[str], image_step: int | None, shown: Collection[s
         section = _section(plot.title, sections)
         for pair in pairs or PAIRS:
             if keys := plot.keys(pair):
-                charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.of.scale))
-        if plot.of.name == "p95" and image_step is not None:
+                charts.append(_chart("LINE", section, len(charts), keys[0]) | _line(keys, plot.statistic.scale))
+        if plot.statistic.name == "p95" and image_step is not None:
             section = _section(_PICTURES, sections)
             for pair in pairs:
                 key = f"{PREFIX}{pair}/tail"

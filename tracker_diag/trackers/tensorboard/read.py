@@ -46,7 +46,7 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
                 elif (scalar := _scalar(value)) is not None:
                     values[part + value.tag] = scalar
             if values:
-                rows.add(event.step, values, f"{where}, byte {at}", event.wall_time)
+                rows.put_row(event.step, values, f"{where}, byte {at}", event.wall_time)
             if progress and event.summary.value:
                 progress(min((done + at) / size, 1.0))
         done += file.stat().st_size
@@ -55,16 +55,16 @@ def read_tensorboard(path: Path, source: str, progress: Progress | None = None) 
 
 def _files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Event files of a run in the order in which they were begun, each with what goes before its metrics' names."""
-    found = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _again(path)), key=_begun)
-    if not found:
+    files = sorted((path for path in folder.rglob("*tfevents*") if path.is_file() and not _again(path)), key=_begun)
+    if not files:
         raise SourceError(f"{folder}: no event files of TensorBoard in this folder")
     own = PREFIX.rstrip("/")
-    runs = sorted({_run(file.parent.relative_to(folder)) for file in found if file.parent.name != own})
+    runs = sorted({_run(file.parent.relative_to(folder)) for file in files if file.parent.name != own})
     runs = runs or [Path()]
     if runs[0] != Path() and len(runs) > 1:
         names = ", ".join(str(name) for name in runs[:5])
         raise SourceError(f"{folder}: {len(runs)} runs ({names}{', ...' if len(runs) > 5 else ''}), give one of them")
-    for file in found:
+    for file in files:
         if file.parent.name == PREFIX.rstrip("/"):  # the diagnostics', which have their whole names
             yield file, ""
             continue

@@ -21,10 +21,13 @@ def settings(value: Any) -> dict[str, object]:
     if data.plugin_name == "hparams":
         message = require("tensorboard.plugins.hparams.plugin_data_pb2", "tensorboard").HParamsPluginData
         try:
-            found = message.FromString(data.content).session_start_info.hparams
+            parameters = message.FromString(data.content).session_start_info.hparams
         except DecodeError:
             return {}
-        return {name: _plain(getattr(one, one.WhichOneof("kind") or "", None)) for name, one in found.items()}
+        return {
+            name: _plain(getattr(parameter, parameter.WhichOneof("kind") or "", None))
+            for name, parameter in parameters.items()
+        }
     tag = value.tag.removesuffix("/text_summary")
     if tag not in {"args", "hyperparameters"} or not value.tensor.string_val:
         return {}

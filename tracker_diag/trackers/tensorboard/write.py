@@ -39,7 +39,7 @@ from tracker_diag.trackers.tracker import (
     Tracker,
 )
 
-CHARTS = {plot.of.name: plot.title for plot in PLOTS if plot.section != "Shape"}
+CHARTS = {plot.statistic.name: plot.title for plot in PLOTS if plot.section != "Shape"}
 """Statistics that stand once more as `diag/<pair>/<stat>`, in a run for each slice: one chart, a colour a slice."""
 
 _numbers = count()

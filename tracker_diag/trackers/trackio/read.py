@@ -35,9 +35,9 @@ def read_trackio(name: str, source: str, progress: Progress | None = None) -> Fi
     try:
         for file, run in known:
             with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as store:
-                found = _run(store, run, source, progress)
-                if found:
-                    return found
+                run_read = _run(store, run, source, progress)
+                if run_read:
+                    return run_read
                 names = [
                     str(row[0])
                     for row in store.execute("SELECT run_name FROM metrics GROUP BY 1 ORDER BY MIN(id) LIMIT 6")
@@ -61,9 +61,13 @@ def list_trackio(name: str, source: str) -> list[Listed]:
     for at in (at for at, character in enumerate(name) if character == "/"):
         project, run = name[:at], name[at + 1 :]
         if project_file(trackio_folder(), project).is_file():
-            found = [one for one in list_trackio_project(project, source) if run in {one.name, _part(one.source)}]
-            if found:
-                return [replace(found[-1], source=source)]
+            listed = [
+                candidate
+                for candidate in list_trackio_project(project, source)
+                if run in {candidate.name, _part(candidate.source)}
+            ]
+            if listed:
+                return [replace(listed[-1], source=source)]
     raise Gone(f"{source}: no such run in Trackio's folder {trackio_folder()}, expected trackio:<project>/<run>")
 
 
@@ -82,12 +86,12 @@ def list_trackio_project(name: str, source: str) -> list[Listed]:
                 "run_id" if "run_id" in {row[1] for row in store.execute("PRAGMA table_info(metrics)")} else "run_name"
             )
             query = f"SELECT {own}, run_name, MAX(id), MAX(timestamp) FROM metrics GROUP BY 1 ORDER BY MIN(id)"  # noqa: S608
-            found = {str(run): (str(shown), str(last), at) for run, shown, last, at in store.execute(query)}
+            runs = {str(run): (str(shown), str(last), at) for run, shown, last, at in store.execute(query)}
             if store.execute("SELECT 1 FROM sqlite_master WHERE name = 'configs'").fetchone():
                 query = f"SELECT {own}, run_name, created_at FROM configs ORDER BY id"  # noqa: S608
                 for run, shown, at in store.execute(query):
-                    found.setdefault(str(run), (str(shown), "", at))
-            ended = {run for run in found if _closed(store, own, run)}
+                    runs.setdefault(str(run), (str(shown), "", at))
+            ended = {run for run in runs if _closed(store, own, run)}
     except sqlite3.Error as error:
         raise SourceError(f"{source}: no store of Trackio in {trackio_folder()}: {one_line(error)}") from error
     return [
@@ -98,7 +102,7 @@ def list_trackio_project(name: str, source: str) -> list[Listed]:
             "finished" if run in ended else None,
             clock_of({"timestamp": at}),
         )
-        for run, (shown, mark, at) in found.items()
+        for run, (shown, mark, at) in runs.items()
     ]
 
 
@@ -115,7 +119,7 @@ def _part(source: str) -> str:
 def _run(store: sqlite3.Connection, run: str, source: str, progress: Progress | None) -> FinishedRun | None:
     """The run called `run`, None if there is none; of several with one name the one that was begun last."""
     columns = {row[1] for row in store.execute("PRAGMA table_info(metrics)")}
-    told: str | None = None
+    note: str | None = None
     which, given = "run_name = ?", run
     if "run_id" in columns:  # older stores know names only
         query = "SELECT run_id, MIN(id) FROM metrics WHERE run_name = ? OR run_id = ? GROUP BY run_id ORDER BY 2"
@@ -123,19 +127,19 @@ def _run(store: sqlite3.Connection, run: str, source: str, progress: Progress | 
         if not ids:
             return None
         which, given = "run_id = ?", ids[-1]
-        told = f"{len(ids)} runs have this name; the last was read, the others by their ids" if len(ids) > 1 else None
+        note = f"{len(ids)} runs have this name; the last was read, the others by their ids" if len(ids) > 1 else None
     (count,) = store.execute(f"SELECT COUNT(*) FROM metrics WHERE {which}", (given,)).fetchone()  # noqa: S608  of two constants
     if not count:
         return None
     rows = Rows()
-    if told:
-        rows.note(told)
+    if note:
+        rows.note(note)
     query = f"SELECT step, timestamp, metrics FROM metrics WHERE {which} ORDER BY id"  # noqa: S608
     for step, timestamp, metrics in store.execute(query, (given,)):
         try:
             values = json.loads(metrics)
             numbers = dict(_numbers(values))
-            rows.add(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
+            rows.put_row(step_of(step, source), numbers, f"step {step}", clock_of({"timestamp": timestamp}))
         except SourceError as error:
             rows.skip(error)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:

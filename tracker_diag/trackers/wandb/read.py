@@ -83,11 +83,11 @@ def _asking(name: str, parts: int, source: str, expected: str) -> Generator[Any]
     except SourceError:
         raise
     except Exception as error:  # the client raises its own errors, those of its service and of pydantic
-        said = one_line(error)
-        if "did not respond in time" in said:  # the client speaks of its own service, which waits for the server
-            address = re.search(r"https?://\S+[^\s:.,]", said)
-            said = f"no answer from {address[0] if address else 'the server'} within {TIMEOUT} s"
-        raise (Gone if said.startswith("Could not find run") else SourceError)(f"{source}: {said}") from error
+        text = one_line(error)
+        if "did not respond in time" in text:  # the client speaks of its own service, which waits for the server
+            address = re.search(r"https?://\S+[^\s:.,]", text)
+            text = f"no answer from {address[0] if address else 'the server'} within {TIMEOUT} s"
+        raise (Gone if text.startswith("Could not find run") else SourceError)(f"{source}: {text}") from error
 
 
 def _history(run: Any, api: Any, source: str, progress: Progress | None) -> FinishedRun:
@@ -96,7 +96,7 @@ def _history(run: Any, api: Any, source: str, progress: Progress | None) -> Fini
         axis.define(metric, step_metric)
     count = max(int(run.lastHistoryStep) + 1, 1)
     for row in run.scan_history():
-        axis.add(rows, row)
+        axis.put_record(rows, row)
         if progress and isinstance(at := row.get("_step"), int):
             progress(min((at + 1) / count, 1.0))
     if MORE in run.summary:
@@ -111,10 +111,10 @@ def _definitions(config: dict[str, Any]) -> list[tuple[str, str]]:
     """The run's `define_metric`s: the server keeps them as numbered fields of W&B's MetricRecord, 5 an index from 1."""
     settings = config.get("_wandb", {})
     metrics = settings.get("value", settings).get("m", []) if isinstance(settings, dict) else []
-    found = []
+    definitions = []
     for metric in metrics:
         index = metric.get("5", 0)
         step_metric = metric.get("4") or (metrics[index - 1].get("1") if 0 < index <= len(metrics) else "")
         if step_metric:
-            found.append((metric.get("2") or metric.get("1", ""), step_metric))
-    return found
+            definitions.append((metric.get("2") or metric.get("1", ""), step_metric))
+    return definitions

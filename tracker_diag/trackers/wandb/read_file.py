@@ -26,14 +26,14 @@ def wandb_file_in(folder: Path) -> Path | None:
     Raises:
         SourceError: there are several runs; the message names them.
     """
-    found = sorted(folder.glob("*.wandb")) or sorted(folder.glob("*run-*/*.wandb")) or sorted(
+    files = sorted(folder.glob("*.wandb")) or sorted(folder.glob("*run-*/*.wandb")) or sorted(
         folder.glob("wandb/*run-*/*.wandb")
     )  # fmt: skip
-    found = sorted({file.resolve(): file for file in reversed(found)}.values())  # `latest-run` is a link to one of them
-    if len(found) > 1:
-        names = ", ".join(file.parent.name for file in found[:5])
-        raise SourceError(f"{folder}: {len(found)} runs ({names}{', ...' if len(found) > 5 else ''}), give one of them")
-    return found[0] if found else None
+    files = sorted({file.resolve(): file for file in reversed(files)}.values())  # `latest-run` is a link to one of them
+    if len(files) > 1:
+        names = ", ".join(file.parent.name for file in files[:5])
+        raise SourceError(f"{folder}: {len(files)} runs ({names}{', ...' if len(files) > 5 else ''}), give one of them")
+    return files[0] if files else None
 
 
 def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -48,11 +48,11 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
     config: dict[str, object] = {}
     run_id, ended = "", None
     last: dict[str, object] = {}
-    with tempfile.TemporaryFile() as said:
-        for record in _records(file, said, progress):
+    with tempfile.TemporaryFile() as output:
+        for record in _records(file, output, progress):
             match record.get("type"):
                 case "history":
-                    axis.add(rows, record["history"].get("item", {}))
+                    axis.put_record(rows, record["history"].get("item", {}))
                 case "summary":
                     update = record["summary"].get("update", {})
                     last = update if f"{PREFIX}step" in update else last
@@ -69,9 +69,9 @@ def read_wandb_file(file: Path, source: str, progress: Progress | None = None) -
                 case _:
                     pass
         for other in sorted(file.parent.parent.glob(f"*-{run_id}-diag-*/*.wandb")) if run_id else ():
-            for record in _records(other, said, None):
+            for record in _records(other, output, None):
                 axis.beside(rows, record.get("history", {}).get("item", {}))
-        _note_damage(said, rows)
+        _note_damage(output, rows)
     axis.told(rows)
     return replace(rows.finish(source, config), ended=ended)
 
@@ -80,22 +80,22 @@ def _settings(given: Mapping[str, Any]) -> dict[str, object]:
     return {key: value for key, value in flat(given.get("update", {}), ".") if not key.startswith("_wandb")}
 
 
-def _note_damage(said: BinaryIO, rows: Rows) -> None:
+def _note_damage(output: BinaryIO, rows: Rows) -> None:
     """Note what W&B's reader had to say."""
-    said.seek(0)
-    for line in said.read().decode("utf-8", "replace").splitlines():
+    output.seek(0)
+    for line in output.read().decode("utf-8", "replace").splitlines():
         if "incomplete" in line:
             rows.note("the file breaks off: the run was killed or still runs; W&B may have lost its last seconds")
         elif "corrupt" in line:
             rows.note("parts of the file are damaged; W&B's reader passed over them")
 
 
-def _records(file: Path, said: BinaryIO, progress: Progress | None) -> Iterator[dict[str, Any]]:
-    """The records of `file`; what the reader had to say about it goes into `said`."""
+def _records(file: Path, output: BinaryIO, progress: Progress | None) -> Iterator[dict[str, Any]]:
+    """The records of `file`; what the reader had to say about it goes into `output`."""
     size = max(file.stat().st_size, 1)
     done = 0
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, stdin=subprocess.DEVNULL) as reader:  # noqa: S603  our own interpreter, no shell
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, stdin=subprocess.DEVNULL) as reader:  # noqa: S603  our own interpreter, no shell
         if reader.stdout is None:
             raise SourceError(f"{file}: W&B's reader gives nothing")
         try:
@@ -110,6 +110,6 @@ def _records(file: Path, said: BinaryIO, progress: Progress | None) -> Iterator[
             reader.stdout.close()
             code = reader.wait()
     if code:
-        said.seek(0)
-        last = said.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        output.seek(0)
+        last = output.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise SourceError(f"{file}: W&B's reader failed, wandb 0.31 or later is needed: {one_line(last)}")

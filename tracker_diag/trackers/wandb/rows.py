@@ -28,7 +28,7 @@ class Axis:
         if fnmatchcase("any", metric):
             self._axis = step_metric
 
-    def add(self, rows: Rows, given: Mapping[str, object]) -> None:
+    def put_record(self, rows: Rows, given: Mapping[str, object]) -> None:
         """Put one row of W&B's history into `rows`."""
         own = integer(given.get(STEP))
         if own is None:
@@ -39,15 +39,15 @@ class Axis:
         late = integer(given.get(f"{PREFIX}step"))
         if late is not None and late != step:
             theirs = {key: values.pop(key) for key in list(values) if key.startswith(PREFIX)}
-            rows.add(late, theirs, f"step {own}")
+            rows.put_row(late, theirs, f"step {own}")
         clock = given.get("_timestamp")
-        rows.add(step, values, f"step {own}", float(clock) if isinstance(clock, int | float) else None)
+        rows.put_row(step, values, f"step {own}", float(clock) if isinstance(clock, int | float) else None)
 
     def beside(self, rows: Rows, given: Mapping[str, object]) -> None:
         """Put one row of the diagnostics' own run into `rows`, with the steps that found no row of the trainer's."""
         step = integer(given.get(f"{PREFIX}step"))
         if step is not None:
-            rows.add(step, {key: value for key, value in _numbers(given) if key.startswith(PREFIX)}, f"step {step}")
+            rows.put_row(step, {key: value for key, value in _numbers(given) if key.startswith(PREFIX)}, f"step {step}")
 
     def told(self, rows: Rows) -> None:
         """Note which axis it was, where it was not W&B's own."""

@@ -169,19 +169,19 @@ class Beside(Tracker):
         if self._refused:
             raise self._refused
         if self._own is None:
-            of, here = self._address, self._wandb
-            run_id = f"{of['run']}-diag-{time.time_ns() // 1_000_000:x}"
+            address, here = self._address, self._wandb
+            run_id = f"{address['run']}-diag-{time.time_ns() // 1_000_000:x}"
             try:
                 self._own = here.init(
                     id=run_id,
-                    name=f"{of['name']} diag",
-                    project=of["project"] or None,
-                    entity=of["entity"] or None,
-                    group=of["group"] or None,
-                    dir=of["folder"],
-                    mode=of["mode"],
+                    name=f"{address['name']} diag",
+                    project=address["project"] or None,
+                    entity=address["entity"] or None,
+                    group=address["group"] or None,
+                    dir=address["folder"],
+                    mode=address["mode"],
                     job_type="diag",
-                    config={OF: of["run"]},
+                    config={OF: address["run"]},
                     resume="never",
                     reinit="create_new",
                     settings=here.Settings(console="off", silent=True, x_disable_stats=True, x_disable_meta=True),

@@ -62,7 +62,9 @@ def line_plots(pairs: Iterable[str]) -> dict[str, list[Any]]:
     panels: dict[str, list[Any]] = {}
     for plot in PLOTS:
         panels.setdefault(plot.section, []).extend(
-            reports.LinePlot(title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.of.scale == "log")
+            reports.LinePlot(
+                title=f"{pair}: {plot.title}", x=STEP, y=plot.keys(pair), log_y=plot.statistic.scale == "log"
+            )
             for pair in pairs
             if plot.keys(pair)
         )
