@@ -132,7 +132,7 @@ def test_fail_on(table):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: no Parquet file"),
+        (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: No such file"),
         (lambda folder, table: ["replay", table(), "--metrics", folder / "none"], "none: No such file"),
         (lambda folder, table: ["replay", table(nan_at=0)], "step 0: old_logprobs: 1 NaN or infinite among"),
         (lambda folder, table: ["demo", "--out", table()], "tokens.parquet is a file, expected a folder"),

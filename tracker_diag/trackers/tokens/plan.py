@@ -115,6 +115,7 @@ class TablePart:
             try:
                 tables.append(self._own(piece.read()))
                 if sum(map(len, tables)) > MOST_TOKENS:
+                    tables.clear()
                     raise SourceError(f"{piece.where}: {what} more than {MOST_TOKENS:,} tokens")
             except SourceError as error:
                 skip(error)
