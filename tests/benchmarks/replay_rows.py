@@ -108,7 +108,9 @@ def main() -> None:
     for turn in range(given.rounds):
         for name, call in contenders.items():
             cpu, wall = _seconds(call)
-            print(f"round {turn}: {name}: {rows / cpu / 1e6:.2f}M rows per CPU second, {rows / wall / 1e6:.2f}M per second")
+            print(
+                f"round {turn}: {name}: {rows / cpu / 1e6:.2f}M rows per CPU second, {rows / wall / 1e6:.2f}M per second"
+            )
     kilobytes = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"{rows:,} rows; memory at most {kilobytes[0] // 1024} MB here, {kilobytes[1] // 1024} MB in a worker")
 

@@ -34,7 +34,13 @@ def replay(
     workers: Annotated[int, typer.Option(min=1, help="Processes that read.")] = os.cpu_count() or 1,
     engine: Annotated[Literal["processes", "ray"], typer.Option(help="Where the rows are read.")] = "processes",
     address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS by default.")] = None,
-    states: Annotated[Path | None, typer.Option(help="Keep what was read here; a later replay continues from it.")] = None,
+    states: Annotated[
+        Path | None, typer.Option(help="Keep what was read here; a later replay continues from it.")
+    ] = None,
+    log_to: Annotated[
+        str | None,
+        typer.Option(help="Write the findings into this run: mlflow:<run id>[@uri] or trackio:<project>/<run>."),
+    ] = None,
     as_json: AsJson = False,
     html: Html = None,
     fail_on: FailOnOption = None,
@@ -44,6 +50,7 @@ def replay(
 ) -> None:
     """Diagnose logged tokens, as if the run were live."""
     from tracker_diag.rules.loader import chosen
+    from tracker_diag.runs.replay.back import run_called
     from tracker_diag.runs.replay.engines import on_ray
     from tracker_diag.runs.replay.replay import replay as replay_log
     from tracker_diag.trackers.tokens.log import TokenLog
@@ -54,10 +61,12 @@ def replay(
             with TokenLog(tokens, columns=renamed, since=since, skip_bad=skip_bad) as log:
                 typer.echo("\n".join(log.explained()))
             return
+        trackers = [run_called(log_to, tokens)] if log_to else []
         with _bar() as progress:
             summary = replay_log(
                 tokens, metrics, rules=chosen(rules), catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
-                workers=workers, engine=on_ray(address) if engine == "ray" else None, states=states, progress=progress,
+                workers=workers, engine=on_ray(address) if engine == "ray" else None, states=states, trackers=trackers,
+                progress=progress,
             )  # fmt: skip
     if html:
         from tracker_diag.report.html import render_html
@@ -81,7 +90,13 @@ def _renamed(columns: str) -> dict[str, str]:
 def _bar() -> Iterator[Callable[[int], Callable[[int], object]]]:
     """A bar with millions of rows, rate and time left; nothing outside a terminal."""
     screen = Console(stderr=True)
-    fields = (BarColumn(), MofNCompleteColumn(), TextColumn("M rows"), TaskProgressColumn(show_speed=True), TimeRemainingColumn())
+    fields = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("M rows"),
+        TaskProgressColumn(show_speed=True),
+        TimeRemainingColumn(),
+    )
     with Progress(*fields, console=screen, transient=True, disable=not screen.is_terminal) as bar:
 
         def begun(rows: int) -> Callable[[int], object]:

@@ -82,7 +82,12 @@ def test_a_replay_gives_the_verdict_of_the_live_run_and_its_worst_sequences(live
     assert any(finding.fired is not None and finding.slice == "post_tool" for finding in live.findings)
     assert len(replayed.worst) == len(live.worst) > 0
     for mine, theirs in zip(replayed.worst, live.worst, strict=True):
-        assert (mine.step, mine.sequence, mine.slice, mine.tool) == (theirs.step, theirs.sequence, theirs.slice, theirs.tool)
+        assert (mine.step, mine.sequence, mine.slice, mine.tool) == (
+            theirs.step,
+            theirs.sequence,
+            theirs.slice,
+            theirs.tool,
+        )
 
 
 @pytest.mark.slow
