@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from rich.console import Console
 
 from tracker_diag.runs.replay.replay import replay
 
@@ -105,14 +106,15 @@ def main() -> None:
     if given.workers == 1:
         exact = {"polars": _polars, "duckdb": _duckdb}
         contenders |= {name: make(given.file) for name, make in exact.items() if importlib.util.find_spec(name)}
+    screen = Console()
     for turn in range(given.rounds):
         for name, call in contenders.items():
             cpu, wall = _seconds(call)
-            print(
-                f"round {turn}: {name}: {rows / cpu / 1e6:.2f}M rows per CPU second, {rows / wall / 1e6:.2f}M per second"
+            screen.print(
+                f"{turn} {name}: {rows / cpu / 1e6:.2f}M rows per CPU second, {rows / wall / 1e6:.2f}M a second"
             )
     kilobytes = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(f"{rows:,} rows; memory at most {kilobytes[0] // 1024} MB here, {kilobytes[1] // 1024} MB in a worker")
+    screen.print(f"{rows:,} rows; memory at most {kilobytes[0] // 1024} MB here, {kilobytes[1] // 1024} MB in a worker")
 
 
 if __name__ == "__main__":

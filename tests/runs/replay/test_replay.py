@@ -147,7 +147,7 @@ def test_a_batch_that_cannot_be_taken_is_counted_and_the_first_is_refused(tmp_pa
         steps = np.repeat(np.arange(3), 4)
         broken = np.where(steps == bad_step, np.nan, -1.0)
         columns = {"step": steps, "sequence": steps, "position": np.tile(np.arange(4), 3), "logprob": np.full(12, -1.0)}
-        masked = np.where(steps == bad_step, False, True)  # noqa: FBT003
+        masked = np.where(steps == bad_step, False, True)
         table = pa.table({**columns, "old_logprob": broken, "is_model": masked if bad_step else np.ones(12, bool)})
         pq.write_table(table, tmp_path / "t.parquet")
         return tmp_path / "t.parquet"

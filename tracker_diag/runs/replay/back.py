@@ -26,7 +26,7 @@ def run_called(target: str, tokens: str) -> Tracker:
             f"--log-to: {target} given, expected mlflow:<run id>[@tracking uri] or trackio:<project>/<run>"
         )
     before = held(target)
-    outbox = Outbox(of_tracker(target, lambda _, name, shown: _REOPEN[kind](name)), there=before)
+    outbox = Outbox(of_tracker(target, lambda _kind, name, _shown: _REOPEN[kind](name)), there=before)
     if not any(before.values()):
         give(outbox, 0, [Event(f"replayed from {tokens}")])
     return outbox

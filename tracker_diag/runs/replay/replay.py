@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tracker_diag.errors import SourceError
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
@@ -13,6 +12,7 @@ from tracker_diag.runs.replay.engines import Engine, PartFolded, Work, kept, pro
 from tracker_diag.runs.replay.fold import Folded, judge
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.tokens.log import TokenLog
+from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
 from tracker_diag.trackers.tracker import Tracker
 
@@ -47,7 +47,7 @@ def replay(
         columns: of each column of ours that the files call by another name, that name.
         since: leave out steps before this one.
         skip_bad: leave out files and row groups that cannot be read, and say how many.
-        workers: processes that read; with several, call it under `if __name__ == "__main__"`, as they import that module.
+        workers: processes that read; several import the main module, so call it under `if __name__ == "__main__"`.
         engine: folds the parts elsewhere, such as `engines.on_ray()`.
         states: a folder; what each part comes to is kept there, and a later replay continues from it.
         progress: called once with the number of rows; what it gives is called with the rows of each part that is done.
@@ -66,9 +66,9 @@ def replay(
 
         def tensors_of(step: int) -> Mapping[str, Any] | None:
             part = log.plan.part_of(step)
-            return None if part is None else dict(part.steps(texts, log.skipped)).get(step)
+            return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
-        done = progress(log.plan.rows) if progress else lambda rows: None
+        done = progress(log.plan.rows) if progress else _nothing
         folded = chosen(Work(clip, skip_bad), log.plan.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
         summary = judge(monitor, _steps(log, folded, done), wanted, tensors_of, str(tokens))
@@ -79,9 +79,12 @@ def replay(
     return replace(summary, caveats=(*summary.caveats, caveat))
 
 
+def _nothing(rows: int) -> None:
+    """What is done where nobody is shown the progress."""
+
+
 def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done) -> Iterator[tuple[int, Folded]]:
     for part, result in zip(log.plan.parts, folded, strict=True):
-        for error in result.skipped.errors:
-            log.skipped(SourceError(error))
+        log.skipped.include(result.skipped)
         yield from result.steps
         done(part.rows)

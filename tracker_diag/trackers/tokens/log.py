@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,8 @@ from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in
 from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
 from tracker_diag.trackers.tokens.plan import Piece, Plan, cut, is_scattered, pieces_of
 from tracker_diag.trackers.tokens.prime_rl import exports_of, is_exports
+from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
-
-
-@dataclass
-class Skipped:
-    """What was left out since it could not be read; without `allowed` the first such thing is raised."""
-
-    allowed: bool = False
-    errors: list[str] = field(default_factory=list[str])
-    """The first hundred."""
-    count: int = 0
-
-    def __call__(self, error: SourceError) -> None:
-        if not self.allowed:
-            raise error
-        self.count += 1
-        if len(self.errors) < 100:
-            self.errors.append(str(error))
 
 
 class TokenLog:
@@ -82,8 +65,8 @@ class TokenLog:
     def explained(self) -> list[str]:
         """What would be read, and which ratio pairs and slices it gives, a sentence each."""
         parts = self.plan.parts
-        lines = [f"{self.source}: {len(parts)} parts, steps {parts[0].first} to {parts[-1].last}, about "
-                 f"{self.plan.rows:,} rows"]  # fmt: skip
+        steps = f"steps {parts[0].first} to {parts[-1].last}"
+        lines = [f"{self.source}: {steps}, about {self.plan.rows:,} rows, read in {len(parts)} parts"]
         if self.converted:
             lines.append(self.converted)
         if not self._pieces:
@@ -92,9 +75,8 @@ class TokenLog:
         names = {*layout.names, *self._pieces[0].file.known}
         have = {LOGPROB_COLUMNS[name] for name in names if name in LOGPROB_COLUMNS}
         lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
-        lines.append(
-            "columns: " + ", ".join(n if n == theirs else f"{n}={theirs}" for n, theirs in layout.names.items())
-        )
+        columns = (name if name == theirs else f"{name}={theirs}" for name, theirs in layout.names.items())
+        lines.append(f"columns: {', '.join(columns)}")
         for pair, (new, old) in PAIRS.items():
             lacking = " and ".join(name for name in (new, old) if name not in have)
             lines.append(f"pair {pair}: {f'no, {lacking} is missing' if lacking else 'yes'}")
@@ -109,10 +91,8 @@ class TokenLog:
                 [part for part in exports_of(Path(self.source)) if self._since is None or part.last >= self._since]
             )
         for file in files_of(self.source):
-            try:
+            with self.skipped.instead():
                 self._pieces += pieces_of(self._as_table(file), self._names(file), audit=self._audit)
-            except SourceError as error:
-                self.skipped(error)
         if not self._pieces:
             why = (
                 f"; {self.skipped.count} files cannot be read, the first: {self.skipped.errors[0]}"

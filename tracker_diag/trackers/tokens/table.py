@@ -86,7 +86,7 @@ def _typed(where: str, name: str, values: Any) -> Any:
     kind = KINDS[name]
     try:
         if kind == "boolean" and not types.is_boolean(values.type):
-            if not (compute.all(compute.is_in(values, pa.array([0, 1]).cast(values.type))).as_py() in (True, None)):
+            if compute.all(compute.is_in(values, pa.array([0, 1]).cast(values.type))).as_py() is False:
                 raise SourceError(f"{where}: column {name}: {values.type} with values other than 0 and 1")
             values = values.cast(pa.bool_())
         elif kind == "integer":
