@@ -16,6 +16,8 @@ from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
 from tracker_diag.trackers.tracker import Tracker
 
+Also: TypeAlias = Callable[[int, Folded], object] | None
+"""Is called with each step and what its tokens come to."""
 Done: TypeAlias = Callable[[int], object]
 """Is called with the rows that have been read since the last time."""
 
@@ -36,6 +38,7 @@ def replay(
     states: Path | str | None = None,
     trackers: Sequence[Tracker] = (),
     progress: Callable[[int], Done] | None = None,
+    also: Also = None,
 ) -> Summary:
     """Diagnose the token log `tokens`, with the run's own `metrics` file where there is one.
 
@@ -51,6 +54,7 @@ def replay(
         engine: folds the parts elsewhere, such as `engines.on_ray()`.
         states: a folder; what each part comes to is kept there, and a later replay continues from it.
         progress: called once with the number of rows; what it gives is called with the rows of each part that is done.
+        also: called with each step and what its tokens come to, such as `WhatIf().add_step`.
 
     Raises:
         SourceError: what is wrong with which file, row group and column.
@@ -71,7 +75,7 @@ def replay(
         done = progress(log.plan.rows) if progress else _nothing
         folded = chosen(Work(clip, skip_bad), log.plan.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
-        summary = judge(monitor, _steps(log, folded, done), wanted, tensors_of, str(tokens))
+        summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
     if not left.count:
         return summary
@@ -83,8 +87,11 @@ def _nothing(rows: int) -> None:
     """What is done where nobody is shown the progress."""
 
 
-def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done) -> Iterator[tuple[int, Folded]]:
+def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:
     for part, result in zip(log.plan.parts, folded, strict=True):
         log.skipped.include(result.skipped)
-        yield from result.steps
+        for step, state in result.steps:
+            if also:
+                also(step, state)
+            yield step, state
         done(part.rows)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import SourceError
-from tracker_diag.stats.arrays import Array, IntArray
+from tracker_diag.stats.arrays import Array, IntArray, RowArray
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.tokens.columns import (
     AUDIT_COLUMNS,
@@ -234,7 +234,7 @@ def _changes(values: Array) -> IntArray:
     return np.flatnonzero(begins)
 
 
-def _codes(codes: Array, names: list[str]) -> tuple[IntArray, list[str]]:
+def _codes(codes: Array, names: list[str]) -> tuple[RowArray, list[str]]:
     """Codes in the order in which names first appear, −1 for no name, and the names that appear."""
     starts = _changes(codes)
     here = [code for code in dict.fromkeys(codes[starts].tolist()) if code >= 0 and names[code]]
