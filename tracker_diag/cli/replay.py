@@ -84,8 +84,8 @@ def replay(
             totals = WhatIf()
             summary = replay_log(
                 tokens, metrics, rules=chosen(rules), catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
-                workers=workers or os.cpu_count() or 1, engine=on_ray(address) if engine is EngineName.RAY else None, states=states, trackers=trackers,
-                progress=progress, also=totals.add_step if what_if else None,
+                workers=workers or os.cpu_count() or 1, engine=on_ray(address) if engine is EngineName.RAY else None,
+                states=states, trackers=trackers, progress=progress, also=totals.add_step if what_if else None,
             )  # fmt: skip
     if html:
         from tracker_diag.report.html import render_html

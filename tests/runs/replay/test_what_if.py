@@ -26,15 +26,8 @@ def test_variants_are_those_of_the_tokens():
     ratio, lag = np.concatenate(ratios), np.concatenate(lags)
     weight = np.exp(ratio)
     by_name = {variant.name: variant for variant in totals.variants()}
-    logged, capped, fresh, whole = (
-        by_name[name]
-        for name in (
-            "tokens, as logged",
-            "tokens, weight at most 2",
-            "tokens, at most 1 updates old",
-            "whole sequences",
-        )
-    )
+    logged, capped = by_name["tokens, as logged"], by_name["tokens, weight at most 2"]
+    fresh, whole = by_name["tokens, at most 1 updates old"], by_name["whole sequences"]
     assert logged.ess == pytest.approx(ess(weight), rel=0.03)
     assert logged.top == pytest.approx(np.sort(weight, axis=None)[-weight.size // 100 :].sum() / weight.sum(), rel=0.03)
     assert capped.ess == pytest.approx(ess(np.minimum(weight, 2)), rel=0.005)
