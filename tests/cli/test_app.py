@@ -97,6 +97,17 @@ def test_replays_page_shows_the_worst_sequences_with_the_texts_that_the_table_ha
     assert '<span class="tool" title="tool"><span>&lt;tool 10&gt;</span></span>' in page.read_text()
 
 
+def test_replay_says_what_it_would_read_and_what_other_weights_would_do(table):
+    file = table(steps=10)
+    explained = run("replay", file, "--explain").stdout
+    assert f"{file}: steps 0 to 9, about 8,000 rows" in explained
+    assert "pair policy: yes" in explained
+    shown = json.loads(run("replay", file, "--json", "--what-if").stdout)["what_if"]
+    assert [variant["name"] for variant in shown][:2] == ["tokens, as logged", "tokens, weight at most 2"]
+    assert "whole sequences" in run("replay", file, "--what-if").stdout
+    assert "expected name=column" in run("replay", file, "--columns", "logprob").stderr
+
+
 def test_replay_tells_a_person(table):
     result = run("replay", table())
     assert result.exit_code == 0
@@ -132,7 +143,7 @@ def test_fail_on(table):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: no Parquet file"),
+        (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: No such file"),
         (lambda folder, table: ["replay", table(), "--metrics", folder / "none"], "none: No such file"),
         (lambda folder, table: ["replay", table(nan_at=0)], "step 0: old_logprobs: 1 NaN or infinite among"),
         (lambda folder, table: ["demo", "--out", table()], "tokens.parquet is a file, expected a folder"),

@@ -170,7 +170,7 @@ def test_what_is_not_there_ends_with_one_line(tmp_path, module, table):
         (("--policy", f"{module}:lean"), "nothing given"),
         (("--samples", tmp_path / "none.jsonl"), "No such file"),
         (("--config", tmp_path / "none.yaml"), "cannot be read"),
-        (("--tokens", tmp_path / "none.parquet"), "no Parquet file"),
+        (("--tokens", tmp_path / "none.parquet"), "No such file"),
         (("--tokens", table(token_id=np.linspace(0, 1, 192))), "column token_id: double given, expected integer"),
         (("--tokens", table(in_loss=pa.array([None] * 192, pa.bool_()))), "column in_loss: 192 nulls, expected none"),
         (("--env", "make"), "--env: 'make' given, expected module:function"),

@@ -5,9 +5,9 @@ import yaml
 
 from tracker_diag.errors import RuleError
 from tracker_diag.rules.cases import check_rule, load_cases
+from tracker_diag.rules.compiled import CATALOG
 from tracker_diag.rules.loader import load_rules
 from tracker_diag.rules.new import SCHEMA, schema, write_new
-from tracker_diag.rules.shared import CATALOG
 
 
 def test_it_is_sound_and_does_what_its_cases_say(tmp_path):

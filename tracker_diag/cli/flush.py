@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from tracker_diag.cli.refuse import refuse
-from tracker_diag.errors import DiagError
-from tracker_diag.rules.logged import is_ours
-from tracker_diag.trackers.open import read_run
+from tracker_diag.trackers.open import held
 
 
 def flush(
@@ -37,12 +35,3 @@ def flush(
         whole &= well
     if not whole:
         raise typer.Exit(2)
-
-
-def held(source: str) -> dict[int, set[str]]:
-    """What a run holds of the diagnostics, by step; nothing of one that cannot be read."""
-    try:
-        rows = read_run(source).rows
-    except DiagError:
-        return {}
-    return {step: {key for key in row if is_ours(key)} for step, row in rows.items()}

@@ -2,25 +2,39 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from tracker_diag.cli.diagnose import exit_on, print_verdict
 from tracker_diag.cli.options import AsJson, Blind, FailOnOption, Html, Quiet, Which
 from tracker_diag.cli.refuse import refusing, save
 from tracker_diag.errors import SourceError
+from tracker_diag.report.console import Terminal
 from tracker_diag.report.terminal import verdict
+
+if TYPE_CHECKING:
+    from tracker_diag.runs.replay.what_if import Variant
 
 TOKENS = (
     "Token log: Parquet, JSON Lines, .npz, .safetensors or .pt; a file, a folder, a pattern, or a URL such as "
     "s3://bucket/run. Or prime-rl's token_exports."
 )
+
+
+class EngineName(str, Enum):
+    """Where rows are read."""
+
+    PROCESSES = "processes"
+    RAY = "ray"
 
 
 def replay(
@@ -31,10 +45,19 @@ def replay(
     explain: Annotated[bool, typer.Option("--explain", help="Say what would be read, and stop.")] = False,
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out what cannot be read, and count it.")] = False,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that read.")] = os.cpu_count() or 1,
-    engine: Annotated[Literal["processes", "ray"], typer.Option(help="Where the rows are read.")] = "processes",
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that read; one a core by default.")] = None,
+    engine: Annotated[EngineName, typer.Option(help="Where the rows are read.")] = EngineName.PROCESSES,
     address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS by default.")] = None,
-    states: Annotated[Path | None, typer.Option(help="Keep what was read here; a later replay continues from it.")] = None,
+    states: Annotated[
+        Path | None, typer.Option(help="Keep what was read here; a later replay continues from it.")
+    ] = None,
+    log_to: Annotated[
+        str | None,
+        typer.Option(help="Write the findings into this run: mlflow:<run id>[@uri] or trackio:<project>/<run>."),
+    ] = None,
+    what_if: Annotated[
+        bool, typer.Option("--what-if", help="Show what truncation, fresher tokens or whole sequences would do.")
+    ] = False,
     as_json: AsJson = False,
     html: Html = None,
     fail_on: FailOnOption = None,
@@ -44,8 +67,10 @@ def replay(
 ) -> None:
     """Diagnose logged tokens, as if the run were live."""
     from tracker_diag.rules.loader import chosen
+    from tracker_diag.runs.replay.back import run_called
     from tracker_diag.runs.replay.engines import on_ray
     from tracker_diag.runs.replay.replay import replay as replay_log
+    from tracker_diag.runs.replay.what_if import WhatIf
     from tracker_diag.trackers.tokens.log import TokenLog
 
     with refusing():
@@ -54,20 +79,34 @@ def replay(
             with TokenLog(tokens, columns=renamed, since=since, skip_bad=skip_bad) as log:
                 typer.echo("\n".join(log.explained()))
             return
+        trackers = [run_called(log_to, tokens)] if log_to else []
         with _bar() as progress:
+            totals = WhatIf()
             summary = replay_log(
                 tokens, metrics, rules=chosen(rules), catalog=False, columns=renamed, since=since, skip_bad=skip_bad,
-                workers=workers, engine=on_ray(address) if engine == "ray" else None, states=states, progress=progress,
+                workers=workers or os.cpu_count() or 1, engine=on_ray(address) if engine is EngineName.RAY else None,
+                states=states, trackers=trackers, progress=progress, also=totals.add_step if what_if else None,
             )  # fmt: skip
     if html:
         from tracker_diag.report.html import render_html
 
         save("--html", html, render_html(summary, []))
     if as_json:
-        typer.echo(json.dumps(summary.to_json(), indent=1))
+        variants = {"what_if": [asdict(variant) for variant in totals.variants()]} if what_if else {}
+        typer.echo(json.dumps(summary.to_json() | variants, indent=1))
     else:
         print_verdict(verdict(summary), summary, blind=blind, quiet=quiet)
+        if what_if:
+            Terminal().print(_table(totals.variants()))
     exit_on(summary, fail_on)
+
+
+def _table(variants: "Sequence[Variant]") -> Table:
+    table = Table("pair", "weights", "count", "ESS", "held by top 1 %", "cut", box=None)
+    for variant in variants:
+        shares = (f"{share:.3f}" for share in (variant.ess, variant.top, variant.cut))
+        table.add_row(variant.pair, variant.name, f"{variant.count:,}", *shares)
+    return table
 
 
 def _renamed(columns: str) -> dict[str, str]:
@@ -81,7 +120,13 @@ def _renamed(columns: str) -> dict[str, str]:
 def _bar() -> Iterator[Callable[[int], Callable[[int], object]]]:
     """A bar with millions of rows, rate and time left; nothing outside a terminal."""
     screen = Console(stderr=True)
-    fields = (BarColumn(), MofNCompleteColumn(), TextColumn("M rows"), TaskProgressColumn(show_speed=True), TimeRemainingColumn())
+    fields = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("M rows"),
+        TaskProgressColumn(show_speed=True),
+        TimeRemainingColumn(),
+    )
     with Progress(*fields, console=screen, transient=True, disable=not screen.is_terminal) as bar:
 
         def begun(rows: int) -> Callable[[int], object]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,4 +47,5 @@ def _keep(file: Path, content: object) -> None:
         unfinished.write_text(json.dumps(content), encoding="utf-8")
         unfinished.replace(file)
     except OSError:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()

@@ -36,7 +36,7 @@ class FanOut:
         self.tell_people()
         with self._guard():
             tracker.listen(None)
-        self.trackers += (tracker if tracker.local else Outbox(tracker),)
+        self.trackers += (tracker if tracker.local or isinstance(tracker, Outbox) else Outbox(tracker),)
 
     def tell_people(self) -> None:
         """From now on, write alerts to the log."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from tracker_diag.errors import DiagError, MissingExtra, SourceError, without_password
+from tracker_diag.rules.logged import is_ours
 from tracker_diag.trackers.discovery import reading, tracker_class, tracker_names
 from tracker_diag.trackers.files.console import read_console
 from tracker_diag.trackers.files.csv_table import read_csv
@@ -74,6 +75,15 @@ def read_run(source: Source, progress: Progress | None = None) -> FinishedRun:
     if progress:
         progress(1.0)
     return run
+
+
+def held(source: str) -> dict[int, set[str]]:
+    """What a run holds of the diagnostics, by step; nothing of one that cannot be read."""
+    try:
+        rows = read_run(source).rows
+    except DiagError:
+        return {}
+    return {step: {key for key in row if is_ours(key)} for step, row in rows.items()}
 
 
 def prefixes() -> list[str]:

@@ -82,7 +82,12 @@ def test_a_replay_gives_the_verdict_of_the_live_run_and_its_worst_sequences(live
     assert any(finding.fired is not None and finding.slice == "post_tool" for finding in live.findings)
     assert len(replayed.worst) == len(live.worst) > 0
     for mine, theirs in zip(replayed.worst, live.worst, strict=True):
-        assert (mine.step, mine.sequence, mine.slice, mine.tool) == (theirs.step, theirs.sequence, theirs.slice, theirs.tool)
+        assert (mine.step, mine.sequence, mine.slice, mine.tool) == (
+            theirs.step,
+            theirs.sequence,
+            theirs.slice,
+            theirs.tool,
+        )
 
 
 @pytest.mark.slow
@@ -142,7 +147,7 @@ def test_a_batch_that_cannot_be_taken_is_counted_and_the_first_is_refused(tmp_pa
         steps = np.repeat(np.arange(3), 4)
         broken = np.where(steps == bad_step, np.nan, -1.0)
         columns = {"step": steps, "sequence": steps, "position": np.tile(np.arange(4), 3), "logprob": np.full(12, -1.0)}
-        masked = np.where(steps == bad_step, False, True)  # noqa: FBT003
+        masked = np.where(steps == bad_step, False, True)
         table = pa.table({**columns, "old_logprob": broken, "is_model": masked if bad_step else np.ones(12, bool)})
         pq.write_table(table, tmp_path / "t.parquet")
         return tmp_path / "t.parquet"
@@ -152,35 +157,40 @@ def test_a_batch_that_cannot_be_taken_is_counted_and_the_first_is_refused(tmp_pa
     assert replay(write(1)).to_json()["run"]["steps"] == 3
 
 
-RAY = """
-import json, sys, threading, time
+DRIVER = """
+import json, sys
+from ray.cluster_utils import Cluster
 from tracker_diag.runs.replay import engines
 from tracker_diag.runs.replay.replay import replay
 from tracker_diag.trackers.tokens import plan
+
 plan.AT_ONCE = 4000
-summary = replay(sys.argv[1], engine=engines.on_ray(sys.argv[2]))
-print(json.dumps({name: part for name, part in summary.to_json().items() if name != "run"}))
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+lost = cluster.add_node(num_cpus=1)
+on_ray = engines.on_ray(cluster.address)
+
+
+def loses_a_node(work, parts):
+    for number, folded in enumerate(on_ray(work, parts)):
+        if number == 1:
+            cluster.remove_node(lost, allow_graceful=False)
+        yield folded
+
+
+summary = replay(sys.argv[1], engine=loses_a_node)
+print(json.dumps({name: part for name, part in summary.to_json().items() if name != "run"}), flush=True)
 """
 
 
 @pytest.mark.nightly
-def test_a_ray_cluster_that_loses_a_node_gives_the_same(log, replayed, tmp_path):
-    frameworks = Path(__file__).parents[3] / "build" / "frameworks"
+def test_a_ray_cluster_that_loses_a_node_gives_the_same(log, replayed):
+    root = Path(__file__).parents[3]
+    frameworks = root / "build" / "frameworks"
     if not (frameworks / "shared" / "ray").is_dir():
         pytest.skip("Ray is not installed")
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parents[3], frameworks / "rllib", frameworks / "shared"))),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    driver = f"""
-import threading, time
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={{"num_cpus": 1}})
-lost = cluster.add_node(num_cpus=1)
-threading.Timer(8.0, lambda: cluster.remove_node(lost, allow_graceful=False)).start()
-import sys; sys.argv = ["", {str(log)!r}, cluster.address]
-{RAY}
-"""
-    done = subprocess.run([sys.executable, "-c", driver], env=environment, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr[-2000:]
+    folders = (root, root / "integrations", frameworks / "rllib", frameworks / "shared")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [sys.executable, "-c", DRIVER, str(log)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert done.stdout, done.stderr[-4000:]
     assert json.loads(done.stdout.splitlines()[-1]) == json.loads(json.dumps(rounded(replayed)))

@@ -20,6 +20,7 @@ from tracker_diag.rules.series import Place, Series
 CLOSED = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 """Closed to unknown fields, so that a typo is an error and not a blind rule."""
 
+_BY_VERB: dict[str, type["Signal"]] = {}
 KINDS: dict[str, type["Signal"]] = {}
 """Every kind by its name; a class joins when it is defined with a default of `kind`."""
 
@@ -55,6 +56,7 @@ class Signal:
     def __init_subclass__(cls) -> None:
         if "kind" in cls.__dict__:
             KINDS[cls.__dict__["kind"]] = cls
+            _BY_VERB.update(dict.fromkeys(cls.verbs, cls))
 
     def start(self, at: Place) -> Self:
         """A copy that is evaluated at one place."""
@@ -154,13 +156,13 @@ def from_short(given: Any) -> Any:
     """
     if not isinstance(given, str):
         return given
-    match, verbs = _SHORT.fullmatch(given.strip()), {word: kind for kind in KINDS.values() for word in kind.verbs}
+    match = _SHORT.fullmatch(given.strip())
     if match is None:
         raise ValueError(f"{given!r} given, expected a series, a verb and a number, as in `reward rises 0.1 in 80`")
     word = match["verb"]
-    if word not in verbs:
-        raise UnknownName("verb", word, tuple(verbs))
-    kind, verb = verbs[word], verbs[word].verbs[word]
+    if word not in _BY_VERB:
+        raise UnknownName("verb", word, tuple(_BY_VERB))
+    kind, verb = _BY_VERB[word], _BY_VERB[word].verbs[word]
     field = verb.times if match["x"] else verb.number
     if bool(match["number"]) != bool(field) and (match["number"] or verb.required):
         forms = " or ".join(

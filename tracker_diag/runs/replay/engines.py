@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError, require
 from tracker_diag.runs.replay.fold import Folded, fold
-from tracker_diag.trackers.tokens.log import Skipped
 from tracker_diag.trackers.tokens.plan import Part
+from tracker_diag.trackers.tokens.skipped import Skipped
 
 AHEAD = 2
 """Parts for each process that are folded or wait to be judged; it bounds the memory."""
@@ -127,7 +127,7 @@ def on_ray(address: str | None = None) -> Engine:
 
 
 def kept(engine: Engine, folder: Path) -> Engine:
-    """As `engine`, with what each part comes to kept in `folder`; a later replay of the same rows continues from there."""
+    """As `engine`, with what each part comes to kept in `folder`; a later replay of these rows continues from there."""
 
     def engine_with_states(work: Work, parts: Sequence[Part]) -> Iterator[PartFolded]:
         folder.mkdir(parents=True, exist_ok=True)

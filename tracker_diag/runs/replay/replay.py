@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tracker_diag.errors import SourceError
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.rules.loader import Own
 from tracker_diag.rules.triage import Summary
@@ -13,9 +12,12 @@ from tracker_diag.runs.replay.engines import Engine, PartFolded, Work, kept, pro
 from tracker_diag.runs.replay.fold import Folded, judge
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.tokens.log import TokenLog
+from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
 from tracker_diag.trackers.tracker import Tracker
 
+Also: TypeAlias = Callable[[int, Folded], object] | None
+"""Is called with each step and what its tokens come to."""
 Done: TypeAlias = Callable[[int], object]
 """Is called with the rows that have been read since the last time."""
 
@@ -36,6 +38,7 @@ def replay(
     states: Path | str | None = None,
     trackers: Sequence[Tracker] = (),
     progress: Callable[[int], Done] | None = None,
+    also: Also = None,
 ) -> Summary:
     """Diagnose the token log `tokens`, with the run's own `metrics` file where there is one.
 
@@ -47,10 +50,11 @@ def replay(
         columns: of each column of ours that the files call by another name, that name.
         since: leave out steps before this one.
         skip_bad: leave out files and row groups that cannot be read, and say how many.
-        workers: processes that read; with several, call it under `if __name__ == "__main__"`, as they import that module.
+        workers: processes that read; several import the main module, so call it under `if __name__ == "__main__"`.
         engine: folds the parts elsewhere, such as `engines.on_ray()`.
         states: a folder; what each part comes to is kept there, and a later replay continues from it.
         progress: called once with the number of rows; what it gives is called with the rows of each part that is done.
+        also: called with each step and what its tokens come to, such as `WhatIf().add_step`.
 
     Raises:
         SourceError: what is wrong with which file, row group and column.
@@ -66,12 +70,12 @@ def replay(
 
         def tensors_of(step: int) -> Mapping[str, Any] | None:
             part = log.plan.part_of(step)
-            return None if part is None else dict(part.steps(texts, log.skipped)).get(step)
+            return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
-        done = progress(log.plan.rows) if progress else lambda rows: None
+        done = progress(log.plan.rows) if progress else _nothing
         folded = chosen(Work(clip, skip_bad), log.plan.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
-        summary = judge(monitor, _steps(log, folded, done), wanted, tensors_of, str(tokens))
+        summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
     if not left.count:
         return summary
@@ -79,9 +83,15 @@ def replay(
     return replace(summary, caveats=(*summary.caveats, caveat))
 
 
-def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done) -> Iterator[tuple[int, Folded]]:
+def _nothing(rows: int) -> None:
+    """What is done where nobody is shown the progress."""
+
+
+def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:
     for part, result in zip(log.plan.parts, folded, strict=True):
-        for error in result.skipped.errors:
-            log.skipped(SourceError(error))
-        yield from result.steps
+        log.skipped.include(result.skipped)
+        for step, state in result.steps:
+            if also:
+                also(step, state)
+            yield step, state
         done(part.rows)

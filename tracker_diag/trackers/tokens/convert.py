@@ -15,7 +15,8 @@ from tracker_diag.errors import SourceError, require
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.tokens.columns import KINDS, LABEL_COLUMNS, LOGPROB_COLUMNS
 from tracker_diag.trackers.tokens.files import TokenFile
-from tracker_diag.trackers.tokens.plan import AT_ONCE, Piece, Skip
+from tracker_diag.trackers.tokens.plan import AT_ONCE, Piece
+from tracker_diag.trackers.tokens.skipped import Skipped
 
 LINES = 512
 """Rollouts that are brought into a row group; each is a sequence."""
@@ -28,17 +29,17 @@ MOST_OPEN = 256
 """Files that are written at once."""
 
 
-def from_rollouts(file: TokenFile, folder: Path, skip: Skip) -> TokenFile:
+def from_rollouts(file: TokenFile, folder: Path, skipped: Skipped) -> TokenFile:
     """A Parquet file, in `folder`, with a row for each line of JSON: an object with a list in each column of tokens.
 
     Raises:
-        SourceError: it has no rollouts, or what `skip` raises of a line.
+        SourceError: it has no rollouts, or what `skipped` raises of a line.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     target = _unused(folder)
-    lines = _objects(file, skip)
+    lines = _objects(file, skipped)
     with ExitStack() as stack:
         writer: Any = None
         while rows := list(islice(lines, LINES)):
@@ -46,7 +47,7 @@ def from_rollouts(file: TokenFile, folder: Path, skip: Skip) -> TokenFile:
                 table = pa.Table.from_pylist([row for _, row in rows])
                 table = table if writer is None else table.select(writer.schema.names).cast(writer.schema)
             except (pa.ArrowException, KeyError, ValueError) as error:
-                skip(SourceError(f"{file.path}:{rows[0][0]}: or a line after it, other columns: {one_line(error)}"))
+                skipped(SourceError(f"{file.path}:{rows[0][0]}: or a line after it, other columns: {one_line(error)}"))
                 continue
             writer = writer or stack.enter_context(pq.ParquetWriter(target, _plain(table.schema)))
             writer.write_table(table.cast(writer.schema))
@@ -68,7 +69,7 @@ def _plain(schema: Any) -> Any:
     return pa.schema([pa.field(field.name, widened(field.type)) for field in schema])
 
 
-def _objects(file: TokenFile, skip: Skip) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects(file: TokenFile, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
     with file.open() as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -76,12 +77,12 @@ def _objects(file: TokenFile, skip: Skip) -> Iterator[tuple[int, dict[str, Any]]
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                skip(SourceError(f"{file.path}:{number}: no JSON: {one_line(error)}"))
+                skipped(SourceError(f"{file.path}:{number}: no JSON: {one_line(error)}"))
                 continue
             if isinstance(row, dict):
                 yield number, row
             else:
-                skip(SourceError(f"{file.path}:{number}: {type(row).__name__} given, expected an object"))
+                skipped(SourceError(f"{file.path}:{number}: {type(row).__name__} given, expected an object"))
 
 
 def from_tensors(file: TokenFile, folder: Path, renamed: Mapping[str, str]) -> TokenFile:
@@ -125,7 +126,9 @@ def _spread(name: str, array: Any, shape: tuple[int, ...]) -> Any:
     try:
         return np.broadcast_to(array, shape).reshape(-1)
     except ValueError as error:
-        raise ValueError(f"{name}: shape {array.shape} given, expected {shape}, as the log-probabilities have") from error
+        raise ValueError(
+            f"{name}: shape {array.shape} given, expected {shape}, as the log-probabilities have"
+        ) from error
 
 
 def _step_of(file: TokenFile) -> int:
@@ -174,7 +177,7 @@ def _host(value: Any) -> Any:
     return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
 
 
-def in_order(pieces: Sequence[Piece], folder: Path, skip: Skip) -> list[TokenFile]:
+def in_order(pieces: Sequence[Piece], folder: Path, skipped: Skipped) -> list[TokenFile]:
     """Parquet files, in `folder`, with the rows of `pieces` by ranges of steps: each step in one file alone."""
     import pyarrow.parquet as pq
 
@@ -185,7 +188,7 @@ def in_order(pieces: Sequence[Piece], folder: Path, skip: Skip) -> list[TokenFil
     writers: dict[int, Any] = {}
     names: dict[int, Path] = {}
     with ExitStack() as stack:
-        for at, table in _tables(pieces, skip):
+        for at, table in _tables(pieces, skipped):
             bucket = edges.searchsorted(table["step"].to_numpy(), "right")
             order = np.argsort(bucket, kind="stable")
             starts = bucket[order].searchsorted(np.arange(number + 1))
@@ -198,7 +201,7 @@ def in_order(pieces: Sequence[Piece], folder: Path, skip: Skip) -> list[TokenFil
                 try:
                     writers[i].write_table(part.select(writers[i].schema.names).cast(writers[i].schema))
                 except (KeyError, ValueError) as error:
-                    skip(SourceError(f"{at}: other columns than the files before: {one_line(error)}"))
+                    skipped(SourceError(f"{at}: other columns than the files before: {one_line(error)}"))
     files = dict.fromkeys(piece.file for piece in pieces)
     stamp = sha256(" ".join(file.stamp() for file in files).encode()).hexdigest()
     first, others = next(iter(files)).name, len(files) - 1
@@ -206,12 +209,10 @@ def in_order(pieces: Sequence[Piece], folder: Path, skip: Skip) -> list[TokenFil
     return [TokenFile(str(names[i]), {}, name, f"{stamp} {i} of {number}") for i in sorted(names)]
 
 
-def _tables(pieces: Iterable[Piece], skip: Skip) -> Iterator[tuple[str, Any]]:
+def _tables(pieces: Iterable[Piece], skipped: Skipped) -> Iterator[tuple[str, Any]]:
     for piece in pieces:
-        try:
+        with skipped.instead():
             yield piece.where, piece.read()
-        except SourceError as error:
-            skip(error)
 
 
 def _unused(folder: Path, number: int | None = None) -> Path:

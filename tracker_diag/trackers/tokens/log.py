@@ -1,9 +1,9 @@
 """A token log: any source as a plan of parts, and in words what it would be read as."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,12 @@ from tracker_diag.metrics.series import PAIRS
 from tracker_diag.trackers.tokens.columns import IMPLIED, LOGPROB_COLUMNS
 from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in_order
 from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
-from tracker_diag.trackers.tokens.plan import Piece, Plan, cut, is_scattered, pieces_of
-from tracker_diag.trackers.tokens.prime_rl import exports_of, is_exports
+from tracker_diag.trackers.tokens.plan import Part, Piece, Plan, TablePart, cut, is_scattered, pieces_of
+from tracker_diag.trackers.tokens.prime_rl import ExportPart, exports_of, is_exports
+from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
 
-
-@dataclass
-class Skipped:
-    """What was left out since it could not be read; without `allowed` the first such thing is raised."""
-
-    allowed: bool = False
-    errors: list[str] = field(default_factory=list[str])
-    """The first hundred."""
-    count: int = 0
-
-    def __call__(self, error: SourceError) -> None:
-        if not self.allowed:
-            raise error
-        self.count += 1
-        if len(self.errors) < 100:
-            self.errors.append(str(error))
+SCATTERED = "rows of a step are all over the files: they are brought together on this disk first"
 
 
 class TokenLog:
@@ -55,11 +41,13 @@ class TokenLog:
         self.source, self._columns, self._since, self._audit = str(source), columns or {}, since, audit
         self.skipped = Skipped(skip_bad)
         self.converted = ""
-        """Why files were converted; empty where none was."""
+        """Which files were converted; empty where none was."""
         self._open = ExitStack()
         self._folder: Path | None = None
+        self._pieces: list[Piece] = []
+        self._exports: list[ExportPart] = []
         try:
-            self.plan = self._planned()
+            self._read_footers()
         except BaseException:
             self.close()
             raise
@@ -81,9 +69,11 @@ class TokenLog:
 
     def explained(self) -> list[str]:
         """What would be read, and which ratio pairs and slices it gives, a sentence each."""
-        parts = self.plan.parts
-        lines = [f"{self.source}: {len(parts)} parts, steps {parts[0].first} to {parts[-1].last}, about "
-                 f"{self.plan.rows:,} rows"]  # fmt: skip
+        parts = cut(self._pieces, self._since) or self.plan.parts
+        steps, rows = f"steps {parts[0].first} to {parts[-1].last}", sum(part.rows for part in parts)
+        lines = [f"{self.source}: {steps}, about {rows:,} rows"]
+        if is_scattered(self._pieces, cut(self._pieces, self._since)):
+            lines.append(SCATTERED)
         if self.converted:
             lines.append(self.converted)
         if not self._pieces:
@@ -92,7 +82,8 @@ class TokenLog:
         names = {*layout.names, *self._pieces[0].file.known}
         have = {LOGPROB_COLUMNS[name] for name in names if name in LOGPROB_COLUMNS}
         lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
-        lines.append("columns: " + ", ".join(n if n == theirs else f"{n}={theirs}" for n, theirs in layout.names.items()))
+        columns = (name if name == theirs else f"{name}={theirs}" for name, theirs in layout.names.items())
+        lines.append(f"columns: {', '.join(columns)}")
         for pair, (new, old) in PAIRS.items():
             lacking = " and ".join(name for name in (new, old) if name not in have)
             lines.append(f"pair {pair}: {f'no, {lacking} is missing' if lacking else 'yes'}")
@@ -100,28 +91,41 @@ class TokenLog:
         lines.append("slices: text_only, post_tool" + "".join(f", {name}" for name in slices))
         return lines
 
-    def _planned(self) -> Plan:
-        self._pieces: list[Piece] = []
-        if is_exports(self.source):
-            return Plan([part for part in exports_of(Path(self.source)) if self._since is None or part.last >= self._since])
-        for file in files_of(self.source):
-            try:
-                self._pieces += pieces_of(self._as_table(file), self._names(file), audit=self._audit)
-            except SourceError as error:
-                self.skipped(error)
-        if not self._pieces:
-            why = f"; {self.skipped.count} files cannot be read, the first: {self.skipped.errors[0]}" if self.skipped.count else ""
-            raise SourceError(f"{self.source}: no rows{why}")
-        self._same_pairs()
-        parts = cut(self._pieces, self._since)
-        if is_scattered(self._pieces, parts):
-            self.converted = "rows of a step are all over the files: they are brought together on this disk first"
-            wanted = [piece for piece in self._pieces if self._since is None or piece.last >= self._since]
-            files = in_order(wanted, self._scratch(), self.skipped)
-            parts = cut([piece for file in files for piece in pieces_of(file, {}, audit=self._audit)], self._since)
+    @cached_property
+    def plan(self) -> Plan:
+        """What there is to read. Rows of steps that are all over the files are brought together first.
+
+        Raises:
+            SourceError: nothing is to be read, or what is wrong with which file.
+        """
+        parts: Sequence[Part] = [part for part in self._exports if self._since is None or part.last >= self._since]
+        if self._pieces:
+            parts = self._parts()
         if not parts:
             raise SourceError(f"{self.source}: no rows from step {self._since} on")
         return Plan([*parts])
+
+    def _parts(self) -> list[TablePart]:
+        parts = cut(self._pieces, self._since)
+        if not is_scattered(self._pieces, parts):
+            return parts
+        wanted = [piece for piece in self._pieces if self._since is None or piece.last >= self._since]
+        files = in_order(wanted, self._scratch(), self.skipped)
+        return cut([piece for file in files for piece in pieces_of(file, {}, audit=self._audit)], self._since)
+
+    def _read_footers(self) -> None:
+        """Learn what the files have: row groups, columns, steps."""
+        if is_exports(self.source):
+            self._exports = exports_of(Path(self.source))
+            return
+        for file in files_of(self.source):
+            with self.skipped.instead():
+                self._pieces += pieces_of(self._as_table(file), self._names(file), audit=self._audit)
+        if not self._pieces:
+            left = self.skipped
+            why = f"; {left.count} files cannot be read, the first: {left.errors[0]}" if left.count else ""
+            raise SourceError(f"{self.source}: no rows{why}")
+        self._same_pairs()
 
     def _as_table(self, file: TokenFile) -> TokenFile:
         if file.kind not in (*ROLLOUTS, *TENSORS):
@@ -147,7 +151,9 @@ class TokenLog:
             differs = ({*piece.layout.names, *piece.file.known} ^ {*first.layout.names, *first.file.known}) - {*IMPLIED}
             if differs:
                 names = ", ".join(sorted(differs))
-                self.skipped(SourceError(f"{piece.file.name}: columns {names} are not in all files, as in {first.file.name}"))
+                self.skipped(
+                    SourceError(f"{piece.file.name}: columns {names} are not in all files, as in {first.file.name}")
+                )
             else:
                 kept.append(piece)
         self._pieces = kept

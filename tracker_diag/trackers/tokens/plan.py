@@ -1,8 +1,9 @@
 """Plan: which row groups hold which steps, cut into parts that can be read by themselves, in any process."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ from tracker_diag.errors import SourceError, require
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.tokens.columns import Layout
 from tracker_diag.trackers.tokens.files import TokenFile
+from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts, by_step, typed
 
 AT_ONCE = 1 << 20
@@ -19,9 +21,6 @@ MOST_TOKENS = 1 << 26
 """Tokens that a part may have, 67 million: a few bytes can claim to be any number of rows."""
 READ_AGAIN = 1.5
 """How many times all rows may be read; where steps are scattered over the file, they are brought together first."""
-
-Skip = Callable[[SourceError], None]
-"""Is given what cannot be read, and raises it, or counts it and lets the rest be read."""
 
 
 class Part(Protocol):
@@ -42,7 +41,7 @@ class Part(Protocol):
         """How many rows are read for it, about."""
         ...
 
-    def steps(self, texts: Texts | None, skip: Skip) -> Iterator[tuple[int, dict[str, Any]]]:
+    def steps(self, texts: Texts | None, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
         """The arguments of `Monitor.observe` for each step, in rising order."""
         ...
 
@@ -106,28 +105,26 @@ class TablePart:
         pieces = [piece for piece in self.pieces if piece.first <= step <= piece.last]
         return replace(self, first=step, last=step, pieces=pieces)
 
-    def steps(self, texts: Texts | None, skip: Skip) -> Iterator[tuple[int, dict[str, Any]]]:
+    def steps(self, texts: Texts | None, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
         import pyarrow as pa
 
         tables: list[Any] = []
         what = f"step {self.first} has" if self.first == self.last else f"steps {self.first} to {self.last} have"
         for piece in self.pieces:
-            try:
+            with skipped.instead():
                 tables.append(self._own(piece.read()))
-                if sum(map(len, tables)) > MOST_TOKENS:
-                    raise SourceError(f"{piece.where}: {what} more than {MOST_TOKENS:,} tokens")
-            except SourceError as error:
-                skip(error)
+            if sum(map(len, tables)) > MOST_TOKENS:
+                tables.clear()
+                skipped(SourceError(f"{piece.where}: {what} more than {MOST_TOKENS:,} tokens"))
+                return
         if tables and sum(map(len, tables)):
             first, *others = dict.fromkeys(piece.file.name for piece in self.pieces)
             at = f"{first} and {len(others)} more files" if others else first
-            try:
+            with skipped.instead():
                 with reading(at):
                     whole = pa.concat_tables(tables, promote_options="permissive").unify_dictionaries()
                 tables.clear()
                 yield from by_step(at, whole, texts)
-            except SourceError as error:
-                skip(error)
 
     def _own(self, rows: Any) -> Any:
         steps = rows["step"].to_numpy()
@@ -241,7 +238,7 @@ def _ends(pieces: Sequence[Piece]) -> list[int]:
     """The last step of each part, of pieces in the order of their first steps."""
     ends: list[int] = []
     rows = 0
-    for piece, upcoming in zip(pieces, pieces[1:], strict=False):
+    for piece, upcoming in pairwise(pieces):
         rows += piece.rows
         if rows >= AT_ONCE and upcoming.first > piece.first:
             ends.append(upcoming.first - 1)
@@ -255,4 +252,3 @@ def is_scattered(pieces: Sequence[Piece], parts: Sequence[TablePart]) -> bool:
     several = len({piece.first for piece in pieces} | {piece.last for piece in pieces}) > 1
     large = max((part.rows for part in parts if part.first < part.last), default=0)
     return several and (sum(part.rows for part in parts) > READ_AGAIN * total + AT_ONCE or large > 8 * AT_ONCE)
-

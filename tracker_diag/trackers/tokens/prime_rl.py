@@ -5,7 +5,7 @@ A run writes them with `trainer.enable_token_export=true`. They are read step by
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import SourceError
+from tracker_diag.trackers.tokens.skipped import Skipped
 
 SCHEMA = 1
 """The version of a record that is known here."""
@@ -45,23 +46,16 @@ class ExportPart:
     def only(self, step: int) -> "ExportPart":
         return self
 
-    def steps(
-        self, texts: object = None, skip: Callable[[SourceError], None] | None = None
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    def steps(self, texts: object, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
         """The arguments of `Monitor.observe`, unless no token was sampled.
 
         Raises:
-            SourceError: what is wrong with which file and line, without `skip`.
+            SourceError: what is wrong with which file and line, unless `skipped` allows it.
         """
-        try:
+        with skipped.instead():
             tensors = _observation([record for file in self.files for record in _records(file)])
-        except SourceError as error:
-            if skip is None:
-                raise
-            skip(error)
-            return
-        if tensors:
-            yield self.first, tensors
+            if tensors:
+                yield self.first, tensors
 
 
 def is_exports(source: str) -> bool:
@@ -105,7 +99,7 @@ def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         SourceError: what is wrong with which file and line.
     """
     for part in exports_of(folder):
-        yield from part.steps()
+        yield from part.steps(None, Skipped())
 
 
 def _rank(file: Path) -> tuple[int, str]:

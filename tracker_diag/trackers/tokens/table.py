@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import SourceError
-from tracker_diag.stats.arrays import Array, IntArray
+from tracker_diag.stats.arrays import Array, IntArray, RowArray
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.tokens.columns import (
     AUDIT_COLUMNS,
@@ -65,13 +65,18 @@ def typed(where: str, rows: Any, layout: Layout, known: Mapping[str, int], first
     """
     import pyarrow as pa
 
-    columns = {name: rows[theirs].combine_chunks() for name, theirs in layout.names.items()}
+    columns = {name: _whole(rows[theirs]) for name, theirs in layout.names.items()}
     n = rows.num_rows
     if layout.nested:
         columns.setdefault("sequence", pa.array(np.arange(first, first + n)))
         columns, n = _tokens_of(where, columns)
     columns |= {name: pa.array(np.full(n, value)) for name, value in known.items() if name not in layout.names}
     return pa.table({name: _typed(where, name, values) for name, values in columns.items()})
+
+
+def _whole(column: Any) -> Any:
+    """A column as one array, copied only if it has several parts."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _typed(where: str, name: str, values: Any) -> Any:
@@ -81,7 +86,7 @@ def _typed(where: str, name: str, values: Any) -> Any:
     kind = KINDS[name]
     try:
         if kind == "boolean" and not types.is_boolean(values.type):
-            if not (compute.all(compute.is_in(values, pa.array([0, 1]).cast(values.type))).as_py() in (True, None)):
+            if compute.all(compute.is_in(values, pa.array([0, 1]).cast(values.type))).as_py() is False:
                 raise SourceError(f"{where}: column {name}: {values.type} with values other than 0 and 1")
             values = values.cast(pa.bool_())
         elif kind == "integer":
@@ -134,7 +139,6 @@ def by_step(where: str, rows: Any, texts: Texts | None) -> Iterator[tuple[int, d
     Raises:
         SourceError: rows that are there twice, or bytes that are no text.
     """
-    rows = rows.combine_chunks()
     steps, sequence, position = (rows[name].to_numpy() for name in ("step", "sequence", "position"))
     order = _order(steps, sequence, position)
     if order is not None:
@@ -148,8 +152,7 @@ def by_step(where: str, rows: Any, texts: Texts | None) -> Iterator[tuple[int, d
                 "number of its own"
             )
     columns = _Columns(where, rows, order, texts)
-    cuts = [0, *(np.flatnonzero(steps[1:] != steps[:-1]) + 1).tolist(), len(steps)]
-    for start, end in pairwise(cuts if len(steps) else []):
+    for start, end in pairwise([*_changes(steps).tolist(), len(steps)]):
         yield int(steps[start]), columns.arguments(slice(start, end))
 
 
@@ -177,7 +180,7 @@ class _Columns:
         for name, argument in (LOGPROB_COLUMNS | LABEL_COLUMNS | AUDIT_COLUMNS).items():
             if name in columns:
                 given[argument] = columns[name]
-        starts = np.flatnonzero(np.diff(columns["sequence"], prepend=columns["sequence"][0] - 1))
+        starts = _changes(columns["sequence"])
         if "tool" in columns:
             given["tool"], given["tool_names"] = _codes(columns["tool"], self._dictionary("tool"))
         for name in ("env", "prompt"):
@@ -194,7 +197,7 @@ class _Columns:
     def _array(self, name: str) -> Array:
         from pyarrow import types
 
-        values = self._rows[name].combine_chunks() if self._rows[name].num_chunks != 1 else self._rows[name].chunk(0)
+        values = _whole(self._rows[name])
         try:
             if types.is_dictionary(values.type):
                 array: Array = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -211,23 +214,30 @@ class _Columns:
 
     def _dictionary(self, name: str) -> list[str]:
         try:
-            names: list[str] = self._rows[name].chunk(0).dictionary.to_pylist()
+            names: list[str] = _whole(self._rows[name]).dictionary.to_pylist()
         except UnicodeDecodeError as error:
             raise SourceError(f"{self._where}: column {name}: {one_line(error)}") from error
         return names
 
     def _of_sequences(self, name: str, values: Array, starts: IntArray) -> Array:
         """The names of a column: one for each sequence, where it is the same on all of its tokens."""
-        changes = np.flatnonzero(values[1:] != values[:-1]) + 1
-        values = values[starts] if np.isin(changes, starts).all() else values
+        values = values[starts] if np.isin(_changes(values), starts).all() else values
         names = np.array([*self._dictionary(name), ""], object)  # the last one is that of null, −1
         return names[values]
 
 
-def _codes(codes: Array, names: list[str]) -> tuple[IntArray, list[str]]:
+def _changes(values: Array) -> IntArray:
+    """Where a run of the same value begins."""
+    begins = np.empty(len(values), np.bool_)
+    begins[:1] = True
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return np.flatnonzero(begins)
+
+
+def _codes(codes: Array, names: list[str]) -> tuple[RowArray, list[str]]:
     """Codes in the order in which names first appear, −1 for no name, and the names that appear."""
-    starts = np.flatnonzero(np.diff(codes, prepend=codes[0] - 1))
+    starts = _changes(codes)
     here = [code for code in dict.fromkeys(codes[starts].tolist()) if code >= 0 and names[code]]
-    table = np.full(len(names) + 1, -1, np.int64)
+    table = np.full(len(names) + 1, -1, np.int32)
     table[here] = np.arange(len(here))
     return table[codes], [names[code] for code in here]

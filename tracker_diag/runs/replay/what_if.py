@@ -1,0 +1,106 @@
+"""What if: the weights of a log as another truncation, another cut of stale tokens, or whole sequences would have them.
+
+All of it comes from the sketches of folded steps, so no token is read again. A log-ratio r is known to 0.39 % there.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracker_diag.metrics.series import Dimension, Pair
+from tracker_diag.runs.replay.fold import Folded
+from tracker_diag.stats.arrays import Float64Array, IntArray
+from tracker_diag.stats.histogram import QUANTILE_VALUES, Sketch
+
+SIGNED = np.stack([QUANTILE_VALUES, -QUANTILE_VALUES])
+"""(2, 4098) the log-ratio of each bin of a row of a sketch, in nats."""
+CAPS = (2.0, 5.0, 10.0)
+LAGS = (0, 1, 3)
+MOST = 50.0
+"""Nats from which on a weight counts no more, so that sums stay finite."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to weigh the tokens of a log."""
+
+    pair: Pair
+    name: str
+    count: int
+    """Tokens, or sequences, that take part."""
+    ess: float
+    """(Σw)² / (n Σw²), between 0 and 1."""
+    top: float
+    """Share of Σw that the largest 1 % of weights hold."""
+    cut: float
+    """Share of all that is capped or left out."""
+
+
+class WhatIf:
+    """Adds up steps, in any order; then gives the variants of each ratio pair."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[Pair, IntArray] = {}
+        self._by_lag: dict[Pair, IntArray] = {}
+        self._sequences: dict[Pair, IntArray] = {}
+
+    def add_step(self, step: int, folded: Folded) -> None:
+        """Take in what the tokens of a step come to."""
+        for pair, observation in folded.observed.items():
+            _sum_into(self._tokens, pair, _all_rows(observation.sketches, "context"))
+            _sum_into(self._sequences, pair, observation.sequence_sketch.counts[-1])
+            if "policy_lag" in observation.sketches:
+                _sum_into(self._by_lag, pair, observation.sketches["policy_lag"].counts)
+
+    def variants(self, caps: Iterable[float] = CAPS, lags: Iterable[int] = LAGS) -> list[Variant]:
+        """As logged, with weights capped at each of `caps`, without tokens staler than each of `lags`, and whole.
+
+        Args:
+            caps: largest weights of a truncation.
+            lags: updates since a token was sampled, 0 to 6; more are counted as 7.
+        """
+        variants: list[Variant] = []
+        for pair, counts in self._tokens.items():
+            variants.append(_variant(pair, "tokens, as logged", counts))
+            variants += [_variant(pair, f"tokens, weight at most {cap:g}", counts, cap=cap) for cap in caps]
+            if pair in self._by_lag:
+                total = int(self._by_lag[pair].sum())
+                of_lags = [(lag, self._by_lag[pair][: lag + 1].sum(0)) for lag in lags]
+                variants += [_variant(pair, f"tokens, at most {lag} updates old", kept, total) for lag, kept in of_lags]
+            variants.append(_variant(pair, "whole sequences", self._sequences[pair]))
+        return [variant for variant in variants if variant.count]
+
+
+def _all_rows(sketches: Mapping[Dimension, Sketch], dimension: Dimension) -> IntArray:
+    counts: IntArray = sketches[dimension].counts.sum(0)
+    return counts
+
+
+def _sum_into(sums: dict[Pair, IntArray], pair: Pair, counts: IntArray) -> None:
+    sums[pair] = sums[pair] + counts if pair in sums else counts.copy()
+
+
+def _variant(pair: Pair, name: str, counts: IntArray, total: int | None = None, cap: float | None = None) -> Variant:
+    """The variant with `counts` (2, 4098) of `total`, whose weights are at most `cap`."""
+    weights: Float64Array = np.exp(np.clip(SIGNED, -MOST, MOST))
+    capped = 0
+    if cap is not None:
+        capped = int(counts[weights > cap].sum())
+        weights = np.minimum(weights, cap)
+    n = int(counts.sum())
+    if not n:
+        return Variant(pair, name, 0, float("nan"), float("nan"), float("nan"))
+    first, second = float((counts * weights).sum()), float((counts * weights**2).sum())
+    everything = total or n
+    top, cut = _held_by_top(counts, weights) / first, (everything - n + capped) / everything
+    return Variant(pair, name, n, first**2 / (n * second), top, cut)
+
+
+def _held_by_top(counts: IntArray, weights: Float64Array, share: float = 0.01) -> float:
+    """Sum of the largest `share` of the weights."""
+    order = np.argsort(-weights, axis=None, kind="stable")
+    sizes, values = counts.reshape(-1)[order], weights.reshape(-1)[order]
+    wanted = share * sizes.sum()
+    before = np.cumsum(sizes) - sizes
+    return float((np.clip(wanted - before, 0, sizes) * values).sum())

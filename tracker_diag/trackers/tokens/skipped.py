@@ -1,0 +1,41 @@
+"""What cannot be read of a token log: it ends the replay, or is left out and counted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tracker_diag.errors import SourceError
+
+MOST = 100
+"""Errors that are kept."""
+
+
+@dataclass
+class Skipped:
+    """What was left out since it could not be read; without `allowed` the first such thing is raised."""
+
+    allowed: bool = False
+    errors: list[str] = field(default_factory=list[str])
+    """The first of them."""
+    count: int = 0
+
+    def __call__(self, error: SourceError) -> None:
+        """Leave out what `error` is about."""
+        if not self.allowed:
+            raise error
+        self.count += 1
+        if len(self.errors) < MOST:
+            self.errors.append(str(error))
+
+    @contextmanager
+    def instead(self) -> Iterator[None]:
+        """What the block reads is left out, should it raise SourceError."""
+        try:
+            yield
+        except SourceError as error:
+            self(error)
+
+    def include(self, other: "Skipped") -> None:
+        """Count what another process has left out."""
+        self.count += other.count
+        self.errors += other.errors[: MOST - len(self.errors)]
