@@ -15,7 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import Checkpoint, of_state, read
+from tracker_diag.guards.checkpoints import (
+    Checkpoint,
+    _same,  # pyright: ignore[reportPrivateUsage]
+    of_state,
+)
 
 FILE = "diag-resume.json"
 """What is to be resumed, until a launcher has taken it."""
@@ -64,11 +68,13 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         raise DiagError(
             f"rolled back {times} times, expected at most {most}: change the training or raise most=; last: {why}"
         )
-    if not Path(checkpoint.path).exists() or read(Path(checkpoint.path)).digest != checkpoint.digest:
+    try:
+        _same(checkpoint)
+    except (DiagError, OSError) as error:
         raise DiagError(
-            f"{checkpoint.path}: gone or changed since it was saved, expected the checkpoint of step {checkpoint.step} "
-            "as it was; resume from an earlier one by hand"
-        )
+            f"{checkpoint.path}: {error}; expected the checkpoint of step {checkpoint.step} as it was saved, resume "
+            "from an earlier one by hand"
+        ) from error
     file.replace(file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)
 
