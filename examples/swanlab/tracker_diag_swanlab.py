@@ -85,10 +85,10 @@ class SwanLabTracker(Tracker):
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
         """All of a step in one call. SwanLab takes steps in any order, so no row of the user's is moved."""
         data: dict[str, Any] = {entry.name: entry.value for entry in entries if isinstance(entry, Scalar)}
-        said = [f"{entry.title}\n\n{entry.text}" for entry in entries if isinstance(entry, Notice)]
-        said += [entry.text for entry in entries if isinstance(entry, Event)]
-        if said:
-            data["diag/alerts"] = [self._text(text) for text in said]
+        texts = [f"{entry.title}\n\n{entry.text}" for entry in entries if isinstance(entry, Notice)]
+        texts += [entry.text for entry in entries if isinstance(entry, Event)]
+        if texts:
+            data["diag/alerts"] = [self._text(text) for text in texts]
         ends = [entry.summary for entry in entries if isinstance(entry, End)]
         if ends:
             data["diag/summary"] = self._text(str(ends[0]))
