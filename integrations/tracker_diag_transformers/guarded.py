@@ -69,7 +69,7 @@ class Guarded:
             control.should_training_stop |= decision.stop == "training" or decision.rollback_to is not None
         if decision.rollback_to is not None and first:
             with self._monitor.guard("integration_errors"):
-                leave(decision.rollback_to, next(one.why for one in decision.orders if one.do == "rollback"))
+                leave(decision.rollback_to, next(order.why for order in decision.orders if order.do == "rollback"))
         if self._steps:
             self._steps.follow(decision)
         if self._beta is not None:  # never below what the user has set

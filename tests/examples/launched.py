@@ -1,4 +1,4 @@
-"""GRPO of TRL whose learning rate rises fifteenfold midway, with and without a launcher that resumes where a guard says.
+"""GRPO of TRL whose learning rate rises fifteenfold midway, with and without a launcher that resumes for a guard.
 
 python tests/examples/launched.py SEEDS gives the reward at the end of both arms for each seed.
 """
@@ -77,4 +77,6 @@ if __name__ == "__main__":
         starts, with_launcher = launched(number)
         _, without = launched(number, guards=())
         ends = [(resume.step if resume else 0, end) for resume, _, end in starts]
-        print(f"seed {number}: with {with_launcher:.3f}, without {without:.3f}; starts and ends {ends}", flush=True)
+        line = f"seed {number}: with {with_launcher:.3f}, without {without:.3f}; starts and ends {ends}\n"
+        sys.stdout.write(line)
+        sys.stdout.flush()

@@ -1126,8 +1126,8 @@ def test_any_mismatch_is_a_finding_where_zero_was_promised(rng, make_batch):
         monitor = Monitor()
         monitor.expect(mismatch="zero" if promised else None)
         monitor.config = {"seed": 1}  # settings that come later
-        for step, given in enumerate((exact, exact, off, off)):
-            monitor.observe(**given)
+        for step, tensors in enumerate((exact, exact, off, off)):
+            monitor.observe(**tensors)
             monitor.log({"reward": 0.5}, step)
         summary = monitor.close()
         fired = [one for one in summary.findings if one.rule.id == "NUM010"]

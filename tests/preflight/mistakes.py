@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 clean = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("setups.py"))))
@@ -36,6 +37,20 @@ class Unseeded(clean.Corridor):
 class NotNormalised(clean.Corridor):
     def seen(self):
         return np.array([self.place * 100.0], np.float32)
+
+
+class NotScaled(clean.Corridor):
+    observation_space = gymnasium.spaces.Box(-1000.0, 1000.0, (1,), np.float32)
+
+    def seen(self):
+        return np.array([self.place * 100.0], np.float32)
+
+
+class WideActions(clean.Corridor):
+    action_space = gymnasium.spaces.Box(-500.0, 500.0, (1,), np.float32)
+
+    def step(self, action):
+        return super().step(int(action[0] > 0))
 
 
 class IgnoresActions(clean.Corridor):
@@ -193,5 +208,14 @@ MISTAKES = {
     ),
     "a mini-batch of one step": Mistake("PPO in SB3", config(clean.SB3, n_steps=129, n_envs=1), "config_normalisation"),
     "a tool that fails under load": Mistake("tools and memory", {"tool": lambda q: 1 / (q - 2)}, "tool_stress"),
+    "observations are not scaled": Mistake("corridor", {"env": NotScaled}, "env_scale"),
+    "actions are in units of the machine": Mistake("corridor", {"env": WideActions}, "env_scale"),
+    "the optimiser has no parameters": Mistake("GRPO in TRL", {"overfit": [2.3] * 20}, "batch_overfits"),
+    "length pays more than the solution": Mistake(
+        "GRPO in TRL", {"rewards": clean.grpo()["rewards"] + np.arange(64) % 8}, "reward_ranks"
+    ),
+    "the evaluation draws its tasks anew": Mistake(
+        "GRPO in TRL", {"evaluate": itertools.cycle((0.5, 0.6)).__next__}, "evaluation_repeats"
+    ),
     "a model that does not fit": Mistake("tools and memory", {"memory": {"device_gib": 24, "actor": 7e9}}, "memory"),
 }

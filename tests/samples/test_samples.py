@@ -259,3 +259,19 @@ def test_every_aggregate_is_in_the_registry_and_says_what_it_is_taken_of():
     names = {name.partition(":")[0] for name in found} | {"essential_tool_share"}
     assert names == set(registry.SAMPLED)
     assert all(registry.training(name) for name in found)
+
+
+def test_recovery_after_a_failed_call_and_the_cost_of_a_success():
+    def calls(*worked):
+        return [{"name": "search", "status": one} for one in worked]
+
+    found = told(
+        calls=[calls(False, True), calls(True, False), calls(False, False, True), calls(True), []],
+        success=[1, 0, 1, 0, None],
+        length=[100, 50, 200, 50, 999],
+    )
+    assert found["recovery_rate"] == 3 / 4
+    assert found["tokens_per_success"] == 200
+    never = told(calls=[calls(False), calls(True)], success=[0, 0], length=[1, 1])
+    assert never["recovery_rate"] == 0
+    assert "tokens_per_success" not in never

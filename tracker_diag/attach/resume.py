@@ -11,12 +11,15 @@ again before it is used.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import Checkpoint, of_state, read
+from tracker_diag.guards.checkpoints import (
+    Checkpoint,
+    _same,  # pyright: ignore[reportPrivateUsage]
+    of_state,
+)
 
 FILE = "diag-resume.json"
 """What is to be resumed, until a launcher has taken it."""
@@ -65,12 +68,14 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         raise DiagError(
             f"rolled back {times} times, expected at most {most}: change the training or raise most=; last: {why}"
         )
-    if not Path(checkpoint.path).exists() or read(Path(checkpoint.path)).digest != checkpoint.digest:
+    try:
+        _same(checkpoint)
+    except (DiagError, OSError) as error:
         raise DiagError(
-            f"{checkpoint.path}: gone or changed since it was saved, expected the checkpoint of step {checkpoint.step} "
-            "as it was; resume from an earlier one by hand"
-        )
-    os.replace(file, file.with_name(TAKEN))
+            f"{checkpoint.path}: {error}; expected the checkpoint of step {checkpoint.step} as it was saved, resume "
+            "from an earlier one by hand"
+        ) from error
+    file.replace(file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)
 
 
@@ -84,4 +89,4 @@ def _write(file: Path, content: object) -> None:
     """Whole or not at all."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1))
-    os.replace(part, file)
+    part.replace(file)

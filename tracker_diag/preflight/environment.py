@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tracker_diag.preflight import checkers, expert
-from tracker_diag.preflight.check import Check, failed, passed, unchecked
+from tracker_diag.preflight.check import Check, failed, judged, passed, unchecked
 from tracker_diag.preflight.limits import Broken, within
 from tracker_diag.report.console import cut
 
@@ -28,8 +28,11 @@ LONGEST = 1000
 REPEATED = 50
 """Steps over which a seed is to give the same."""
 
-STEPS, ENDS, SEEDS = "env_steps", "env_ends", "env_seeds"
-NAMES = (checkers.NAME, STEPS, ENDS, SEEDS, expert.NAME)
+LARGE = 100.0
+"""Size of a number that a network should not be given as it is, nor give out: a choice."""
+
+STEPS, SCALE, ENDS, SEEDS = "env_steps", "env_scale", "env_ends", "env_seeds"
+NAMES = (checkers.NAME, STEPS, SCALE, ENDS, SEEDS, expert.NAME)
 
 ARGUMENTS = ("env", "seconds", "episodes", "policy", "random_policy")
 GIVE = "give env=..., a Gymnasium environment, one with reset and step, or what makes one"
@@ -49,6 +52,8 @@ class Played:
     steps: int = 0
     underway: str = ""
     """What the environment was asked to do last."""
+    largest: float = 0.0
+    """The largest absolute number among observations that are vectors of floats."""
 
 
 @dataclass
@@ -91,6 +96,7 @@ class Course:
         played = self._play(env, act, EPISODES)
         mean = sum(played.returns) / len(played.returns) if played.returns else math.nan
         yield passed(STEPS, f"{played.steps:,} steps gave what they should", steps=played.steps, mean_return=mean)
+        yield _scale(env, played)
         ends = _ends(played)
         yield ends
         yield _seeds(env, act, self.seconds)
@@ -148,7 +154,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
     """Observation, reward and whether the episode is over, of reset and each step of it."""
     played.underway = f"reset of episode {seed}"
     observation, _ = env.reset(seed=seed) if _takes_seed(env) else env.reset()
-    _look_at(env, observation)
+    _look_at(env, observation, played)
     yield observation, 0.0, False
     for step in range(most):
         played.underway = f"the policy at step {step} of episode {seed}"
@@ -158,7 +164,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
         if not math.isfinite(reward):
             do = "find where it is made: a division by zero, a log of 0, an empty mean"
             raise Broken(f"{played.underway} gave the reward {reward}", do)
-        _look_at(env, observation)
+        _look_at(env, observation, played)
         played.steps += 1
         over = bool(terminated or truncated)
         yield observation, float(reward), over
@@ -166,7 +172,7 @@ def _episode(env: Any, act: Act, seed: int, most: int, played: Played) -> Iterat
             return
 
 
-def _look_at(env: Any, observation: Any) -> None:
+def _look_at(env: Any, observation: Any, played: Played) -> None:
     """Raise Broken if an observation is outside the environment's own space, or is not finite."""
     space = getattr(env, "observation_space", None)
     if space is not None and not space.contains(observation):
@@ -176,6 +182,20 @@ def _look_at(env: Any, observation: Any) -> None:
         )
     if observation is None or (isinstance(observation, np.ndarray | float) and not np.isfinite(observation).all()):
         raise Broken("an observation is None, NaN or infinite", "find which sensor or feature it comes from")
+    if isinstance(observation, np.ndarray) and observation.dtype.kind == "f" and observation.size:
+        played.largest = max(played.largest, float(np.abs(observation).max()))
+
+
+def _scale(env: Any, played: Played) -> Check:
+    """Whether observations have a size that networks take, and continuous actions one that they give."""
+    high = getattr(getattr(env, "action_space", None), "high", None)
+    low = getattr(getattr(env, "action_space", None), "low", None)
+    bound = 0.0 if high is None or low is None else float(max(np.abs(high).max(), np.abs(low).max()))
+    reason = f"the largest number in an observation is {played.largest:.3g}, in an action {bound:.3g}"
+    observe = "normalise observations: VecNormalize of Stable-Baselines3, or NormalizeObservation of Gymnasium"
+    act = "let actions be from -1 to 1 and scale them within the environment, as RescaleAction of Gymnasium does"
+    flaws = [(played.largest > LARGE, reason, observe), (bound > LARGE, reason, act)]
+    return judged(SCALE, reason, flaws, observation=played.largest, action=bound)
 
 
 def _ends(played: Played) -> Check:

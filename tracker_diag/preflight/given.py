@@ -21,6 +21,10 @@ class Given(TypedDict, total=False):
     """(n,) 1 where the task was solved, else 0."""
     advantage: Callable[[Any, Any], Any]
     """From rewards (n,) and group ids (n,) to advantages (n,), as the trainer makes them."""
+    overfit: Any
+    """(n,) loss of one and the same batch, before each of n updates on it alone; above 0."""
+    evaluate: Callable[[], Any]
+    """Evaluates one checkpoint, the same at each call, and returns its score."""
     returns: Any
     """(n,) returns of one rollout."""
     values: Any

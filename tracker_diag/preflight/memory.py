@@ -119,8 +119,8 @@ class Model(BaseModel):
     def kept(self, lora_rank: int | None) -> tuple[float, float]:
         """Values that a token keeps for the backward pass, in a dense and in a sparse layer; 2 bytes each in 16 bits.
 
-        7 · hidden for norms, attention and residuals (4 where weights are frozen), 4 for each unit of inner width (gate,
-        up, activation, product), 2 · hidden for each expert (what it takes and gives), and the 7 outputs of LoRA.
+        7 · hidden for norms, attention and residuals (4 where weights are frozen), 4 for each unit of inner width
+        (gate, up, activation, product), 2 · hidden for each expert (what it takes and gives), the 7 outputs of LoRA.
         """
         hidden, (inner, expert, shared) = self.shape[0], self._widths
         always = 4 * hidden + 7 * lora_rank if lora_rank else 7 * hidden

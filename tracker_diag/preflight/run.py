@@ -14,6 +14,7 @@ from tracker_diag.preflight import (
     lint,
     masks,
     memory,
+    minimal,
     preferences,
     rewards,
     sampler,
@@ -53,10 +54,13 @@ class Part(NamedTuple):
 
 PARTS = (
     Part(evaluation.evaluation_checks, evaluation.NAMES, evaluation.GIVE),
+    Part(minimal.repeated_check, (minimal.REPEATS,), minimal.GIVE_EVALUATE),
     Part(rewards.histogram_check, (rewards.HISTOGRAM,), rewards.GIVE),
     Part(rewards.sign_check, (rewards.SIGN,), rewards.GIVE_SUCCESS),
     Part(rewards.group_check, (rewards.GROUPS,), rewards.GIVE_GROUPS),
     Part(rewards.extremes_check, (rewards.EXTREMES,), rewards.GIVE_ADVANTAGE),
+    Part(minimal.ranking_check, (minimal.RANKS,), minimal.GIVE_GROUPS),
+    Part(minimal.overfit_check, (minimal.OVERFITS,), minimal.GIVE_LOSSES),
     Part(critic.critic_check, (critic.NAME,), critic.GIVE),
     Part(masks.mask_checks, masks.NAMES, masks.GIVE),
     Part(masks.ids_check, (masks.IDS,), masks.GIVE_IDS),

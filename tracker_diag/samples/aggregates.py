@@ -91,7 +91,7 @@ def _checked(samples: Samples) -> dict[str, float]:
 
 
 def _lengths(samples: Samples) -> dict[str, float]:
-    """The longest response, and the mean length of right and of wrong answers."""
+    """The longest response, the mean length of right and of wrong answers, and what a solved task costs."""
     length, solved = samples["length"], solved_of(samples)
     if not len(some := known(length)):
         return {}
@@ -99,6 +99,9 @@ def _lengths(samples: Samples) -> dict[str, float]:
     for name, of in (("response_length_right", solved > 0), ("response_length_wrong", solved <= 0)):
         if len(some := known(length[of])):
             found[name] = float(some.mean())
+    both = np.isfinite(length) & np.isfinite(solved)
+    if (successes := float((solved[both] > 0).sum())) > 0:
+        found["tokens_per_success"] = float(length[both].sum()) / successes
     return found
 
 

@@ -39,7 +39,7 @@ def tool_aggregates(samples: Samples, keys: Mapping[str, str], essential: Collec
         shares = {key: found.get(f"tool_share:{key}", 0.0) for key in essential}
         found |= {f"essential_tool_share:{key}": share for key, share in shares.items()}
         found["essential_tool_share"] = min(shares.values())
-    return found | _reward_after(calls, samples["reward"])
+    return found | _recovered(calls) | _reward_after(calls, samples["reward"])
 
 
 def _rates(calls: Calls, of: "np.typing.NDArray[np.bool_]") -> dict[str, float]:
@@ -53,6 +53,17 @@ def _rates(calls: Calls, of: "np.typing.NDArray[np.bool_]") -> dict[str, float]:
         if len(some := known(values[of])):
             found[name] = float(some.mean())
     return found
+
+
+def _recovered(calls: Calls) -> dict[str, float]:
+    """Of the failed calls, those after which a later one of their episode worked."""
+    failed = np.flatnonzero(calls.failed)
+    if not len(failed):
+        return {}
+    last = np.full(int(calls.sequence.max()) + 1, -1)  # place of the last call of each sequence that worked
+    worked = np.flatnonzero(calls.failed == 0)
+    last[calls.sequence[worked]] = worked  # of several the last counts, as they come in order
+    return {"recovery_rate": float((last[calls.sequence[failed]] > failed).mean())}
 
 
 def _reward_after(calls: Calls, reward: Float64Array) -> dict[str, float]:

@@ -7,6 +7,7 @@ from tracker_diag_transformers import DiagnosticsCallback, attach
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 import tracker_diag as td
+from tracker_diag.attach.resume import resume_from
 
 transformers.utils.logging.set_verbosity_error()
 
@@ -84,6 +85,15 @@ def test_it_saves_evaluates_and_stops_and_the_register_knows_where_to_go_back_to
     assert {row[0]: row[2] for row in register.table().rows} == {3: "yes", 6: "yes", 7: "no"}
     found, wrong, certain = register.before(7, look=True)
     assert (found.step, found.path, wrong, certain) == (6, str(tmp_path / "checkpoint-6"), [], True)
+
+
+def test_a_rollback_stops_it_and_leaves_word_for_a_launcher(tmp_path):
+    trainer, _ = make(tmp_path, save_strategy="steps", save_steps=3)
+    attach(trainer, guards=[guard("rollback")])
+    trainer.train()
+    resume = resume_from(tmp_path)
+    assert (resume.path, resume.step, resume.times) == (str(tmp_path / "checkpoint-6"), 6, 1)
+    assert trainer.state.global_step < trainer.args.max_steps
 
 
 @pytest.mark.nightly

@@ -1,0 +1,88 @@
+"""The smallest run that can fail: one batch learnt by heart, one group ranked, one evaluation made twice."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tracker_diag.errors import BatchError
+from tracker_diag.preflight.check import Check, Flaw, failed, judged, unchecked
+from tracker_diag.preflight.limits import within
+from tracker_diag.preflight.rewards import array
+from tracker_diag.samples.columns import groups as group_numbers
+from tracker_diag.samples.columns import listed
+
+OVERFITS, RANKS, REPEATS = "batch_overfits", "reward_ranks", "evaluation_repeats"
+
+FEWEST = 5
+"""Losses below which there is no verdict."""
+LEFT = 0.5
+"""Share of the first loss that may be left at the end: a choice; what learns at all comes near to 0."""
+RANKED = 0.9
+"""Share of pairs in which the solved sample of a group must have more reward: a choice."""
+APART = 0.02
+"""Difference of two scores that is noise of an evaluation: what counts as a change of `eval_score`."""
+
+GIVE_LOSSES = "give overfit=..., the loss of one and the same batch in each of some updates on it alone"
+GIVE_GROUPS = "give rewards=..., success=... and groups=..."
+GIVE_EVALUATE = "give evaluate=..., a function that evaluates one checkpoint and returns its score"
+
+
+def overfit_check(overfit: Any) -> Check:
+    """Whether updates on one batch alone bring its loss down; `overfit` (n,) are the losses, all above 0."""
+    losses = array("overfit", overfit)
+    if len(losses) < FEWEST:
+        return unchecked(OVERFITS, f"{len(losses)} losses", f"{GIVE_LOSSES}; {FEWEST} at least")
+    if not (np.isfinite(losses).all() and losses[0] > 0):
+        do = "take the negative log-probability of the right tokens as the loss, and find what is not finite"
+        return failed(OVERFITS, f"the losses begin with {losses[0]:.3g}, and all must be finite", do)
+    end = float(np.mean(losses[-max(len(losses) // 10, 1) :]))
+    reason = f"the loss of one batch goes from {losses[0]:.3g} to {end:.3g} in {len(losses)} updates on it alone"
+    do = (
+        "look whether gradients reach the parameters, whether the optimiser has them all, and whether labels are "
+        "shifted; then raise the learning rate"
+    )
+    return judged(OVERFITS, reason, [(end > LEFT * losses[0], reason, do)], first=float(losses[0]), last=end)
+
+
+def ranking_check(rewards: Any, success: Any, groups: Any) -> Check:
+    """Whether within a group solved samples have more reward than others; each (n,)."""
+    values, solved = array("rewards", rewards), array("success", success)
+    ids = group_numbers(listed("groups", groups))
+    for name, column in (("success", solved), ("groups", ids)):
+        if len(column) != len(values):
+            raise BatchError(name, f"{len(column)} values", f"{len(values)}, as rewards has")
+    known = np.isfinite(values) & np.isfinite(solved) & np.isfinite(ids)
+    more = pairs = 0.0
+    for group in np.unique(ids[known]):
+        of_group = known & (ids == group)
+        right, wrong = values[of_group & (solved > 0.5)], values[of_group & (solved <= 0.5)]
+        difference = right[:, None] - wrong[None, :]
+        more += float((difference > 0).sum() + (difference == 0).sum() / 2)
+        pairs += difference.size
+    if not pairs:
+        return unchecked(RANKS, "no group has both solved and other samples", "take prompts that are solved sometimes")
+    share = more / pairs
+    reason = f"within its group a solved sample has more reward than another in {share:.0%} of {pairs:.0f} pairs"
+    do = "print both samples of a pair with their reward; what pays more than the solution, is what will be learnt"
+    return judged(RANKS, reason, [(share < RANKED, reason, do)], share=share, pairs=pairs)
+
+
+def repeated_check(evaluate: Callable[[], Any], seconds: float = 30.0) -> Check:
+    """Whether two evaluations of one checkpoint give the same score; each may take `seconds`."""
+    scores = [
+        within(seconds, lambda: float(evaluate()), lambda: "evaluate", "call it by hand, and print its score")
+        for _ in range(2)
+    ]
+    first, second = scores
+    reason = f"two evaluations of one checkpoint give {first:.4g} and {second:.4g}"
+    flaws: list[Flaw] = [
+        (not all(map(math.isfinite, scores)), reason, "find which task gives no score"),
+        (
+            abs(first - second) > APART * max(1.0, abs(first)),
+            reason,
+            "fix seed, temperature and order of tasks, or evaluate on more of them; smaller changes mean nothing",
+        ),
+    ]
+    return judged(REPEATS, reason, flaws, first=first, second=second)
