@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -16,6 +17,29 @@ _log = logging.getLogger("tracker_diag")
 
 def _masked(error: Exception) -> bool:
     return isinstance(error, BatchError) and error.masked
+
+
+FOLDER = "TRACKER_DIAG_DIR"
+"""Environment variable that names the folder for what outlives the process; `.tracker_diag` in the working directory
+by default."""
+
+
+def folder() -> Path:
+    """The folder for what outlives the process, for the user's eyes alone."""
+    return Path(os.environ.get(FOLDER, ".tracker_diag"))
+
+
+def private(file: Path, text: str) -> None:
+    """Write `text` to `file`, whole or not at all; nobody else may read it.
+
+    Raises:
+        OSError: the folder cannot be made, or the disk is full.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
+        written.write(text)
+    part.replace(file)
 
 
 class HasLocks(Protocol):

@@ -305,6 +305,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         count for the next step.
         """
         if not self._over():
+            self.guards.forget()
             with self.guard("internal_errors"):
                 own, of_tensors = numbers(metrics), self._intake.step
                 upcoming = 0 if self.step is None else self.step + 1
@@ -480,7 +481,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._evaluating = False
 
     def _judged(self, step: Step, own: Mapping[str, float]) -> None:
-        observed, records, verdict = self._intake.taken(), list[Record](), Verdict((), ())
+        observed, records, verdict, fresh = self._intake.taken(), list[Record](), Verdict((), ()), False
         with self.guard("internal_errors"):  # the trainer's own metrics are written all the same
             counted = self._windows.take(observed, step.pairs)
             if observed:
@@ -498,6 +499,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 checked=bool(own or observed or sampled.series or measured),
             )
             verdict = self._judge.step(step.step, inputs)
+            fresh = True
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
             records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
             self._history.add(step.step, self._judge.series, records)
@@ -505,7 +507,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         noticed = bool(verdict.notices)
         records += self._samples.tables(told=noticed, step=step.step)
         records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, told=noticed)
-        advice = self.guards.step(step.step, self._judge.series, self._judge)
+        advice = self.guards.step(step.step, self._judge.series, self._judge, fresh=fresh)
         records += self.guards.tables()
         self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self._result)
         self._write_guards(step.step, advice)
