@@ -62,10 +62,10 @@ def watch(
     Alerts go to the terminal and to the URLs in TRACKER_DIAG_NOTIFY. Ctrl-C ends it. A watch that is started again
     repeats no alert.
     """
+    from tracker_diag.health import folder
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.watch import Watch, receivers_for
     from tracker_diag.runs.watch_state import open_state, short_hash
-    from tracker_diag.trackers.delivery.journal import folder
     from tracker_diag.trackers.notify import NOTIFY
     from tracker_diag.trackers.open import is_of_tracker
 

@@ -348,7 +348,9 @@ class Outbox(Tracker):
         return False
 
     def _hand(self, entry: Mapping[str, Any]) -> None:
-        """Give one entry to the tracker."""
+        """Give one entry to the tracker; an empty one was damaged, or said how far all was delivered."""
+        if not entry:
+            return
         step, at = entry.get("step", 0), entry.get("at", 0.0)
         if "scalars" in entry:
             known = self._there.get(step, ())
