@@ -23,13 +23,14 @@ class Together(ThroughStore):
 
     def __init__(self, store, rank, world):
         super().__init__(store, rank, world)
-        self.store, self.rank, self.world, self.parted = store, rank, world, False
+        self.store, self.rank, self.world, self.parted, self.exchanges = store, rank, world, False, 0
 
     @property
     def together(self):
         return not self.parted
 
     def exchange(self, step, message):
+        self.exchanges += 1
         keys = [f"{step}/{rank}" for rank in range(self.world)]
         self.store.set(keys[self.rank], json.dumps(message))
         try:
@@ -39,8 +40,8 @@ class Together(ThroughStore):
             return None
         return [json.loads(self.store.get(key)) for key in keys]
 
-    def settle(self, step, word):
-        return bytes(self.store.compare_set(f"settled/{step}", "", word or "no")).decode().removeprefix("no")
+    def settle(self, word):
+        return bytes(self.store.compare_set(f"settled/{self.exchanges}", "", word or "no")).decode().removeprefix("no")
 
 
 def played(seed, world, folder):

@@ -65,7 +65,7 @@ class Agreement:
             if not first["acts"]:
                 agreed: Mapping[str, Any] | None = first["proposal"]
                 return agreed
-        word = self._ranks.settle(step, json.dumps(self._heard[0]["proposal"]) if self._heard else NO)
+        word = self._ranks.settle(json.dumps(self._heard[0]["proposal"]) if self._heard else NO)
         settled: Mapping[str, Any] | None = json.loads(word) if word else None
         if settled is None and self._heard:
             self._health.record("rank_errors", RuntimeError(f"step {step}: a rank did not agree, and no guard acts"))

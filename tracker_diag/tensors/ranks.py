@@ -52,8 +52,8 @@ class Ranks(Protocol):
         """
         ...
 
-    def settle(self, step: int, word: str) -> str | None:
-        """The first word that any rank gives for `step`, the same on all; None where it cannot be learnt."""
+    def settle(self, word: str) -> str | None:
+        """The first word that any rank gives after this exchange, the same on all; None where it cannot be learnt."""
         ...
 
     def merge(
@@ -107,6 +107,8 @@ class AllReduce:
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         self.names = Names()
         self._errors: list[Exception] = []
+        self._exchanges = 0
+        """How many were begun, the same number on all ranks that meet in one."""
         self._parted: ThroughStore | None = None
         """By which the ranks go on once they have parted."""
         AllReduce._made += 1
@@ -143,6 +145,7 @@ class AllReduce:
         if self._parted is not None:
             return None
         everyones: list[Any] = [None] * self._world
+        self._exchanges += 1
         try:
             self._dist.all_gather_object(everyones, (step, message), group=self._group)
         except Exception as error:  # noqa: BLE001  # as in `merge`
@@ -154,12 +157,12 @@ class AllReduce:
             return None
         return [given for _, given in everyones]
 
-    def settle(self, step: int, word: str) -> str | None:
+    def settle(self, word: str) -> str | None:
         """The first word in the store by which the ranks have found each other."""
         try:
-            settled = default_store(f"{self._name}/settled").compare_set(str(step), "", word or NO)
+            settled = default_store(f"{self._name}/settled").compare_set(str(self._exchanges), "", word or NO)
         except Exception as error:  # noqa: BLE001  # whatever a store raises
-            self._errors.append(RuntimeError(f"no decision at step {step}: {type(error).__name__}: {error}"))
+            self._errors.append(RuntimeError(f"no decision: {type(error).__name__}: {error}"))
             return None
         return bytes(settled).decode().removeprefix(NO)
 

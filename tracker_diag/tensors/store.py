@@ -91,7 +91,7 @@ class ThroughStore:
         """Nothing."""
         return None
 
-    def settle(self, step: int, word: str) -> str | None:
+    def settle(self, word: str) -> str | None:
         """Nothing."""
         return None
 

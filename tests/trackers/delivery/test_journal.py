@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker_diag.trackers.delivery import journal as module
@@ -159,7 +159,7 @@ def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journ
     journal.close(keep=True)
     away = place / f"jsonl-1.elsewhere.12.34{END}"
     journal.path.rename(away)
-    with pytest.raises(InUse, match="its process on elsewhere may be alive: it changed . s ago; try again in 600 s"):
+    with pytest.raises(InUse, match=r"its process on elsewhere may be alive: it changed . s ago; try again in 600 s"):
         Journal.taken(away)
     long_ago = time.time() - 700
     os.utime(away, (long_ago, long_ago))
@@ -219,6 +219,7 @@ def test_nothing_is_lost_by_shrinking_while_something_waits(journal, monkeypatch
 
 
 @pytest.mark.slow
+@settings(max_examples=20)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=30), st.data())
 def test_any_lines_survive_any_number_of_processes(values, data):
     values = [{**value, "i": i} for i, value in enumerate(values) if not {"sent", "kept"} & {*value}]
