@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers, without_secrets
+from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers
+from tracker_diag.scrub import without_secrets
 
 _log = logging.getLogger("tracker_diag")
 
@@ -22,6 +23,15 @@ def _masked(error: Exception) -> bool:
 FOLDER = "TRACKER_DIAG_DIR"
 """Environment variable that names the folder for what outlives the process; `.tracker_diag` in the working directory
 by default."""
+
+
+DISABLED = "TRACKER_DIAG_DISABLED"
+"""Environment variable: 1 turns the diagnostics off, wherever they are attached."""
+
+
+def disabled() -> bool:
+    """Whether the diagnostics are off."""
+    return os.environ.get(DISABLED, "").lower() in {"1", "true", "yes"}
 
 
 def folder() -> Path:
@@ -77,7 +87,7 @@ class Health:
         """The first message of each kind."""
         self.strict = True
         """Until one observation has gone well, whatever is wrong with one raises."""
-        self._process = os.getpid()
+        self._process, self._off = os.getpid(), disabled()
         self.new_locks()
         open_in_forks(self)
 
@@ -88,8 +98,8 @@ class Health:
         """Held by the thread that works on the run."""
 
     def elsewhere(self) -> bool:
-        """Whether this is a fork of the process that the diagnostics live in; they stay silent there."""
-        return os.getpid() != self._process
+        """Whether this is a fork of the process that the diagnostics live in, or they are off; they are silent then."""
+        return self._off or os.getpid() != self._process
 
     def over(self, *, ended: bool) -> bool:
         """Whether a call is left out: in a fork of the process, and once the run has `ended`, which is counted."""

@@ -16,10 +16,10 @@ from rich.live import Live
 
 from tracker_diag.cli.options import FailOn, FalseAlarmIn, Which
 from tracker_diag.cli.refuse import refuse, refusing
-from tracker_diag.errors import without_password
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
 from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.scrub import without_password
 
 _log = logging.getLogger("tracker_diag")
 

@@ -45,7 +45,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
-from tracker_diag.trackers.fan_out import FanOut
+from tracker_diag.trackers.fan_out import BeforeSend, FanOut
 from tracker_diag.trackers.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
         guards: what to do when something goes wrong, or their YAML file; see `decide`.
         on_incident: called with each `Incident` when it begins and when it becomes an error, in a thread of its own.
+        before_send: called with each entry that is to leave for a tracker; gives what is sent, or None for nothing.
     """
 
     def __init__(
@@ -100,12 +101,13 @@ class Monitor(AbstractContextManager["Monitor"]):
         decode: Decode | None = None,
         guards: Guarded = (),
         on_incident: OnIncident | None = None,
+        before_send: BeforeSend | None = None,
         source: str = "live",
     ) -> None:
         self._state = Health()
         self.health, self.failures = self._state.counts, self._state.failures
         self.guard, self.record = self._state.guard, self._state.record
-        self._out = FanOut(self._state, log=source == "live")
+        self._out = FanOut(self._state, log=source == "live", before_send=before_send)
         self._dial, self._given = expected_runs_between_false_alarms, settings is not None
         self._settings = (settings or GrowthSettings()).dialled(self._dial)
         self._promised: dict[str, object] = {}
@@ -140,7 +142,8 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def add(self, tracker: Tracker) -> None:
         """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
-        self._out.add(tracker)
+        if not self._state.elsewhere():
+            self._out.add(tracker)
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -337,6 +340,10 @@ class Monitor(AbstractContextManager["Monitor"]):
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
                 self.guards.checkpoint(Path(path), at, self._judge)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until the trackers have all that was logged, `timeout` seconds at most; whether they have it."""
+        return self._state.elsewhere() or self._out.flush(timeout)
 
     def close(self) -> Summary:
         """Write what is still to be written to all trackers. The tracker's own run stays open. Idempotent."""

@@ -4,7 +4,8 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
 
-from tracker_diag.errors import DiagError, without_secrets
+from tracker_diag.errors import DiagError
+from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.journal import END, InUse, Journal, NoJournal
 from tracker_diag.trackers.delivery.outbox import Outbox, There
 from tracker_diag.trackers.discovery import tracker_class

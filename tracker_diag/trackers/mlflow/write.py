@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tracker_diag.errors import DiagError, require, require_installed, without_password
+from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
@@ -17,6 +17,7 @@ from tracker_diag.report.picture import drawn, drawn_tail, picture, png_of
 from tracker_diag.report.tables import TIMELINE, events_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.artifacts import Artifacts, Task
