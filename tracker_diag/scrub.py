@@ -32,6 +32,8 @@ GLUED = r"(?:password|passwd|passphrase|secret|apikey)"
 """Also in the midst of a word, as in PGPASSWORD."""
 NAME = re.compile(rf"{GLUED}|(?<![a-z])(?:{STRONG}|{WEAK})(?![a-z])")
 """In the name of a variable or setting that holds a secret; in lower case."""
+STRICT = re.compile(rf"{GLUED}|(?<![a-z])(?:{STRONG})(?![a-z])")
+"""Such a name that no sentence has by chance."""
 NO_SECRET = re.compile(
     r"(?:eos|bos|pad|unk|mask|sep|cls|stop|image|special|eot|end|begin|start|think|max|min|num|new|prompt|response|"
     r"completion|model|tool)[_-]?tokens?(?:_id)?s?$|tokens?_(?:per|count|id|level|mean|sum)"
@@ -40,7 +42,6 @@ NO_SECRET = re.compile(
 NUMBER = re.compile(r"[+-]?[\d.,_]+(?:e[+-]?\d+)?|true|false|none|null|nan|inf|", re.IGNORECASE)
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^\s&;,"'<>()\[\]{}]+)"""
-_KEY = rf"[\w.-]{{0,60}}?(?:{GLUED}|(?<![A-Za-z])(?:{STRONG}|{WEAK})(?![A-Za-z]))[\w.-]{{0,60}}"
 ADDRESS = re.compile(r"(//)(?!\d+[/\s])[^\s:/@\"'<>]+:(?!\d+(?:[/\s?#,;\"')]|$))(?:[^\s\"'<>]| (?=[^\s\"'<>/]*@))*@")
 USER = re.compile(r"(//)[^\s:/@\"'<>?#]+@")
 FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -52,19 +53,21 @@ FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
         r"api\.telegram\.org/bot|chat\.googleapis\.com/v1/spaces/|maker\.ifttt\.com/trigger/)[^\s\"'<>]+"
     ), rf"\1{STARS}"),
     (re.compile(
-        r"(?i)((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:key|token|secret|auth)[\w-]*)"
+        r"(?<![\w-])((?i:proxy-authorization|authorization|set-cookie|cookie|x-[\w-]{0,40}(?:key|token|secret|auth)))"
         r"([\"']?\s*:\s*[\"']?)[^\"'\n<>]+"
     ), rf"\1\2{STARS}"),
     (re.compile(r"\b(?i:(bearer|basic|negotiate))(\s+)(?=\S*[\d=_.-])[\w.+/=~-]{6,}"), rf"\1\2{STARS}"),
-    (re.compile(rf"(?i)((?<![\w-])--{_KEY})(=|\s+)(?!--?\w)({_VALUE})"), rf"\1\2{STARS}"),
-    (re.compile(rf"(?i)({_KEY})([\"']?\s*=\s*|[\"']\s*:\s*)({_VALUE})"), r"\1\2"),
-    (re.compile(rf"(?i)([\w.-]{{0,60}}?(?<![A-Za-z])(?:{STRONG})(?![A-Za-z])[\w.-]{{0,60}})(:\s*)({_VALUE})"), r"\1\2"),
     (re.compile(
         r"\b(?:sk-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{8,}|"
         r"A(?:KIA|SIA)[A-Z0-9]{12,}|AIza[\w-]{20,}|dapi[0-9a-f]{16,}|npm_\w{20,}|pypi-[\w-]{20,}|SG\.[\w.-]{20,}|"
         r"ya29\.[\w.-]{10,}|eyJ[\w-]{6,}\.[\w.-]+)"
     ), STARS),
 )  # fmt: skip
+NAMED = (
+    re.compile(rf"(?<![\w-])--([\w.-]{{1,80}})(=|\s+)(?!--)({_VALUE})"),
+    re.compile(rf"(?<![\w.-])([\w.-]{{1,80}})([\"']?\s*=\s*|[\"']\s*:\s*|:\s*)({_VALUE})"),
+)
+"""A name, what is between, and a value."""
 RANDOM = re.compile(r"(?<![\w+=/.-])[A-Za-z0-9+=]{20,120}(?![\w+=/-])")
 
 
@@ -97,17 +100,20 @@ def without_secrets(text: str, known: Collection[str] = ()) -> str:
     if forms:
         text = re.sub("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)), STARS, text)
     for pattern, stars in FORMS:
-        text = pattern.sub(_next_to_name if stars == r"\1\2" else stars, text)
+        text = pattern.sub(stars, text)
+    for named in NAMED:
+        text = named.sub(_next_to_name, text)
     return RANDOM.sub(lambda match: STARS if _is_random(match[0]) else match[0], text)
 
 
 def _next_to_name(match: re.Match[str]) -> str:
     """Stars for a value next to its name, unless that is a number or the name of tokens of language."""
     name, between, value = match.groups()
-    if NUMBER.fullmatch(value.strip("\"'")) or not is_secret(name):
+    sentence = between.startswith(":") and not STRICT.search(name.lower())
+    if sentence or NUMBER.fullmatch(value.strip("\"'")) or not is_secret(name):
         return match[0]
     end = value[0] if value[0] in "\"'" else ""
-    return f"{name}{between}{end}{STARS}{end}"
+    return match[0].removesuffix(value) + f"{end}{STARS}{end}"
 
 
 def _parts(value: str) -> Iterator[str]:
