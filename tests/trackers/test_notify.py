@@ -238,7 +238,8 @@ def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypat
     there = receive()
     notifier = Notifier.find(Address({"run": "left"}))
     assert notifier is not None
-    assert Outbox(notifier, Journal.new("notify-left", {})).drain(60)
+    (left,) = journals.glob("notify-left*.journal")
+    assert Outbox(notifier, Journal.taken(left)).drain(60)
     assert sorted(there.paths) == ["/one", "/two"]
     assert [body["step"] for body in there.got] == [7, 7]
 

@@ -86,7 +86,7 @@ class MlflowTracker(Tracker):
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
         self._client, self.run_id = client, run_id
-        self._experiment = experiment or client.get_run(run_id).info.experiment_id  # an unknown run is reported now
+        self._experiment = experiment or self._asked()
         self._artifacts = Artifacts(client, run_id)
         self._last_image = -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
@@ -169,8 +169,18 @@ class MlflowTracker(Tracker):
     def address(self) -> Mapping[str, str]:
         return {"run": self.run_id, "uri": without_password(str(self._client.tracking_uri))}
 
+    def _asked(self) -> str:
+        """The run's experiment; empty where the server is away. An unknown run is reported at once."""
+        try:
+            return str(self._client.get_run(self.run_id).info.experiment_id)
+        except self._mlflow.exceptions.MlflowException as error:
+            if 400 <= error.get_http_status_code() < 500:
+                raise
+            return ""
+
     @property
     def page(self) -> str:
+        self._experiment = self._experiment or self._asked()
         if self._uri.startswith("http"):
             return f"{self._uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
         return f"mlflow ui --backend-store-uri {self._uri}  # run {self.run_id}"
