@@ -241,7 +241,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         waits for the device.
 
         Raises:
-            BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
+            BatchError: on the first call, if the tensors do not fit together.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
         if self._over():

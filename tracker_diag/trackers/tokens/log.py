@@ -92,7 +92,9 @@ class TokenLog:
         names = {*layout.names, *self._pieces[0].file.known}
         have = {LOGPROB_COLUMNS[name] for name in names if name in LOGPROB_COLUMNS}
         lines.append(f"rows: {'a sequence each, with lists' if layout.nested else 'a token each'}")
-        lines.append("columns: " + ", ".join(n if n == theirs else f"{n}={theirs}" for n, theirs in layout.names.items()))
+        lines.append(
+            "columns: " + ", ".join(n if n == theirs else f"{n}={theirs}" for n, theirs in layout.names.items())
+        )
         for pair, (new, old) in PAIRS.items():
             lacking = " and ".join(name for name in (new, old) if name not in have)
             lines.append(f"pair {pair}: {f'no, {lacking} is missing' if lacking else 'yes'}")
@@ -103,14 +105,20 @@ class TokenLog:
     def _planned(self) -> Plan:
         self._pieces: list[Piece] = []
         if is_exports(self.source):
-            return Plan([part for part in exports_of(Path(self.source)) if self._since is None or part.last >= self._since])
+            return Plan(
+                [part for part in exports_of(Path(self.source)) if self._since is None or part.last >= self._since]
+            )
         for file in files_of(self.source):
             try:
                 self._pieces += pieces_of(self._as_table(file), self._names(file), audit=self._audit)
             except SourceError as error:
                 self.skipped(error)
         if not self._pieces:
-            why = f"; {self.skipped.count} files cannot be read, the first: {self.skipped.errors[0]}" if self.skipped.count else ""
+            why = (
+                f"; {self.skipped.count} files cannot be read, the first: {self.skipped.errors[0]}"
+                if self.skipped.count
+                else ""
+            )
             raise SourceError(f"{self.source}: no rows{why}")
         self._same_pairs()
         parts = cut(self._pieces, self._since)
@@ -147,7 +155,9 @@ class TokenLog:
             differs = ({*piece.layout.names, *piece.file.known} ^ {*first.layout.names, *first.file.known}) - {*IMPLIED}
             if differs:
                 names = ", ".join(sorted(differs))
-                self.skipped(SourceError(f"{piece.file.name}: columns {names} are not in all files, as in {first.file.name}"))
+                self.skipped(
+                    SourceError(f"{piece.file.name}: columns {names} are not in all files, as in {first.file.name}")
+                )
             else:
                 kept.append(piece)
         self._pieces = kept

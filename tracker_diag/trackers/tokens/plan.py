@@ -255,4 +255,3 @@ def is_scattered(pieces: Sequence[Piece], parts: Sequence[TablePart]) -> bool:
     several = len({piece.first for piece in pieces} | {piece.last for piece in pieces}) > 1
     large = max((part.rows for part in parts if part.first < part.last), default=0)
     return several and (sum(part.rows for part in parts) > READ_AGAIN * total + AT_ONCE or large > 8 * AT_ONCE)
-
