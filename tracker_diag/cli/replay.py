@@ -34,9 +34,7 @@ def replay(
     workers: Annotated[int, typer.Option(min=1, help="Processes that read.")] = os.cpu_count() or 1,
     engine: Annotated[Literal["processes", "ray"], typer.Option(help="Where the rows are read.")] = "processes",
     address: Annotated[str | None, typer.Option(help="Ray cluster; RAY_ADDRESS by default.")] = None,
-    states: Annotated[
-        Path | None, typer.Option(help="Keep what was read here; a later replay continues from it.")
-    ] = None,
+    states: Annotated[Path | None, typer.Option(help="Keep what was read here; a later replay continues from it.")] = None,
     as_json: AsJson = False,
     html: Html = None,
     fail_on: FailOnOption = None,
@@ -83,13 +81,7 @@ def _renamed(columns: str) -> dict[str, str]:
 def _bar() -> Iterator[Callable[[int], Callable[[int], object]]]:
     """A bar with millions of rows, rate and time left; nothing outside a terminal."""
     screen = Console(stderr=True)
-    fields = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("M rows"),
-        TaskProgressColumn(show_speed=True),
-        TimeRemainingColumn(),
-    )
+    fields = (BarColumn(), MofNCompleteColumn(), TextColumn("M rows"), TaskProgressColumn(show_speed=True), TimeRemainingColumn())
     with Progress(*fields, console=screen, transient=True, disable=not screen.is_terminal) as bar:
 
         def begun(rows: int) -> Callable[[int], object]:

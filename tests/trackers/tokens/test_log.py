@@ -78,9 +78,7 @@ def by_pattern(table, folder):
 
 
 def hive(table, folder):
-    ds.write_dataset(
-        table, folder, format="parquet", partitioning=ds.partitioning(pa.schema([("step", pa.int64())]), flavor="hive")
-    )
+    ds.write_dataset(table, folder, format="parquet", partitioning=ds.partitioning(pa.schema([("step", pa.int64())]), flavor="hive"))
     return folder
 
 
@@ -214,9 +212,7 @@ def test_columns_may_have_other_names_and_steps_may_be_left_out(table, tmp_path)
     with TokenLog(file, columns=columns, since=10) as log:
         lines = log.explained()
         assert [step for part in log.plan.parts for step, _ in part.steps(None, log.skipped)] == [10, 11]
-    assert (
-        "columns: step=it, sequence, position, is_model=loss_mask, logprob=lp, old_logprob, tool, env, prompt" in lines
-    )
+    assert "columns: step=it, sequence, position, is_model=loss_mask, logprob=lp, old_logprob, tool, env, prompt" in lines
     assert "pair policy: yes" in lines
     assert "pair mismatch: no, rollout_logprobs is missing" in lines
     assert lines[-1] == "slices: text_only, post_tool, tool, env"
@@ -226,9 +222,7 @@ def test_columns_may_have_other_names_and_steps_may_be_left_out(table, tmp_path)
 
 def test_a_log_without_log_probabilities_names_the_command_that_reads_it(tmp_path):
     (tmp_path / "verl.jsonl").write_text('{"input": "a", "output": "b", "score": 1.0, "step": 3}\n')
-    with pytest.raises(
-        SourceError, match=r"verl\.jsonl: no log-probabilities, .*it has input, output, score, step.*tracker-diag audit"
-    ):
+    with pytest.raises(SourceError, match=r"verl\.jsonl: no log-probabilities, .*it has input, output, score, step.*tracker-diag audit"):
         TokenLog(tmp_path)
 
 

@@ -152,3 +152,4 @@ def _regrouped(observation: Observation, number: int) -> Observation:
     nonfinite = np.roll(context.nonfinite.reshape(len(ROWS), GROUPS), number, 1).reshape(-1)
     turned = Sketch.of_cells((moved[order], count[order]), nonfinite)
     return replace(observation, sketches={**observation.sketches, "context": turned})
+

@@ -125,9 +125,7 @@ def _spread(name: str, array: Any, shape: tuple[int, ...]) -> Any:
     try:
         return np.broadcast_to(array, shape).reshape(-1)
     except ValueError as error:
-        raise ValueError(
-            f"{name}: shape {array.shape} given, expected {shape}, as the log-probabilities have"
-        ) from error
+        raise ValueError(f"{name}: shape {array.shape} given, expected {shape}, as the log-probabilities have") from error
 
 
 def _step_of(file: TokenFile) -> int:
