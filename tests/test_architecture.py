@@ -94,10 +94,10 @@ def test_a_room_uses_no_more_than_it_says():
     assert {name: rooms for name, rooms in more.items() if rooms} == {}
 
 
-def test_the_root_holds_six_files():
+def test_the_root_holds_seven_files():
     root = {file.name for file in PACKAGE.glob("*.py")}
     assert root == {
-        "__init__.py", "records.py", "health.py", "errors.py", "hooks.py", "testing.py"
+        "__init__.py", "records.py", "health.py", "errors.py", "hooks.py", "scrub.py", "testing.py"
     }  # fmt: skip
 
 

@@ -34,7 +34,7 @@ CORPUS = [
 
 PLACES = (
     "RuntimeError: call failed with {}", "{}", "https://user:{}@host/path", "https://{}@host/path", "{name}={}",
-    '{{"{name}": "{}"}}', "{{'{name}': '{}'}}", "Authorization: Bearer {}", "--{name} {}", "https://host/?token={}&x=1",
+    '{{"{name}": "{}"}}', "{{'{name}': '{}'}}", "Authorization: Bearer {}", "--{name} {}", "url=https://host/?token={}&x=1",
     "Proxy-Authorization: Basic {}", "Cookie: session={}; a=b", "password: {}",
     '  File "train.py", line 3\nValueError: {}',
     "AccountName=x;AccountKey={};EndpointSuffix=y", "jdbc:postgresql://h?user=u&password={}",

@@ -111,9 +111,11 @@ def _next_to_name(match: re.Match[str]) -> str:
     name, between, value = match.groups()
     sentence = between.startswith(":") and not STRICT.search(name.lower())
     if sentence or NUMBER.fullmatch(value.strip("\"'")) or not is_secret(name):
-        return match[0]
-    end = value[0] if value[0] in "\"'" else ""
-    return match[0].removesuffix(value) + f"{end}{STARS}{end}"
+        hidden = match.re.sub(_next_to_name, value)  # another name may be in it
+    else:
+        end = value[0] if value[0] in "\"'" else ""
+        hidden = f"{end}{STARS}{end}"
+    return match[0].removesuffix(value) + hidden
 
 
 def _parts(value: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from tracker_diag.attach.resume import FILE, leave, resume_from
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import Checkpoint, read
+from tracker_diag.guards.checkpoints import Checkpoint, prove
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def saved(tmp_path):
     folder = tmp_path / "checkpoint-20"
     folder.mkdir()
     (folder / "model.bin").write_bytes(b"weights")
-    return Checkpoint(str(folder), 20, digest=read(folder).digest)
+    return Checkpoint(str(folder), 20, digest=prove(folder).digest)
 
 
 def test_it_is_taken_once(saved, tmp_path):

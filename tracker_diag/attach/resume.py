@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import Checkpoint, of_state, read
+from tracker_diag.guards.checkpoints import Checkpoint, changed, of_state
 
 FILE = "diag-resume.json"
 """What is to be resumed, until a launcher has taken it."""
@@ -65,10 +65,10 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         raise DiagError(
             f"rolled back {times} times, expected at most {most}: change the training or raise most=; last: {why}"
         )
-    if not Path(checkpoint.path).exists() or read(Path(checkpoint.path)).digest != checkpoint.digest:
+    if problem := changed(checkpoint):
         raise DiagError(
-            f"{checkpoint.path}: gone or changed since it was saved, expected the checkpoint of step {checkpoint.step} "
-            "as it was; resume from an earlier one by hand"
+            f"{checkpoint.path}: gone or changed since it was saved ({problem}), expected the checkpoint of step "
+            f"{checkpoint.step} as it was; resume from an earlier one by hand"
         )
     os.replace(file, file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)

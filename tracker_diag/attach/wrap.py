@@ -82,8 +82,8 @@ def wrap(
             `evaluation_command` complete the context record.
         baseline: runs of the same setting that went well, each as `read_run` takes or gives it, such as
             `mlflow:<run id>`: growth beyond their tails counts from the first step on.
-        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `evaluation`, `essential_tools`,
-            `texts`, `decode`, `guards`, `on_incident` and `before_send`, see `Monitor`.
+        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `evaluation`,
+            `essential_tools`, `texts`, `decode`, `guards`, `on_incident` and `before_send`, see `Monitor`.
 
     Returns:
         `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. The step of your

@@ -254,6 +254,17 @@ def glance(checkpoint: Checkpoint) -> str:
     return "" if same else "its manifest is not the one that was written when it was registered"
 
 
+def changed(checkpoint: Checkpoint) -> str:
+    """What is wrong with it, read now as a whole; empty if nothing is."""
+    if problem := glance(checkpoint):
+        return problem
+    try:
+        _same(checkpoint)
+    except (DiagError, OSError) as error:
+        return str(error)
+    return ""
+
+
 def _listed(root: Path) -> dict[str, tuple[int, str]]:
     listed = json.loads(manifest_of(root).read_text(encoding="utf-8"))["files"]
     return {str(name): (int(size), str(digest)) for name, (size, digest) in listed.items()}
