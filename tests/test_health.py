@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tracker_diag import Monitor, wrap
-from tracker_diag.errors import without_secrets
 from tracker_diag.health import Health
+from tracker_diag.scrub import without_secrets
 from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers import tracker as base
 from tracker_diag.trackers.files.write import JsonlTracker

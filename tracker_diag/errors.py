@@ -11,8 +11,6 @@ Other subclasses of DiagError are handled inside the package and reach no user. 
 StepError is here because `health` counts it.
 """
 
-import os
-import re
 import signal
 import sys
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -21,7 +19,6 @@ from difflib import get_close_matches
 from functools import partial
 from types import CodeType, ModuleType
 from typing import Any
-from urllib.parse import quote
 
 
 class DiagError(Exception):
@@ -176,36 +173,3 @@ def of_a_handler(error: Exception, before: Sequence[object] = ()) -> bool:
             return True
         at = at.tb_next
     return False
-
-
-def without_password(text: str) -> str:
-    """`text` with the user and password of each address in it replaced by stars."""
-    return re.sub(r"(\w://)[^/@\s]+@", r"\1***@", text)
-
-
-SECRET = re.compile(r"(^|_)(TOKENS?|PASSWORD|SECRETS?|API_?KEY|(SECRET|ACCESS)_KEY|CREDENTIALS?|PAT|NOTIFY)(_|$)")
-"""In the name of an environment variable that holds one."""
-
-
-SECRET_SETTING = re.compile(
-    r"password|secret|credential|api_?key|access_?key|(api|auth|access|hf|hub|bearer|wandb)_?token|(^|[./-])token$"
-)
-"""In the name of a setting whose value is never shown; in lower case."""
-
-
-def secrets_of(config: Mapping[str, object]) -> list[str]:
-    """Values of settings that are secrets by their names."""
-    return [str(value) for name, value in config.items() if SECRET_SETTING.search(name.lower()) and value]
-
-
-def without_secrets(text: str, known: Collection[str] = ()) -> str:
-    """`text` with stars for the user and password of each address, and for what the environment holds as secrets.
-
-    Args:
-        known: further secrets, of the run's settings say; as with the others, one below 8 characters stays.
-    """
-    held = [value for name, values in os.environ.items() if SECRET.search(name) for value in values.split()]
-    for value in (*held, *known):
-        for form in (value, quote(value, safe="")):
-            text = text.replace(form, "***") if len(value) >= 8 else text
-    return without_password(re.sub(r"([?&]X-Amz-(?:Signature|Credential|Security-Token)=)[^&\s]+", r"\1***", text))

@@ -6,16 +6,50 @@ import threading
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers, without_secrets
+from tracker_diag.errors import BatchError, DiagError, StepError, of_a_handler, signal_handlers
+from tracker_diag.scrub import without_secrets
 
 _log = logging.getLogger("tracker_diag")
 
 
 def _masked(error: Exception) -> bool:
     return isinstance(error, BatchError) and error.masked
+
+
+FOLDER = "TRACKER_DIAG_DIR"
+"""Environment variable that names the folder for what outlives the process; `.tracker_diag` in the working directory
+by default."""
+
+
+DISABLED = "TRACKER_DIAG_DISABLED"
+"""Environment variable: 1 turns the diagnostics off, wherever they are attached."""
+
+
+def disabled() -> bool:
+    """Whether the diagnostics are off."""
+    return os.environ.get(DISABLED, "").lower() in {"1", "true", "yes"}
+
+
+def folder() -> Path:
+    """The folder for what outlives the process, for the user's eyes alone."""
+    return Path(os.environ.get(FOLDER, ".tracker_diag"))
+
+
+def private(file: Path, text: str) -> None:
+    """Write `text` to `file`, whole or not at all; nobody else may read it.
+
+    Raises:
+        OSError: the folder cannot be made, or the disk is full.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
+        written.write(text)
+    part.replace(file)
 
 
 class HasLocks(Protocol):
@@ -53,7 +87,7 @@ class Health:
         """The first message of each kind."""
         self.strict = True
         """Until one observation has gone well, whatever is wrong with one raises."""
-        self._process = os.getpid()
+        self._process, self._off = os.getpid(), disabled()
         self.new_locks()
         open_in_forks(self)
 
@@ -64,8 +98,8 @@ class Health:
         """Held by the thread that works on the run."""
 
     def elsewhere(self) -> bool:
-        """Whether this is a fork of the process that the diagnostics live in; they stay silent there."""
-        return os.getpid() != self._process
+        """Whether this is a fork of the process that the diagnostics live in, or they are off; they are silent then."""
+        return self._off or os.getpid() != self._process
 
     def over(self, *, ended: bool) -> bool:
         """Whether a call is left out: in a fork of the process, and once the run has `ended`, which is counted."""

@@ -291,7 +291,7 @@ def tracker() -> dict[str, float]:
     import mlflow
     import wandb
 
-    from tracker_diag.trackers.delivery.journal import FOLDER
+    from tracker_diag.health import FOLDER
     from tracker_diag.trackers.delivery.outbox import Outbox
     from tracker_diag.trackers.mlflow.write import MlflowTracker
     from tracker_diag.trackers.wandb.write import WandbTracker

@@ -94,7 +94,7 @@ def _played(
 
 
 def _journals(place: Path) -> list[Path]:
-    return list((place / "journals").glob("*.jsonl"))
+    return list((place / "journals").glob("*.journal"))
 
 
 def _flush_all(place: Path, server: "Server | None") -> list[str]:

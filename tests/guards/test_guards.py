@@ -402,7 +402,7 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     monitor.log({"loss": 0.5}, 0)
     monitor.checkpoint(tmp_path / "good.bin")
     monitor.guards.checkpoints._underway[0].result(60)
-    monkeypatch.setattr(checkpoints, "read", lambda root: (let.wait(600), read(root))[1])
+    monkeypatch.setattr(checkpoints, "read", lambda root, names: (let.wait(600), read(root, names))[1])
     for step in (1, 2, 3):
         monitor.log({"loss": 2.0}, step)
         assert not monitor.decide()
@@ -411,3 +411,41 @@ def test_a_rollback_waits_for_no_disk(tmp_path, monkeypatch):
     monitor.log({"loss": 2.0}, 4)
     assert monitor.decide().rollback_to.step == 0
     assert monitor.events[0][0] == 4
+
+
+def test_limits_outlive_a_rollback_that_takes_the_monitors_state_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
+    (tmp_path / "good.bin").write_bytes(b"weights")
+
+    def fresh():
+        own = [guard("rollback", most=2, cooldown=3)]
+        monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=own)
+        atexit.unregister(monitor.close)
+        return monitor
+
+    monitor, rollbacks = fresh(), []
+    for step in range(30):
+        monitor.log({"loss": 2.0 if step >= 4 else 0.5}, step)
+        if step == 2:
+            monitor.checkpoint(tmp_path / "good.bin")
+            monitor.guards.checkpoints._underway[2].result(60)
+            state = json.loads(json.dumps(monitor.state_dict()))
+        if monitor.decide().rollback_to:
+            rollbacks.append(step)
+            monitor = fresh()  # as in a new process
+            monitor.load_state_dict(state)
+    assert rollbacks == [4, 7]
+
+
+def test_without_a_fresh_verdict_no_guard_acts(monkeypatch):
+    monitor = Monitor(rules=[of_metric("ACM004", "loss", above=1.0)], catalog=False, guards=[guard("stop_update")])
+    monitor.log({"loss": 2.0}, 0)
+    assert monitor.decide().stop == "update"
+    monkeypatch.setattr(monitor._judge, "step", lambda *_: 1 / 0)
+    for step in (1, 2):
+        monitor.log({"loss": 2.0}, step)
+        assert not monitor.decide()
+    monkeypatch.undo()
+    monitor.log({"loss": 2.0}, 3)
+    assert monitor.decide().stop == "update"
+    monitor.close()

@@ -315,6 +315,16 @@ def test_nan_and_inf_are_counted_and_become_a_finding(rng, make_batch):
     assert math.isfinite(seen.scalars(4)["diag/policy/post_tool/ess"])
 
 
+@pytest.mark.parametrize("where", [(0, 20), slice(None)], ids=["one token", "all of them"])
+@pytest.mark.parametrize("name", ["logprobs", "ref_logprobs"])
+def test_nan_in_the_very_first_batch_is_a_finding_and_no_exception(rng, make_batch, where, name):
+    batch = make_batch(rng)
+    batch[name][where] = np.nan
+    _, monitor = watch([batch])
+    assert fired(monitor) == [("NUM004", None, "all")]
+    assert monitor.failures == []
+
+
 @pytest.mark.slow
 def test_a_non_finite_metric_names_itself(rng, make_batch):
     seen, monitor = watch(
@@ -332,7 +342,6 @@ FIRST_CALL = {
         "model_mask: no model token among 1536 given, expected at least one True; is the mask inverted or shifted",
     ),
     "dtype": ({"logprobs": np.zeros((64, 24), int)}, "logprobs: dtype int64"),
-    "nan": ({"ref_logprobs": np.full((64, 24), np.nan)}, "ref_logprobs: 1280 NaN or infinite among 1280"),
 }
 
 

@@ -185,7 +185,8 @@ def decide_through_store(rank, world, port, folder):
 
 def _decided(monitor, found, alone):
     accounts = monitor.guards.state_dict()["accounts"]
-    return {"found": found, "alone": bool(alone), "accounts": accounts, "failures": monitor.failures}
+    told = {"events": [event for _, event in monitor.events], "failures": monitor.failures}
+    return {"found": found, "alone": bool(alone), "accounts": accounts} | told
 
 
 def until(holds):

@@ -23,7 +23,7 @@ from tracker_diag import Monitor
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
 from tracker_diag.trackers.delivery import journal, outbox
-from tracker_diag.trackers.delivery.journal import VERSION, Journal
+from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.mlflow.write import MlflowTracker
 
@@ -433,35 +433,31 @@ def test_flush_leaves_alone_what_is_alive_and_says_what_it_could_not_send(mlflow
     client = mlflow.MlflowClient()
     monitor = a_monitor(client, client.create_run("0").info.run_id)
     train(monitor, range(3))
-    (journals / "mlflow-gone.jsonl").write_text(
-        json.dumps({"version": VERSION, "tracker": "mlflow", "address": {"run": "f" * 32, "uri": mlflow_store}}) + "\n"
-        + json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}) + "\n"
-    )  # fmt: skip
-    (journals / "other-1.jsonl").write_text(
-        json.dumps({"version": VERSION, "tracker": "other", "address": {}}) + "\n"
-        + json.dumps({"event": "x", "step": 1, "n": 1}) + "\n"
-    )  # fmt: skip
-    (journals / "torn.jsonl").write_text("{")
+    gone = left_for(mlflow_store)
+    other = Journal.new("other-1", {"tracker": "other", "address": {}})
+    other.append({"event": "x", "step": 1, "n": 1})
+    other.close(keep=True)
+    (journals / "torn.journal").write_text("{")
     done = CliRunner().invoke(app, ["flush"])
     assert done.exit_code == 2
     lines = dict(line.split(": ", 1) for line in done.output.splitlines())
-    assert lines["mlflow-gone.jsonl"].startswith("kept: MlflowException")
-    assert "'other' given, expected one of" in lines["other-1.jsonl"]
-    assert any("its process is alive" in line for line in lines.values())
-    assert (journals / "mlflow-gone.jsonl").exists()
+    assert lines[gone.name].startswith("kept: MlflowException")
+    assert "'other' given, expected one of" in lines[other.path.name]
+    assert any("is alive and delivers it itself" in line for line in lines.values())
+    assert lines["torn.journal"].startswith("left alone: ")
+    assert gone.exists()
     monitor.close()
     done = CliRunner().invoke(app, ["flush", str(journals / "nowhere")])
     assert done.exit_code == 2
     assert "no such folder" in done.output
 
 
-def left_for(uri, journals):
-    """A journal that a dead process has left for a run on the server at `uri`."""
-    Journal(journals / "mlflow-gone.jsonl", {"tracker": "mlflow", "address": {"run": "f" * 32, "uri": uri}}).close(
-        keep=True
-    )
-    with (journals / "mlflow-gone.jsonl").open("ab") as file:
-        file.write(json.dumps({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1}).encode() + b"\n")
+def left_for(uri):
+    """Where a dead process has left a journal for a run on the server at `uri`."""
+    journal = Journal.new("mlflow-gone", {"tracker": "mlflow", "address": {"run": "f" * 32, "uri": uri}})
+    journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 1.0, "n": 1})
+    journal.close(keep=True)
+    return journal.path
 
 
 @pytest.mark.nightly
@@ -470,7 +466,7 @@ def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, jour
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     asked = []
     monkeypatch.setattr(proxy, "answer", lambda forward, path: (asked.append(1), (404, b"{}"))[1])
-    left_for(proxy.address, journals)
+    left_for(proxy.address)
     done = CliRunner().invoke(app, ["flush"])
     assert done.exit_code == 2
     assert f"tracker-diag flush --to {proxy.address}" in " ".join(done.output.split())

@@ -90,10 +90,10 @@ def test_one_that_stays_ill_is_asked_a_few_times_at_the_end_and_the_notices_wait
     told = str(send(Notifier(there.url, run="mine"), 1, 2)[-1])
     assert there.got == []
     assert 3 <= len(there.paths) <= 8
-    (journal,) = journals.glob("*.jsonl")
+    (journal,) = journals.glob("*.journal")
     assert f"what is in {journal} waits for tracker-diag flush" in told
     there.status.clear()
-    assert Outbox(Notifier(there.url), Journal(journal, {})).drain(60)
+    assert Outbox(Notifier(there.url), Journal.taken(journal)).drain(60)
     assert [body["step"] for body in there.got] == [1, 2]
 
 
@@ -238,7 +238,8 @@ def test_urls_of_the_environment_and_what_a_dead_process_left(receive, monkeypat
     there = receive()
     notifier = Notifier.find(Address({"run": "left"}))
     assert notifier is not None
-    assert Outbox(notifier, Journal(journals / "notify-left.jsonl", {})).drain(60)
+    (left,) = journals.glob("notify-left*.journal")
+    assert Outbox(notifier, Journal.taken(left)).drain(60)
     assert sorted(there.paths) == ["/one", "/two"]
     assert [body["step"] for body in there.got] == [7, 7]
 

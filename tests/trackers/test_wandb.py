@@ -319,14 +319,14 @@ def test_a_row_that_is_refused_is_none_of_ours_either(refused, rng, make_batch, 
 
 def test_what_a_kill_left_outlives_the_run_that_is_resumed(journals, rng, make_batch, wandb_offline):
     run = wandb_offline.start()
-    journal = Journal(journals / f"wandb-{run.id}-rows.jsonl", {"tracker": "wandb", "address": {}})
+    journal = Journal.new(f"wandb-{run.id}-rows", {"tracker": "wandb", "address": {}})
     journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
     journal.close(keep=True)
     wrapped = wrap(run)
     wrapped.diag.observe(**make_batch(rng))
     run.log({"a": 1}, step=1)
     run.finish()
-    assert [file.name for file in journals.glob("*.jsonl")] == [f"wandb-{run.id}-rows.jsonl"]
+    assert [*journals.glob("*.journal")] == [journal.path]
 
 
 KILLED = """

@@ -11,15 +11,12 @@ again before it is used.
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import (
-    Checkpoint,
-    _same,  # pyright: ignore[reportPrivateUsage]
-    of_state,
-)
+from tracker_diag.guards.checkpoints import Checkpoint, changed, of_state
 
 FILE = "diag-resume.json"
 """What is to be resumed, until a launcher has taken it."""
@@ -68,14 +65,12 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         raise DiagError(
             f"rolled back {times} times, expected at most {most}: change the training or raise most=; last: {why}"
         )
-    try:
-        _same(checkpoint)
-    except (DiagError, OSError) as error:
+    if problem := changed(checkpoint):
         raise DiagError(
-            f"{checkpoint.path}: {error}; expected the checkpoint of step {checkpoint.step} as it was saved, resume "
-            "from an earlier one by hand"
-        ) from error
-    file.replace(file.with_name(TAKEN))
+            f"{checkpoint.path}: gone or changed since it was saved ({problem}), expected the checkpoint of step "
+            f"{checkpoint.step} as it was; resume from an earlier one by hand"
+        )
+    os.replace(file, file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)
 
 
@@ -89,4 +84,4 @@ def _write(file: Path, content: object) -> None:
     """Whole or not at all."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1))
-    part.replace(file)
+    os.replace(part, file)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tracker_diag.attach.wrap import Baseline, Key, Settings, begin, key_of, read_baseline
-from tracker_diag.health import Health
+from tracker_diag.health import Health, disabled
 from tracker_diag.hooks import when_imported
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.tensors.batch import Tensors
@@ -29,7 +29,7 @@ class Watch:
         self._last: list[Monitor] = []
         """The one that began last."""
         self._hooks: list[Callable[[], None]] = []
-        self._on, self._warned = True, False
+        self._on, self._warned = not disabled(), disabled()
         self._seen: set[Key] = set()
         self._kinds = watchable()
         for kind in self._kinds:

@@ -11,6 +11,7 @@ from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import DiagError
 from tracker_diag.guards.listener import OnIncident
 from tracker_diag.guards.policy import Guarded
+from tracker_diag.health import disabled
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.report.console import say, unbroken
@@ -21,6 +22,7 @@ from tracker_diag.tensors.decode import Decode
 from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.trackers.calls import CallTracker, heard, is_function, listen_to
 from tracker_diag.trackers.discovery import broken, listening, tracker_of
+from tracker_diag.trackers.fan_out import BeforeSend
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.notify import from_environment
 from tracker_diag.trackers.open import read_run
@@ -54,6 +56,7 @@ class Settings(TypedDict, total=False):
     decode: "Decode | None"
     guards: "Guarded"
     on_incident: "OnIncident | None"
+    before_send: "BeforeSend | None"
 
 
 def wrap(
@@ -79,8 +82,8 @@ def wrap(
             `evaluation_command` complete the context record.
         baseline: runs of the same setting that went well, each as `read_run` takes or gives it, such as
             `mlflow:<run id>`: growth beyond their tails counts from the first step on.
-        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `evaluation`, `essential_tools`,
-            `texts`, `decode`, `guards` and `on_incident`, see `Monitor`.
+        settings: `rules`, `catalog`, `window`, `settings`, `clip`, `ranks`, `algorithm`, `evaluation`,
+            `essential_tools`, `texts`, `decode`, `guards`, `on_incident` and `before_send`, see `Monitor`.
 
     Returns:
         `target` itself, with `diag`, a `Monitor`; in place of a function another one that calls it. The step of your
@@ -135,6 +138,8 @@ def begin(
     key = key_of(tracker)
     if key in _underway:
         return _underway[key]
+    if disabled():
+        return Monitor(**settings)
     address, settings_of_run = _asked(tracker, "address", {}), _asked(tracker, "config", {})
     people = from_environment(address.get("run"))
     known = dotted(settings_of_run) | dotted(config or {})

@@ -31,9 +31,10 @@ def postmortem(
 
     It says what ended the run, what broke first, its last windows, and from what to repeat it.
     """
+    from tracker_diag.health import folder
     from tracker_diag.runs.postmortem.folder import NAME, PAGE, write
     from tracker_diag.runs.postmortem.read import remains_of
-    from tracker_diag.trackers.delivery.journal import file_name, folder
+    from tracker_diag.trackers.delivery.journal import file_name
 
     with refusing():
         remains = remains_of(_judged(run, framework))

@@ -21,8 +21,8 @@ def flush(
     ] = None,
 ) -> None:
     """Send the tracker what a run could not send any more."""
+    from tracker_diag.health import folder as default
     from tracker_diag.trackers.delivery.deliver import deliver
-    from tracker_diag.trackers.delivery.journal import folder as default
 
     place = folder or default()
     if not place.exists():

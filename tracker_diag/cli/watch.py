@@ -16,10 +16,10 @@ from rich.live import Live
 
 from tracker_diag.cli.options import FailOn, FalseAlarmIn, Which
 from tracker_diag.cli.refuse import refuse, refusing
-from tracker_diag.errors import without_password
 from tracker_diag.report.console import Terminal
 from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
 from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.scrub import without_password
 
 _log = logging.getLogger("tracker_diag")
 
@@ -62,10 +62,10 @@ def watch(
     Alerts go to the terminal and to the URLs in TRACKER_DIAG_NOTIFY. Ctrl-C ends it. A watch that is started again
     repeats no alert.
     """
+    from tracker_diag.health import folder
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.watch import Watch, receivers_for
     from tracker_diag.runs.watch_state import open_state, short_hash
-    from tracker_diag.trackers.delivery.journal import folder
     from tracker_diag.trackers.notify import NOTIFY
     from tracker_diag.trackers.open import is_of_tracker
 

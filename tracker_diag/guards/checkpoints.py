@@ -1,28 +1,39 @@
-"""The register of checkpoints: where each lies, whether the run was clean there, and whether it is whole still.
+"""The register of checkpoints: where each is, whether the run was clean there, and whether it is whole still.
 
+The proof of a checkpoint is its manifest: names, sizes and hashes of its files, written last and next to them.
 Files are read in threads of their own, so that training does not wait for it: a checkpoint may be a hundred gigabytes.
 """
 
 import hashlib
 import json
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import Thread, get_ident
+from typing import Any, TypeAlias
 
 from tracker_diag.errors import DiagError
+from tracker_diag.guards.whole import lacking
 from tracker_diag.records import Table
 from tracker_diag.report.tables import CHECKPOINTS
 
 MOST = 256
 """Checkpoints that are kept in the register, the last ones."""
 
-PATIENCE = 10.0
+PATIENCE = 0.5
 """Seconds that a call waits for files to be read; what takes longer is asked for again at the next one."""
+
+MANIFEST = "tracker_diag_manifest.json"
+"""In the folder of a checkpoint; of a file it has the file's name in front."""
+
+OURS = "tracker_diag_"
+"""What the names of our own files in a checkpoint begin with: they change after it was registered."""
+
+Check: TypeAlias = Callable[["Checkpoint"], str | None]
+"""What is wrong with a checkpoint; empty if nothing is, None while that is not known."""
 
 CHUNK = 1 << 20
 
@@ -46,14 +57,26 @@ class Checkpoint:
     def clean(self) -> bool:
         return not self.incidents
 
+    def state_dict(self) -> dict[str, Any]:
+        """In JSON values."""
+        return asdict(self) | {"incidents": list(self.incidents)}
+
 
 @dataclass(frozen=True)
 class Content:
-    """What lies at a path."""
+    """The files of a checkpoint."""
 
-    files: int
-    size: int
-    digest: str
+    manifest: Mapping[str, tuple[int, str]]
+    """Size and SHA-256 of each file, by its name below the checkpoint."""
+
+    @property
+    def size(self) -> int:
+        return sum(size for size, _ in self.manifest.values())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over names, sizes and hashes."""
+        return hashlib.sha256(json.dumps(sorted(self.manifest.items())).encode()).hexdigest()
 
 
 class Register:
@@ -70,7 +93,7 @@ class Register:
         """Whether there is news for the table."""
 
     def add(self, path: Path, step: int, incidents: Sequence[str]) -> None:
-        """Register what lies at `path`; one of the same path or step is replaced, as its files are."""
+        """Register what is at `path`; one of the same path or step is replaced, as its files are."""
         new = Checkpoint(str(path.absolute()), step, tuple(incidents))
         self._take_in()
         for at in [at for at, one in self._kept.items() if one.path == new.path or at == step]:
@@ -78,7 +101,7 @@ class Register:
             self._underway.pop(at, None)
         self._kept[step] = new
         self._kept = dict(sorted(self._kept.items())[-MOST:])
-        self._underway[step] = _in_background(partial(read, path.absolute()))
+        self._underway[step] = _in_background(partial(prove, path.absolute()))
         self.changed = True
 
     def taint(self, onset: int, incident: str) -> None:
@@ -94,33 +117,37 @@ class Register:
         failed, self._failed = self._failed, []
         return failed
 
-    def before(self, onset: int, *, look: bool) -> tuple[Checkpoint | None, list[str], bool]:
-        """The last clean checkpoint before step `onset` that is whole.
-
-        Args:
-            look: whether the contents of files are read; else only whether they are there, and as large as they were.
+    def before(self, onset: int, *checks: Check) -> tuple[Checkpoint | None, list[str], bool]:
+        """The last clean checkpoint before step `onset` that is there and passes all `checks`.
 
         Returns:
             The checkpoint, what is wrong with later ones, and whether that is certain: files may still be read.
         """
-        self._take_in(PATIENCE if look else 0.0)
+        self._take_in(PATIENCE if checks else 0.0)
         wrong: list[str] = []
-        for at, one in sorted(self._kept.items(), reverse=True):
-            if not one.clean or at >= onset:
+        for at, checkpoint in sorted(self._kept.items(), reverse=True):
+            if not checkpoint.clean or at >= onset:
                 continue
             if at in self._underway:
                 return None, wrong, False
-            found = _glance(one)
-            if look and found is None:
-                check = self._check[1] if self._check and self._check[0] == one else _in_background(partial(_same, one))
-                self._check = one, check
-                if not wait([check], PATIENCE).done:
-                    return None, wrong, False
-                found, self._check = (None if check.exception() is None else str(check.exception())), None
-            if found is None:
-                return one, wrong, True
-            wrong.append(f"that of step {at}: {found}")
+            results = [check(checkpoint) for check in checks]  # all of them, as each may take its time
+            problem = glance(checkpoint) or next((result for result in results if result), "")
+            if not problem and None in results:
+                return None, wrong, False
+            self._check = None
+            if not problem:
+                return checkpoint, wrong, True
+            wrong.append(f"that of step {at}: {problem}")
         return None, wrong, True
+
+    def reread(self, checkpoint: Checkpoint) -> str | None:
+        """What is wrong with the contents of its files, as a `Check`; they are read once for each decision."""
+        if self._check is None or self._check[0] != checkpoint:
+            self._check = checkpoint, _in_background(partial(_same, checkpoint))
+        check = self._check[1]
+        if not wait([check], PATIENCE).done:
+            return None
+        return "" if check.exception() is None else str(check.exception())
 
     def table(self) -> Table:
         """All of them, a row each."""
@@ -137,9 +164,9 @@ class Register:
         return bool(self._kept)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """In JSON values; waits for what is being read, and leaves it out if that takes too long."""
+        """In JSON values; what is still being read is left out."""
         self._take_in(PATIENCE)
-        return [asdict(one) | {"incidents": list(one.incidents)} for one in self._kept.values() if one.digest]
+        return [checkpoint.state_dict() for checkpoint in self._kept.values() if checkpoint.digest]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         self._kept = {one["step"]: of_state(one) for one in state}
@@ -151,7 +178,9 @@ class Register:
         for at in [at for at, reading in self._underway.items() if reading in done]:
             reading = self._underway.pop(at)
             if (error := reading.exception()) is None:
-                self._kept[at] = replace(self._kept[at], **asdict(reading.result()))
+                content = reading.result()
+                changes: dict[str, Any] = {"files": len(content.manifest), "size": content.size}
+                self._kept[at] = replace(self._kept[at], **changes, digest=content.digest)
             else:
                 del self._kept[at]
                 self._failed.append(error)
@@ -163,70 +192,99 @@ def of_state(state: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(**kept)
 
 
-def read(root: Path) -> Content:
-    """What lies at `root`, a file or a folder.
+def prove(root: Path) -> Content:
+    """Read what is at `root`, a file or a folder, and write its manifest.
 
     Raises:
-        DiagError: there is nothing, or a file is half written as far as its format tells.
-        OSError: a file cannot be read.
+        DiagError: there is nothing, or it is half written as far as its layout says.
+        OSError: a file cannot be read, or the manifest not be written.
     """
-    total, files, size = hashlib.sha256(), 0, 0
-    for file in _files(root):
-        if cut := _cut_off(file):
-            raise DiagError(f"checkpoint {root}: {file.name} is half written, {cut}; register it once it is whole")
-        own, length = hashlib.sha256(), 0
-        with file.open("rb") as content:
+    files = _files(root)
+    if missing := lacking(root, files):
+        raise DiagError(f"checkpoint {root}: {missing}; register it once it is whole")
+    content = read(root, [_name(root, file) for file in files])
+    if not content.size:
+        raise DiagError(f"checkpoint {root}: nothing there, expected a file or a folder with files")
+    file = manifest_of(root)
+    part = file.with_suffix(f".{get_ident()}.part")  # the same path may be registered again meanwhile
+    with part.open("w", encoding="utf-8") as written:
+        json.dump({"version": 1, "files": content.manifest}, written)
+        written.flush()
+        os.fsync(written.fileno())
+    part.replace(file)
+    return content
+
+
+def read(root: Path, names: Sequence[str]) -> Content:
+    """The files of these names below `root`, or `root` itself, as they are now.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    manifest: dict[str, tuple[int, str]] = {}
+    for name in names:
+        own, size = hashlib.sha256(), 0
+        with (root / name if root.is_dir() else root).open("rb") as content:
             while part := content.read(CHUNK):
                 own.update(part)
-                length += len(part)
-        name = file.relative_to(root).as_posix() if file != root else file.name
-        total.update(json.dumps([name, length, own.hexdigest()]).encode())
-        files, size = files + 1, size + length
-    if not size:
-        raise DiagError(f"checkpoint {root}: nothing there, expected a file or a folder with files")
-    return Content(files, size, total.hexdigest())
+                size += len(part)
+        manifest[name] = size, own.hexdigest()
+    return Content(manifest)
 
 
-def _files(root: Path) -> Iterator[Path]:
+def manifest_of(root: Path) -> Path:
+    """Where the manifest of a checkpoint is."""
+    return root / MANIFEST if root.is_dir() else root.with_name(f"{root.name}.{MANIFEST}")
+
+
+def glance(checkpoint: Checkpoint) -> str:
+    """What is wrong with it, as far as names and sizes say; empty if nothing is."""
+    root = Path(checkpoint.path)
+    try:
+        listed = _listed(root)
+        for name, (size, _) in listed.items():
+            now = (root / name if root.is_dir() else root).stat().st_size
+            if now != size:
+                return f"{name} has {now:,} bytes, {size:,} when registered"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is gone"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return f"its manifest cannot be read: {error}"
+    same = Content(listed).digest == checkpoint.digest
+    return "" if same else "its manifest is not the one that was written when it was registered"
+
+
+def changed(checkpoint: Checkpoint) -> str:
+    """What is wrong with it, read now as a whole; empty if nothing is."""
+    if problem := glance(checkpoint):
+        return problem
+    try:
+        _same(checkpoint)
+    except (DiagError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _listed(root: Path) -> dict[str, tuple[int, str]]:
+    listed = json.loads(manifest_of(root).read_text(encoding="utf-8"))["files"]
+    return {str(name): (int(size), str(digest)) for name, (size, digest) in listed.items()}
+
+
+def _name(root: Path, file: Path) -> str:
+    return file.relative_to(root).as_posix() if file != root else file.name
+
+
+def _files(root: Path) -> list[Path]:
+    """Its files without our own, in the order of their names."""
     if root.is_file():
-        yield root
-    else:
-        yield from sorted(file for file in root.rglob("*") if file.is_file())
-
-
-def _cut_off(file: Path) -> str | None:
-    """What is missing of a file of safetensors or of `torch.save`; None if nothing is, or it is of another kind."""
-    size = file.stat().st_size
-    with file.open("rb") as content:
-        head = content.read(8)
-        if head[:4] == b"PK\x03\x04" and not zipfile.is_zipfile(content):
-            return "a zip file without its end"
-        if file.suffix == ".safetensors":
-            length = int.from_bytes(head, "little")  # of the header, which says where each tensor ends
-            if len(head) < 8 or 8 + length > size:
-                return f"{size} bytes, shorter than its header"
-            content.seek(8)
-            tensors = [one for name, one in json.loads(content.read(length)).items() if name != "__metadata__"]
-            whole = 8 + length + max((one["data_offsets"][1] for one in tensors), default=0)
-            if size < whole:
-                return f"{size} of {whole} bytes"
-    return None
+        return [root]
+    return sorted(file for file in root.rglob("*") if file.is_file() and not file.name.startswith(OURS))
 
 
 def _same(checkpoint: Checkpoint) -> None:
-    if read(Path(checkpoint.path)).digest != checkpoint.digest:
-        raise DiagError("its files are not what they were when it was registered")
-
-
-def _glance(checkpoint: Checkpoint) -> str | None:
-    """What is wrong with it, as far as names and sizes tell."""
     root = Path(checkpoint.path)
-    if not root.exists():
-        return "gone"
-    sizes = [file.stat().st_size for file in _files(root)]
-    if (len(sizes), sum(sizes)) != (checkpoint.files, checkpoint.size):
-        return f"{sum(sizes):,} bytes in {len(sizes)} files, {checkpoint.size:,} in {checkpoint.files} when registered"
-    return None
+    if read(root, [*_listed(root)]).digest != checkpoint.digest:
+        raise DiagError("its files are not what they were when it was registered")
 
 
 def _in_background(call: Callable[[], Any]) -> "Future[Any]":

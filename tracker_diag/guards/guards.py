@@ -1,7 +1,7 @@
 """Guards: holds each policy against the incidents of the run, once a step, and says what is to be done.
 
 log:     dry-runs say what they would do; what is held goes on or is let go
-decide:  guards that act are asked, what gives way gives way, all ranks take the first one's word
+decide:  guards that act are asked, what gives way gives way, all ranks do the same or nothing
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tracker_diag.guards import control
-from tracker_diag.guards.checkpoints import Register
+from tracker_diag.guards.agreement import Agreement
+from tracker_diag.guards.checkpoints import Check, Register
 from tracker_diag.guards.decision import Decision, Order, Value, Wish, decided, overruled, smallest, strength
+from tracker_diag.guards.limits import Limits
 from tracker_diag.guards.listener import Listener, OnIncident
 from tracker_diag.guards.memory import Memory
 from tracker_diag.guards.policy import ACTIONS, HELD, Action, Guard, Guarded, On, guards_of
@@ -46,7 +48,11 @@ class Guards:
         self.checkpoints = Register()
         self._memories = [Memory() for _ in self.guards]
         self._told = Memory()
+        self._limits = Limits()
         self._health, self._ranks = health, ranks
+        self._agreement = Agreement(ranks, self.checkpoints, health) if ranks else None
+        self._fresh = False
+        """Whether the rules have judged the step that is underway."""
         self._listener = Listener(on_incident, health) if on_incident and self._leads else None
         self._seen: list[tuple[Identity, str, str]] = []
         """Findings that have fired, as they were when incidents were last made of them."""
@@ -63,9 +69,13 @@ class Guards:
     def _leads(self) -> bool:
         return self._ranks is None or self._ranks.leads
 
-    def step(self, step: int, series: Mapping[SeriesKey, Scalar], run: HasFindings) -> list[str]:
-        """Take in a step and what has come of it so far; what dry-runs would do, and what is let go."""
-        said: list[str] = []
+    def step(self, step: int, series: Mapping[SeriesKey, Scalar], run: HasFindings, *, fresh: bool) -> list[str]:
+        """Take in a step and what has come of it so far; what dry-runs would do, and what is let go.
+
+        Args:
+            fresh: whether the rules have judged this step; else no guard acts on it.
+        """
+        said, self._fresh = list[str](), fresh
         with self._health.guard("internal_errors"):
             for error in self.checkpoints.errors():
                 self._health.record("checkpoint_errors", _as_exception(error))
@@ -93,25 +103,31 @@ class Guards:
         if not self.guards:  # on every rank, or on none
             return Decision(), []
         before, self._unasked = self._accounts(), -1
-        decision, said, failed = Decision(), list[str](), self._leads
-        if self._leads:
+        decision, said, agreed = Decision(), list[str](), not self._leads
+        if self._leads and self._fresh:
             with self._health.guard("internal_errors"):
                 decision, said = self._decided(step, self._incidents(run), can)
-                failed = False
-        if failed:  # what is not done is not taken for done
-            self._load(before)
-        if self._ranks is None:
-            return self._noted(decision), said
-        message = {"decision": decision.state_dict(), "accounts": self._accounts()} if self._leads else None
-        agreed = self._ranks.agree(step, message)
-        for error in self._ranks.errors():
-            self._health.record("rank_errors", error)
-        if agreed is None:  # nobody acts where some would not
+                agreed = True
+        if self._agreement:
+            proposal = {"decision": decision.state_dict(), "accounts": self._accounts()} if agreed else None
+            reached = self._agreement.reach(step, proposal if self._leads else None, acts=bool(decision))
+            agreed = reached is not None
+            if reached and not self._leads:
+                decision = Decision.of_state(reached["decision"])
+                self._load(reached["accounts"])
+        if not agreed:  # what is not done is not taken for done
             self._load(before)
             return Decision(), []
-        if not self._leads:
-            self._load(agreed["accounts"])
-        return self._noted(Decision.of_state(agreed["decision"])), said
+        if decision and self._leads:
+            self._limits.keep({key: (memory.times, memory.last) for key, memory in self._acting()}, self._health)
+        return self._noted(decision), said
+
+    def _acting(self) -> list[tuple[str, Memory]]:
+        return [(guard.model_dump_json(), memory) for guard, memory in self._each() if guard.act]
+
+    def forget(self) -> None:
+        """A step begins: what the rules have said of the last one is not fresh any more."""
+        self._fresh = False
 
     def _noted(self, decision: Decision) -> Decision:
         """Keep why training is to stop, for who writes down how the run ended."""
@@ -144,11 +160,22 @@ class Guards:
 
     def state_dict(self) -> dict[str, Any]:
         """Limits, what has been dealt with, and the register, in JSON values."""
-        return {"accounts": self._accounts(), "checkpoints": self.checkpoints.state_dict()}
+        checkpoints = self.checkpoints.state_dict()
+        return {"accounts": self._accounts(), "checkpoints": checkpoints, "run": self._limits.run}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken; guards that are new since then begin anew."""
+        """Continue where `state` was taken; guards that are new since then begin anew.
+
+        How often a guard has acted is never taken back: the state may be that of a checkpoint it went back to.
+        """
+        counted = {key: (memory.times, memory.last) for key, memory in self._acting()}
         self._load(state["accounts"])
+        self._limits.run = state["run"]
+        kept = self._limits.kept()
+        for key, memory in self._acting():
+            for times, last in (counted[key], kept.get(key, (0, None))):
+                memory.times = max(memory.times, times)
+                memory.last = last if memory.last is None else max(memory.last, last or 0)
         self.checkpoints.load_state_dict(state["checkpoints"])
         self._seen = []
 
@@ -197,6 +224,12 @@ class Guards:
         memory.since = None
         return [f"guard {guard.do}{_mode(guard)}: lets go, {why}"]
 
+    def _hindrance(self, do: Action, can: Collection[Action]) -> str:
+        """Why `do` is recommended and not done; empty where it can be."""
+        if self._agreement and not self._agreement.possible:
+            return "the ranks share no collective to agree by"
+        return "" if do in can else "not within reach of this trainer"
+
     def _decided(self, step: int, firing: Sequence[Incident], can: Collection[Action]) -> tuple[Decision, list[str]]:
         """What guards that act want, what others give way to first; and what is new of that."""
         wishes, said = list[Wish](), list[str]()
@@ -207,7 +240,7 @@ class Guards:
                 known = [one for one in firing if guard.on.holds(one)]
                 wishes += [self._going_on(guard, memory, known)] if known and above is None else []
                 continue
-            undone = f"gives way to {above}" if above else "" if guard.do in can else "not within reach of this trainer"
+            undone = f"gives way to {above}" if above else self._hindrance(guard.do, can)
             wish = self._wish(guard, memory, step, firing, undone)
             if wish is not None:
                 wishes.append(wish)
@@ -241,7 +274,7 @@ class Guards:
         what = guard.do.replace("_", " ")
         if guard.do == "rollback" and not undone:
             onset = min(one.onset for one in due)
-            value, wrong, certain = self.checkpoints.before(onset, look=guard.act)
+            value, wrong, certain = self.checkpoints.before(onset, *(self._checks if guard.act else ()))
             if not certain:
                 return None  # asked again at the next step
             passed = f"; passed over {', '.join(wrong)}" if wrong else ""
@@ -259,6 +292,11 @@ class Guards:
                 value, what = self._value(guard, memory, due)
         why = f"guard {guard.do}{_mode(guard)}: {f'not done, {undone}' if undone else what}; for {_named(due[0])}"
         return Wish(Order(guard.do, due[0].id, why, dry=bool(undone) or not guard.act), value)
+
+    @property
+    def _checks(self) -> tuple[Check, ...]:
+        """What a checkpoint must pass before it is gone back to."""
+        return (self.checkpoints.reread, *((self._agreement.others,) if self._agreement else ()))
 
     def _value(self, guard: Guard, memory: Memory, known: Sequence[Incident]) -> tuple[Value, str]:
         """What a guard that holds on sets now, and how that is said."""

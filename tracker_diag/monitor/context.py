@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from tracker_diag.errors import SECRET_SETTING, secrets_of, without_secrets
+from tracker_diag.scrub import is_secret, secrets_of, without_secrets
 
 FILE = "context.json"
 
@@ -116,7 +116,7 @@ def context_of(
     """
     known = secrets_of(config)
     hidden = {
-        name: "***" if SECRET_SETTING.search(name.lower()) and value else _plain(value, known)
+        name: "***" if is_secret(name) and value and not isinstance(value, int | float) else _plain(value, known)
         for name, value in config.items()
     }
 
@@ -138,7 +138,7 @@ def _plain(value: object, known: list[str]) -> object:
         return value if abs(value) < float("inf") else str(value)  # NaN and infinity are no JSON
     if isinstance(value, Mapping):
         return {
-            str(name): "***" if SECRET_SETTING.search(str(name).lower()) else _plain(one, known)
+            str(name): "***" if is_secret(str(name)) and isinstance(one, str) else _plain(one, known)
             for name, one in value.items()
         }
     if isinstance(value, list | tuple):

@@ -45,7 +45,7 @@ from tracker_diag.tensors.ranks import Ranks
 from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.step import Progress, Step, numbers, step_of
 from tracker_diag.tensors.suspicions import Silence
-from tracker_diag.trackers.fan_out import FanOut
+from tracker_diag.trackers.fan_out import BeforeSend, FanOut
 from tracker_diag.trackers.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             worst sequences; without it they show no text. A secret that a tool has returned would be shown as well.
         guards: what to do when something goes wrong, or their YAML file; see `decide`.
         on_incident: called with each `Incident` when it begins and when it becomes an error, in a thread of its own.
+        before_send: called with each entry that is to leave for a tracker; gives what is sent, or None for nothing.
     """
 
     def __init__(
@@ -100,12 +101,13 @@ class Monitor(AbstractContextManager["Monitor"]):
         decode: Decode | None = None,
         guards: Guarded = (),
         on_incident: OnIncident | None = None,
+        before_send: BeforeSend | None = None,
         source: str = "live",
     ) -> None:
         self._state = Health()
         self.health, self.failures = self._state.counts, self._state.failures
         self.guard, self.record = self._state.guard, self._state.record
-        self._out = FanOut(self._state, log=source == "live")
+        self._out = FanOut(self._state, log=source == "live", before_send=before_send)
         self._dial, self._given = expected_runs_between_false_alarms, settings is not None
         self._settings = (settings or GrowthSettings()).dialled(self._dial)
         self._promised: dict[str, object] = {}
@@ -140,7 +142,8 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def add(self, tracker: Tracker) -> None:
         """Write to `tracker` as well, from the next step on; for runs that a framework starts later."""
-        self._out.attach(tracker)
+        if not self._state.elsewhere():
+            self._out.attach(tracker)
 
     @property
     def config(self) -> Mapping[str, object]:
@@ -238,7 +241,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         waits for the device.
 
         Raises:
-            BatchError: on the first call, if the tensors do not fit together or hold NaN or inf.
+            BatchError: on the first call, if the tensors do not fit together.
                 From then on such a batch is counted in `diag/health/rejected_batches` instead.
         """
         if self._over():
@@ -305,6 +308,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         count for the next step.
         """
         if not self._over():
+            self.guards.forget()
             with self.guard("internal_errors"):
                 own, of_tensors = numbers(metrics), self._intake.step
                 upcoming = 0 if self.step is None else self.step + 1
@@ -336,6 +340,10 @@ class Monitor(AbstractContextManager["Monitor"]):
             with self.guard("checkpoint_errors"):
                 at = step_of(step) if step is not None else self.step or 0
                 self.guards.checkpoint(Path(path), at, self._judge)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until the trackers have all that was logged, `timeout` seconds at most; whether they have it."""
+        return self._state.elsewhere() or self._out.flush(timeout)
 
     def close(self) -> Summary:
         """Write what is still to be written to all trackers. The tracker's own run stays open. Idempotent."""
@@ -480,7 +488,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             self._evaluating = False
 
     def _judged(self, step: Step, own: Mapping[str, float]) -> None:
-        observed, records, verdict = self._intake.taken(), list[Record](), Verdict((), ())
+        observed, records, verdict, fresh = self._intake.taken(), list[Record](), Verdict((), ()), False
         with self.guard("internal_errors"):  # the trainer's own metrics are written all the same
             counted = self._windows.take(observed, step.pairs)
             if observed:
@@ -498,6 +506,7 @@ class Monitor(AbstractContextManager["Monitor"]):
                 checked=bool(own or observed or sampled.series or measured),
             )
             verdict = self._judge.step(step.step, inputs)
+            fresh = True
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
             records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
             self._history.add(step.step, self._judge.series, records)
@@ -505,7 +514,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         noticed = bool(verdict.notices)
         records += self._samples.tables(told=noticed, step=step.step)
         records += self._worst.step(step.step, self._judge.engine.open, self._windows, self._intake, told=noticed)
-        advice = self.guards.step(step.step, self._judge.series, self._judge)
+        advice = self.guards.step(step.step, self._judge.series, self._judge, fresh=fresh)
         records += self.guards.tables()
         self._out.step(step.step, own, step.unsent(records), verdict.changed, verdict.notices, so_far=self._result)
         self._write_guards(step.step, advice)

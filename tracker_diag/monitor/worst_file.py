@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from tracker_diag.health import folder
 from tracker_diag.records import WorstSequence
-from tracker_diag.trackers.delivery.journal import folder
 
 OF_SLICE = ("pair", "slice", "onset", "moment", "step", "limit")
 OF_SEQUENCE = ("batch", "sequence", "tool", "length", "first", "position")

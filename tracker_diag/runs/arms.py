@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tracker_diag.errors import SECRET_SETTING, SourceError
+from tracker_diag.errors import SourceError
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.signals.config_changed import ConfigChanged
 from tracker_diag.runs.diagnose import Diagnosis
+from tracker_diag.scrub import is_secret
 from tracker_diag.trackers.keys import plain
 
 IDENTIFYING = re.compile(
@@ -72,7 +73,7 @@ def _settings(arm: Sequence[Diagnosis]) -> dict[str, tuple[str, ...]]:
     for run in arm:
         for name, value in run.run.config.items():
             if not _identifies_a_run(name):
-                values_of.setdefault(name, set()).add("***" if SECRET_SETTING.search(name.lower()) else _text(value))
+                values_of.setdefault(name, set()).add("***" if is_secret(name) else _text(value))
     return {name: tuple(sorted(values)) for name, values in values_of.items()}
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from tracker_diag.detect.growth import USUAL
-from tracker_diag.errors import SourceError, without_password
+from tracker_diag.errors import SourceError
 from tracker_diag.report.console import cut
 from tracker_diag.report.fleet import Fleet
 from tracker_diag.rules.alerts import Notice
@@ -20,6 +20,7 @@ from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.runs.watch_state import WatchState, short_hash
 from tracker_diag.runs.watched_run import WatchedRun, has_ended
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, one_line
 from tracker_diag.trackers.listing import list_runs
 from tracker_diag.trackers.notify import Notifier

@@ -9,13 +9,13 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from tracker_diag.errors import without_password
 from tracker_diag.report.fleet import LEVELS, FleetRow
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours, told
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis
 from tracker_diag.runs.page import cost_text
 from tracker_diag.runs.watch_state import RunState, short_hash
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed
 from tracker_diag.trackers.open import read_run
 

@@ -288,17 +288,6 @@ class TokenBatch:
             return self.per_token(values)
         raise BatchError(name, f"shape {tuple(values.shape)}", f"{shape}, or ({self.sequences},), one per sequence")
 
-    def require_finite(self) -> None:
-        """Raise BatchError if a log-probability of a model token is NaN or infinite."""
-        for name, values in self.logprobs.items():
-            xp = namespace(values)
-            bad = int((~xp.isfinite(values) & self.model_mask).sum())
-            if bad:
-                what = f"{bad} NaN or infinite among {int(self.model_mask.sum())} model tokens"
-                raise BatchError(
-                    name, what, "finite log-probabilities", "take unscored tokens out of model_mask and response_mask"
-                )
-
 
 def running_count(flags: Array, ids: Array | None, width: int | None = None) -> Array:
     """(N,) how many of `flags` are set from the start of each token's sequence up to and with it.

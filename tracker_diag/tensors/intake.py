@@ -81,7 +81,6 @@ class Intake:
         # Of a large batch labels of all tokens are made for what needs them alone.
         labels = {} if in_parts and not self.worst.looks else label(batch, self._names)
         if self._health.strict:
-            batch.require_finite()
             rows = labels or {"context": contexts(batch, self._names)}
             self._health.tell(suspicions(tensors, batch, rows))
             self.told_by = told_by(tensors)

@@ -2,8 +2,7 @@
 
 `AllReduce` takes two collectives a step, of a size that does not depend on the data, on every rank.
 `ThroughStore` takes none: each rank leaves its part in a store, and rank 0 takes what is there, so that a late,
-dead or absent rank delays nobody; it is reported instead. Who asks for a decision waits for that of rank 0. Both need
-the extra `torch`.
+dead or absent rank delays nobody; it is reported instead, and guards only recommend. Both need the extra `torch`.
 
 Give every rank a `Monitor(ranks=...)`, rank 0 with trackers and the others without, and on each of them call
 `observe`, then `log`, once a step. What rank 0 logs beside, without tensors, is its own affair.
@@ -26,6 +25,8 @@ from tracker_diag.tensors.slices import Names
 from tracker_diag.tensors.store import WAIT, ThroughStore, adopt
 
 INT32_MAX = 2**31 - 1
+NO = "no"
+"""In a store an empty word is none."""
 STEP, SECONDS, KNOWN, HAS = range(4)
 """Columns of what each rank gathers: its step, its seconds, whether it knows all names, whether it has a dimension;
 of the last one for each dimension, and after them the sums."""
@@ -39,11 +40,20 @@ class Ranks(Protocol):
     leads: bool
     """Whether this is the rank whose word counts."""
 
-    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What the rank that leads gives as `message` at `step`, in JSON values; each rank calls it at the same steps.
+    @property
+    def together(self) -> bool:
+        """Whether they have a collective, without which they cannot act as one."""
+        ...
+
+    def exchange(self, step: int, message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+        """What each rank gives as `message` at `step`, in JSON values; each rank calls it at the same steps.
 
         None where the ranks do not come together.
         """
+        ...
+
+    def settle(self, word: str) -> str | None:
+        """The first word that any rank gives after this exchange, the same on all; None where it cannot be learnt."""
         ...
 
     def merge(
@@ -97,6 +107,8 @@ class AllReduce:
         self._device = torch.device("cuda" if backend == "nccl" else "cpu")
         self.names = Names()
         self._errors: list[Exception] = []
+        self._exchanges = 0
+        """How many were begun, the same number on all ranks that meet in one."""
         self._parted: ThroughStore | None = None
         """By which the ranks go on once they have parted."""
         AllReduce._made += 1
@@ -123,11 +135,17 @@ class AllReduce:
             through = self._parted
         return through.merge(step, observed, names, seconds)
 
-    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """The first rank's `message`, on all of them or, if one of them does not come, on none."""
+    @property
+    def together(self) -> bool:
+        """Until they part."""
+        return self._parted is None
+
+    def exchange(self, step: int, message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+        """The `message` of each rank, by one collective; if one of them does not come, they part."""
         if self._parted is not None:
             return None
         everyones: list[Any] = [None] * self._world
+        self._exchanges += 1
         try:
             self._dist.all_gather_object(everyones, (step, message), group=self._group)
         except Exception as error:  # noqa: BLE001  # as in `merge`
@@ -137,8 +155,16 @@ class AllReduce:
         if len({*steps}) > 1:
             self._part(step, ValueError(f"decide at steps {steps}, expected the same on every rank"))
             return None
-        agreed: Mapping[str, Any] = everyones[0][1]
-        return agreed
+        return [given for _, given in everyones]
+
+    def settle(self, word: str) -> str | None:
+        """The first word in the store by which the ranks have found each other."""
+        try:
+            settled = default_store(f"{self._name}/settled").compare_set(str(self._exchanges), "", word or NO)
+        except Exception as error:  # noqa: BLE001  # whatever a store raises
+            self._errors.append(RuntimeError(f"no decision: {type(error).__name__}: {error}"))
+            return None
+        return bytes(settled).decode().removeprefix(NO)
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Hand `message` to rank 0, through the store."""

@@ -43,8 +43,6 @@ class ThroughStore:
         self.names = Names()
         self._store, self._rank, self.leads = store, rank, rank == 0
         self._failed: list[Exception] = []
-        self._agreed: list[str] = []
-        """Keys of what this rank has said, the last ones."""
         self._host = host or socket.gethostname()
         self._id, self._sent = uuid.uuid4().hex[:8], 0
         self._looks = False
@@ -84,22 +82,18 @@ class ThroughStore:
         self._looks = True
         return Merged(merged, taken, missing, lost)
 
-    def agree(self, step: int, message: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """What rank 0 has left at `step`; the others wait for it, 5 seconds at most. Rank 0 waits for nobody."""
-        key = f"agreed/{step}"
-        try:
-            if message is None:
-                self._store.wait([f"tracker_diag/{key}"], WAIT)
-                agreed: Mapping[str, Any] = json.loads(self._get(key) or b"null")
-                return agreed
-            self._set(key, json.dumps(message).encode())
-            self._agreed.append(key)
-            if len(self._agreed) > LATE_STEPS:
-                self._store.delete_key(f"tracker_diag/{self._agreed.pop(0)}")
-        except Exception as error:  # noqa: BLE001  # whatever a store raises
-            self._failed.append(RuntimeError(f"no decision at step {step}: {type(error).__name__}: {error}"))
-            return None
-        return message
+    @property
+    def together(self) -> bool:
+        """Never: nobody waits for the others."""
+        return False
+
+    def exchange(self, step: int, message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]] | None:
+        """Nothing."""
+        return None
+
+    def settle(self, word: str) -> str | None:
+        """Nothing."""
+        return None
 
     def say(self, message: Mapping[str, Any]) -> None:
         """Leave `message` for rank 0, in order with the steps that this rank sends. Rank 0 has nobody to say it to."""

@@ -1,7 +1,10 @@
 """Fan-out: every step of the run to several trackers; the failure of one is no other's."""
 
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeAlias
 
 from tracker_diag.health import Health
 from tracker_diag.records import Record, Table
@@ -9,9 +12,13 @@ from tracker_diag.report.picture import picture
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.triage import Summary
+from tracker_diag.scrub import without_secrets
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.log import LogTracker
-from tracker_diag.trackers.tracker import End, Entry, Event, Metrics, Tracker, give, writing
+from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give, writing
+
+BeforeSend: TypeAlias = Callable[[Entry], Entry | None]
+"""Is given each entry before a tracker is; gives what is sent in its place, or None where nothing is to be."""
 
 
 class FanOut:
@@ -19,9 +26,11 @@ class FanOut:
 
     Args:
         log: whether alerts go to the log at all; they do once there is a tracker, or from `tell_people` on.
+        before_send: of the user, for all that goes to trackers; where it raises nothing is sent, and that is counted.
     """
 
-    def __init__(self, health: Health, *, log: bool) -> None:
+    def __init__(self, health: Health, *, log: bool, before_send: BeforeSend | None = None) -> None:
+        self._before_send = before_send
         self.trackers: tuple[Tracker, ...] = ()
         self._outside: tuple[Tracker, ...] = ()
         self.tells = False
@@ -84,11 +93,27 @@ class FanOut:
 
     def _write(self, step: int, *parts: Sequence[Entry]) -> None:
         """Each of the `parts` by itself to each tracker: a record that one cannot write costs no alert."""
+        sent = [entries for part in parts if (entries := self._passed(part))]
         for tracker in self._all:
-            for part in parts:
+            for part in sent:
                 with self._guard():
                     give(tracker, step, part)
             self._collect(tracker)
+
+    def _passed(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The `entries` as they may leave the process."""
+        passed: list[Entry] = []
+        for entry in entries:
+            with self._guard():
+                clean = scrubbed(entry)
+                kept = self._before_send(clean) if self._before_send else clean
+                passed += [] if kept is None else [kept]
+        return passed
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all trackers have what they were given, at most so long; whether they have."""
+        deadline = time.monotonic() + seconds
+        return all(tracker.wait(deadline) for tracker in self.trackers if isinstance(tracker, Outbox))
 
     @contextmanager
     def _guard(self) -> Generator[None, None, None]:
@@ -100,3 +125,19 @@ class FanOut:
         self._health.counts.update(counts)
         for error in errors:
             self._health.record("tracker_errors", error)
+
+
+def scrubbed(entry: Entry) -> Entry:
+    """An entry with stars in place of secrets in what it says."""
+    if isinstance(entry, Notice):
+        return replace(entry, title=without_secrets(entry.title), text=without_secrets(entry.text))
+    if isinstance(entry, Event | File):
+        return replace(entry, text=without_secrets(entry.text))
+    if isinstance(entry, End):
+        return replace(entry, tables=[_table(table) for table in entry.tables])
+    return _table(entry) if isinstance(entry, Table) else entry
+
+
+def _table(table: Table) -> Table:
+    rows = [tuple(without_secrets(cell) if isinstance(cell, str) else cell for cell in row) for row in table.rows]
+    return replace(table, rows=tuple(rows))

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from tracker_diag.errors import DiagError, MissingExtra, SourceError, without_password
+from tracker_diag.errors import DiagError, MissingExtra, SourceError
 from tracker_diag.rules.logged import is_ours
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.discovery import reading, tracker_class, tracker_names
 from tracker_diag.trackers.files.console import read_console
 from tracker_diag.trackers.files.csv_table import read_csv

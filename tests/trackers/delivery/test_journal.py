@@ -1,17 +1,24 @@
 import contextlib
 import json
+import os
+import subprocess
+import sys
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracker_diag.trackers.delivery import journal as module
+from tracker_diag.trackers.delivery import owner
 from tracker_diag.trackers.delivery.deliver import deliver
-from tracker_diag.trackers.delivery.journal import Journal, JournalInUse, JournalVersion
+from tracker_diag.trackers.delivery.journal import END, InUse, Journal, NoJournal, journal_for
+
+ABOUT = {"tracker": "jsonl", "address": {"run": "1"}, "kind": ""}
 
 
 def lines(journal):
-    """All that can be read from where the journal stands, and moved on."""
+    """All that can be read from where the journal is, and moved on; without those that say how far it was delivered."""
     found = []
     while journal.unread:
         for place, line in journal.read():
@@ -20,66 +27,166 @@ def lines(journal):
     return found
 
 
+def again(journal):
+    """The same in a process that comes after."""
+    journal.close(keep=True)
+    return Journal.taken(journal.path)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "folder"))
+    return tmp_path / "folder"
+
+
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "folder" / "run.jsonl"
+def journal(place):
+    return Journal.new("jsonl-1", ABOUT)
 
 
-def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(path):
-    journal = Journal(path, {"tracker": "x"})
+class Known:
+    """A tracker by its name and address."""
+
+    name, address = "jsonl", {"run": "1"}
+
+
+def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(journal, place):
     for i in range(5):
         journal.append({"i": i})
     assert [line["i"] for line in lines(journal)[:3]] == [0, 1, 2]
     journal.given = journal.sent
-    (place, _), *_ = journal.read()
-    journal.given = place
+    (end, _), *_ = journal.read()
+    journal.given = end
     journal.delivered()
-    journal.close(keep=True)
+    later = again(journal)
+    assert {name: later.about[name] for name in ABOUT} == ABOUT
+    assert [line["i"] for line in lines(later) if line] == [1, 2, 3, 4]
+    later.delivered()
+    assert not later.undelivered
+    later = again(later)
+    assert not later.undelivered
+    later.close(keep=False)
+    assert list(place.iterdir()) == []
 
-    again = Journal(path, {"tracker": "another"})
-    assert again.about == {"version": 2, "tracker": "x"}
-    assert [line["i"] for line in lines(again)] == [1, 2, 3, 4]
-    again.delivered()
-    assert not again.undelivered
-    again.close(keep=False)
-    assert list(path.parent.iterdir()) == []
+
+def test_files_are_for_the_users_eyes_alone_and_say_whose_they_are(journal, place):
+    assert (place.stat().st_mode & 0o777, journal.path.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert journal.path.name == f"jsonl-1.{owner.here()}{END}"
+    assert (journal.about["pid"], journal.about["host"], journal.about["start"]) == (
+        os.getpid(), owner.here().host, owner.here().start,
+    )  # fmt: skip
 
 
-def test_a_torn_line_costs_itself_alone(path):
-    journal = Journal(path, {})
+def test_a_torn_line_costs_itself_alone(journal):
     journal.append({"i": 0})
     journal.close(keep=True)
-    with path.open("a") as file:
+    with journal.path.open("a") as file:
         file.write('{"i": 1, "half')
-    journal = Journal(path, {})
-    journal.append({"i": 2})
-    assert lines(journal) == [{"i": 0}, {}, {"i": 2}]
+    later = Journal.taken(journal.path)
+    later.append({"i": 2})
+    assert lines(later) == [{"i": 0}, {}, {"i": 2}]
 
 
-def test_a_journal_of_another_version_is_left_alone_and_told(path, monkeypatch):
-    Journal(path, {"tracker": "jsonl"}).close(keep=True)
-    before = path.read_bytes()
-    monkeypatch.setattr(module, "VERSION", 3)
-    monkeypatch.setattr(module, "READ", {3})
-    with pytest.raises(JournalVersion, match=r"run\.jsonl: a journal of version 2 given, expected 3; deliver it with"):
-        Journal(path, {})
-    ((told, outcome, well),) = deliver(path.parent, 1.0)
-    assert (told, well) == (path, False)
-    assert outcome.startswith(f"left alone: {path}: a journal of version 2")
-    assert path.read_bytes() == before
+FOREIGN = {
+    "empty": "",
+    "a user's own": '{"step": 1}\n{"step": 2}\n',
+    "a version without its checksum": '{"version": 3, "data": "my only line"}\n',
+    "no line": "not json\nx",
+    "a list": "[1,2]\n[3,4]\n",
+    "another version": None,
+}
 
 
-def test_a_journal_that_is_open_is_told(path):
-    journal = Journal(path, {})
-    with pytest.raises(JournalInUse, match=r"run\.jsonl: in use by a process that is alive"):
-        Journal(path, {})
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_journal_is_left_as_it_is(place, content, linked, tmp_path):
+    place.mkdir()
+    file = tmp_path / "target.txt" if linked else place / f"mine{END}"
+    data = module._line({"version": 99, "tracker": "jsonl"}) if content is None else content.encode()
+    file.write_bytes(data)
+    file.chmod(0o600)
+    if linked:
+        (place / f"link{END}").symlink_to(file)
+    before = sorted(place.iterdir())
+    ((_, outcome, well),) = deliver(place, 1.0)
+    assert (outcome.partition(":")[0], well) == ("left alone", False)
+    assert file.read_bytes() == data
+    assert sorted(place.iterdir()) == before
+
+
+def test_a_head_that_was_changed_is_trusted_no_more(journal):
+    journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
     journal.close(keep=True)
-    Journal(path, {}).close(keep=False)
+    data = journal.path.read_bytes().replace(b'"jsonl"', b'"mlflo"', 1)
+    journal.path.write_bytes(data)
+    with pytest.raises(NoJournal, match="no first line of a journal, expected one with its checksum"):
+        Journal.taken(journal.path)
+    assert journal.path.read_bytes() == data
 
 
-def test_a_closed_journal_writes_into_no_other_file(path, tmp_path):
+def test_a_journal_whose_process_is_alive_is_left_alone_and_two_of_one_process_are_two(journal, place):
+    with pytest.raises(InUse, match=rf"its process {os.getpid()} is alive and delivers it itself"):
+        Journal.taken(journal.path)
+    second = Journal.new("jsonl-1", ABOUT)
+    assert second.path != journal.path
+    assert [well for *_, well in deliver(place, 1.0)] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_its_journal_though_a_fork_of_it_lives_on(place):
+    code = (
+        "import os, sys, time\n"
+        "from tracker_diag.trackers.delivery.journal import Journal\n"
+        f"journal = Journal.new('jsonl-1', {ABOUT})\n"
+        "journal.append({'i': 1})\n"
+        "child = os.fork()\n"
+        "if not child: time.sleep(60)\n"
+        "print(child, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        child = int(process.stdout.readline())
+        process.wait()
+        try:
+            later = journal_for(Known())
+            assert [line for line in lines(later) if line] == [{"i": 1}]
+        finally:
+            os.kill(child, 9)
+    assert [file.name for file in place.iterdir()] == [later.path.name]
+
+
+def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journal, place):
+    journal.close(keep=True)
+    away = place / f"jsonl-1.elsewhere.12.34{END}"
+    journal.path.rename(away)
+    with pytest.raises(InUse, match=r"its process on elsewhere may be alive: it changed . s ago; try again in 600 s"):
+        Journal.taken(away)
+    long_ago = time.time() - 700
+    os.utime(away, (long_ago, long_ago))
+    Journal.taken(away).close(keep=False)
+
+
+def test_what_earlier_processes_left_comes_first_and_findings_are_known(place):
+    for number in (1, 2):
+        journal = Journal.new("jsonl-1", ABOUT)
+        journal.append({"finding": number}, keep=True)
+        journal.append({"i": number})
+        lines(journal)
+        journal.delivered()
+        journal.append({"waits": number})
+        journal.close(keep=True)
+    other = Journal.new("jsonl-1-2", {**ABOUT, "address": {"run": "1-2"}})
+    other.append({"of": "another run"})
+    other.close(keep=True)
+    later = journal_for(Known())
+    later.append({"new": 3})
+    assert [line for line in lines(later) if line] == [{"waits": 1}, {"waits": 2}, {"new": 3}]
+    assert [line["finding"] for line in later.kept()] == [1, 2]
+    assert len([*place.iterdir()]) == 2
+
+
+def test_a_closed_journal_writes_into_no_other_file(journal, tmp_path):
     """The operating system gives the number of a closed file to the next that is opened: a checkpoint, say."""
-    journal = Journal(path, {"run": "1"})
     journal.close(keep=True)
     with contextlib.ExitStack() as others:
         files = [others.enter_context((tmp_path / f"checkpoint-{number}").open("w+b")) for number in range(8)]
@@ -88,36 +195,35 @@ def test_a_closed_journal_writes_into_no_other_file(path, tmp_path):
         assert [file.read() for file in files] == [b""] * 8
 
 
-def test_what_is_kept_outlives_the_delivery(path, monkeypatch):
+def test_what_is_kept_outlives_the_delivery(journal, monkeypatch):
     monkeypatch.setattr(module, "SHRINK", 100)
-    journal = Journal(path, {"tracker": "x"})
     for i in range(50):
         journal.append({"i": i}, keep=i == 7)
-    size = path.stat().st_size
+    size = journal.path.stat().st_size
     assert len(lines(journal)) == 50
     journal.delivered()
     journal.shrink()
-    assert path.stat().st_size < size / 10
+    assert journal.path.stat().st_size < size / 5
+    assert not journal.undelivered
     journal.append({"i": 50})
-    assert lines(journal) == [{"i": 50}]
-    assert journal.kept() == [{"i": 7}]
-    journal.close(keep=True)
-    assert [line["i"] for line in Journal(path, {}).kept()] == [7]
+    assert [line for line in lines(journal) if line] == [{"i": 50}]
+    assert [line["i"] for line in journal.kept()] == [7]
+    assert [line["i"] for line in again(journal).kept()] == [7]
 
 
-def test_nothing_is_lost_by_shrinking_while_something_waits(path, monkeypatch):
+def test_nothing_is_lost_by_shrinking_while_something_waits(journal, monkeypatch):
     monkeypatch.setattr(module, "SHRINK", 10)
-    journal = Journal(path, {})
     journal.append({"i": 0})
     journal.shrink()
     assert lines(journal) == [{"i": 0}]
 
 
 @pytest.mark.slow
+@settings(max_examples=20)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=30), st.data())
-def test_any_lines_survive_any_number_of_processes(tmp_path_factory, values, data):
-    path = tmp_path_factory.mktemp("journal") / "run.jsonl"
-    journal, out = Journal(path, {}), []
+def test_any_lines_survive_any_number_of_processes(values, data):
+    values = [{**value, "i": i} for i, value in enumerate(values) if not {"sent", "kept"} & {*value}]
+    journal, out = Journal.new("any", ABOUT), []
     for value in values:
         journal.append(value)
         if data.draw(st.booleans()):
@@ -126,95 +232,69 @@ def test_any_lines_survive_any_number_of_processes(tmp_path_factory, values, dat
                 journal.given = place
             journal.delivered()
         if data.draw(st.booleans()):
-            journal.close(keep=True)
-            journal = Journal(path, {})
+            journal = again(journal)
     out += lines(journal)
     journal.close(keep=False)
-    assert out == json.loads(json.dumps(values))
+    assert [line for line in out if line] == json.loads(json.dumps(values))
 
 
-def test_a_line_that_changed_on_the_disk_is_put_aside_and_counted(path):
-    journal = Journal(path, {})
+def test_a_line_that_changed_on_the_disk_is_put_aside_and_counted(journal):
     for i in range(3):
         journal.append({"value": 10 + i})
     journal.close(keep=True)
-    path.write_bytes(path.read_bytes().replace(b"11", b"71"))
-    journal = Journal(path, {})
-    assert lines(journal) == [{"value": 10}, {}, {"value": 12}]
-    assert journal.damaged == 1
-    assert b"71" in journal.aside.read_bytes()
+    journal.path.write_bytes(journal.path.read_bytes().replace(b'"value": 11', b'"value": 71'))
+    later = Journal.taken(journal.path)
+    assert lines(later) == [{"value": 10}, {}, {"value": 12}]
+    assert later.damaged == 1
+    assert b"71" in later.aside.read_bytes()
 
 
-@pytest.mark.parametrize("mark", [b"", b"nonsense", b"\xff" * 20, b"9" * 20, b"-5"])
-def test_a_damaged_mark_loses_nothing(mark, path):
-    journal = Journal(path, {})
-    journal.append({"i": 0})
-    journal.close(keep=True)
-    path.with_suffix(".sent").write_bytes(mark)
-    assert lines(Journal(path, {})) == [{"i": 0}]
-
-
-def test_lines_of_any_size_and_what_follows_them(path, monkeypatch):
+def test_lines_of_any_size_and_what_follows_them(journal, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 64)
-    journal = Journal(path, {})
     written = [{"i": i, "text": "x" * size} for i, size in enumerate((1, 1000, 1, 70_000, 3))]
     for line in written:
         journal.append(line)
     assert lines(journal) == written
 
 
-def test_findings_that_are_damaged_leave_the_others(path):
-    journal = Journal(path, {})
-    journal.append({"finding": 1}, keep=True)
-    journal.append({"finding": 2}, keep=True)
-    findings = path.with_suffix(".findings.jsonl")
-    findings.write_bytes(b"\x00\xff{\n" + findings.read_bytes() + b'{"finding": 3, "torn')
-    assert [line["finding"] for line in journal.kept()] == [1, 2]
-    assert journal.damaged == 2
-
-
-def test_the_older_half_is_forgotten(path):
-    journal = Journal(path, {"tracker": "x"})
+def test_the_older_half_is_forgotten(journal):
     for i in range(10):
         journal.append({"i": i})
     journal.halve()
     journal.append({"i": 10})
-    journal.close(keep=True)
-    again = Journal(path, {})
-    assert again.about["tracker"] == "x"
-    assert [line["i"] for line in lines(again)] == [5, 6, 7, 8, 9, 10]
+    later = again(journal)
+    assert later.about["tracker"] == "jsonl"
+    assert [line["i"] for line in lines(later)] == [5, 6, 7, 8, 9, 10]
 
 
-def test_a_journal_has_its_bound_and_what_is_beyond_is_told(path, monkeypatch):
-    journal = Journal(path, {})
+def test_a_journal_has_its_bound_and_what_is_beyond_is_told(journal, monkeypatch):
     monkeypatch.setattr(module, "LARGEST", journal.size + 100)
     with contextlib.suppress(OSError):
         for i in range(100):
             journal.append({"i": i})
     with pytest.raises(OSError, match="a journal holds 0 MiB at most"):
         journal.append({"i": 1_000_000_000})
-    assert 50 < path.stat().st_size <= module.LARGEST
-    assert [line["i"] for line in lines(journal)] == list(range(len(path.read_bytes().splitlines()) - 1))
+    assert 50 < journal.path.stat().st_size <= module.LARGEST
+    assert [line["i"] for line in lines(journal)] == list(range(len(journal.path.read_bytes().splitlines()) - 1))
     journal.close(keep=False)
 
 
-def trust(path, monkeypatch, *, mode=0o600, owner=None):
-    path.chmod(mode)
-    if owner is not None:
-        monkeypatch.setattr("os.getuid", lambda: owner)
-    return list(deliver(path.parent, 1))
-
-
-def test_a_journal_that_others_may_have_written_goes_nowhere(path, monkeypatch):
+@pytest.mark.parametrize(("mode", "user", "message"), [
+    (0o666, None, "left alone: others may have written it"), (0o600, 12345, "left alone: it belongs to another user"),
+])  # fmt: skip
+def test_a_journal_that_others_may_have_written_goes_nowhere(place, monkeypatch, mode, user, message):
     """Its first line names a server, or a folder to write to."""
-    journal = Journal(path, {"tracker": "tensorboard", "address": {"folder": str(path.parent / "elsewhere")}})
+    elsewhere = str(place / "elsewhere")
+    journal = Journal.new("tensorboard-1", {"tracker": "tensorboard", "address": {"folder": elsewhere}})
     journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
     journal.close(keep=True)
-    ((_, told, well),) = trust(path, monkeypatch, mode=0o666)
-    assert (told.partition(";")[0], well) == ("left alone: others may have written it", False)
-    ((_, told, well),) = trust(path, monkeypatch, owner=12345)
-    assert (told.partition(";")[0], well) == ("left alone: it belongs to another user", False)
-    assert not (path.parent / "elsewhere").exists()
-    monkeypatch.undo()
-    ((_, told, well),) = trust(path, monkeypatch)
+    journal.path.chmod(mode)
+    with monkeypatch.context() as patch:
+        if user:
+            patch.setattr("os.getuid", lambda: user)
+        ((_, told, well),) = deliver(place, 1)
+    assert (told.partition(";")[0], well) == (message, False)
+    assert not (place / "elsewhere").exists()
+    journal.path.chmod(0o600)
+    ((_, told, well),) = deliver(place, 1)
     assert (told, well) == ("delivered to tensorboard ", True)

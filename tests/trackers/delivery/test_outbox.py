@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracker_diag import Monitor
+from tracker_diag.health import FOLDER
 from tracker_diag.records import Histogram, Scalar
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
@@ -18,7 +19,7 @@ from tracker_diag.rules.loader import rule_called
 from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery import outbox as module
-from tracker_diag.trackers.delivery.journal import FOLDER, Journal
+from tracker_diag.trackers.delivery.journal import Journal
 from tracker_diag.trackers.delivery.outbox import Outbox
 from tracker_diag.trackers.delivery.pictures import STEPS
 from tracker_diag.trackers.tracker import RECORDS, End, Metrics, Refused, Standing, Tracker, give
@@ -233,9 +234,9 @@ def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(
     assert not down.closed
     assert "flush" in " ".join(str(error) for error in monitor.failures) or monitor.health["tracker_errors"] > 1
 
-    (path,) = journals.glob("tracker-r1.jsonl")
+    (path,) = journals.glob("tracker-r1.*.journal")
     up = Fake()
-    left = Outbox(up, Journal(path, {}))
+    left = Outbox(up, Journal.taken(path))
     assert left.drain(10)
     assert up.steps == list(range(30))
     assert up.known == [("NUM004", "firing")]
@@ -243,8 +244,8 @@ def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(
     assert list(journals.iterdir()) == []
 
 
-def test_of_a_step_that_is_there_in_part_the_rest_is_sent(tmp_path):
-    journal = Journal(tmp_path / "one.jsonl", {})
+def test_of_a_step_that_is_there_in_part_the_rest_is_sent(journals):
+    journal = Journal.new("one", {})
     for step in range(3):
         journal.append({"scalars": {"a": 1.0 * step, "b": 2.0 * step}, "step": step, "at": 0.0, "n": step})
     tracker = Fake()
@@ -277,7 +278,7 @@ def test_two_monitors_of_one_run_have_a_journal_each(journals):
     for step in range(3):
         one.write(step, records(step), 0.0)
         other.write(step, records(step), 0.0)
-    assert len(list(journals.glob("tracker-r1*.jsonl"))) == 2
+    assert len(list(journals.glob("tracker-r1*.journal"))) == 2
     first.ready.set()
     ended(one)
     ended(other)
@@ -564,10 +565,10 @@ def test_a_finding_travels_by_the_id_of_its_rule_and_one_of_a_users_own_rule_wit
     for finding in findings:
         give(outbox, 4, [finding])
     ended(outbox)
-    (path,) = journals.glob("tracker-r1.jsonl")
+    (path,) = journals.glob("tracker-r1.*.journal")
     lines = [json.loads(line.rpartition("\t")[0] or line) for line in path.read_text().splitlines()]
     kept = [line for line in lines if "finding" in line]
     assert [line["rule"] for line in kept] == ["NUM004", "ACM001"]
     assert ["own_rule" in line for line in kept] == [False, True]
-    assert Outbox(there, Journal(path, {})).drain(10)
+    assert Outbox(there, Journal.taken(path)).drain(10)
     assert there.findings == [("NUM004", "firing"), ("ACM001", "firing")]

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tracker_diag.errors import MissingExtra, without_secrets
+from tracker_diag.errors import MissingExtra
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.monitor.context import FILE, Context
 from tracker_diag.records import Table
@@ -23,6 +23,7 @@ from tracker_diag.report.evidence import damage, outcomes, speaks_for
 from tracker_diag.report.markdown import escaped, markdown
 from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.rules.triage import Summary
+from tracker_diag.scrub import without_secrets
 
 NAME = "postmortem"
 """Of the folder, below that of the journals and below `diag/` in a tracker."""

@@ -15,7 +15,7 @@ from threading import Lock
 
 from rich.text import Text
 
-from tracker_diag.errors import secrets_of, without_secrets
+from tracker_diag.health import folder
 from tracker_diag.monitor.context import FILE, Context, code_here, context_of, versions_here
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.records import Table
@@ -24,8 +24,9 @@ from tracker_diag.report.tokens import worst_table
 from tracker_diag.rules.triage import Summary
 from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, of_nan, write
 from tracker_diag.runs.postmortem.signals import PROCESS, of_exception
+from tracker_diag.scrub import secrets_of, without_secrets
 from tracker_diag.tensors.suspicions import SETTLED
-from tracker_diag.trackers.delivery.journal import file_name, folder
+from tracker_diag.trackers.delivery.journal import file_name
 from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give
 
 RECENT = 120.0

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import suppress
 
-from tracker_diag.errors import secrets_of
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.monitor.context import Context, context_of
@@ -11,6 +10,7 @@ from tracker_diag.records import Table
 from tracker_diag.report.tables import findings_table
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.runs.postmortem.folder import SLICES, Ending, Remains, of_nan
+from tracker_diag.scrub import secrets_of
 
 LATELY = 20
 """Steps at the end of a run in which a statistic that is shown was logged last."""

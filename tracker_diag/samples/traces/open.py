@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from tracker_diag.errors import SourceError, without_password
+from tracker_diag.errors import SourceError
 from tracker_diag.samples.traces.chats import is_chat, trace_of_chat
 from tracker_diag.samples.traces.documents import documents
 from tracker_diag.samples.traces.gather import Gather
@@ -13,6 +13,7 @@ from tracker_diag.samples.traces.mlflow import is_mlflow, trace_of_mlflow
 from tracker_diag.samples.traces.otel import is_otlp, is_printed, span_of_printed, spans_of_otlp
 from tracker_diag.samples.traces.trace import Trace, Traces, without_texts
 from tracker_diag.samples.traces.weave import WeaveCalls
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import Progress
 from tracker_diag.trackers.odd import Odd
 

@@ -1,14 +1,12 @@
 """Deliver: what is left in the journals of processes that have died goes to their trackers."""
 
-import os
-import shlex
-import stat
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TypeAlias
 
-from tracker_diag.errors import DiagError, without_secrets
-from tracker_diag.trackers.delivery.journal import Journal, JournalInUse
+from tracker_diag.errors import DiagError
+from tracker_diag.scrub import without_secrets
+from tracker_diag.trackers.delivery.journal import END, InUse, Journal, NoJournal
 from tracker_diag.trackers.delivery.outbox import Outbox, There
 from tracker_diag.trackers.discovery import tracker_class
 from tracker_diag.trackers.tracker import Address
@@ -25,36 +23,13 @@ def deliver(folder: Path, seconds: float, there: Held = lambda _: {}) -> Generat
         seconds: to spend on each.
         there: asked of trackers that would take a step twice; their address has a `source`.
     """
-    for path in [folder] if folder.is_file() else sorted(folder.glob("*.jsonl")):
-        if path.name.endswith(".findings.jsonl"):
-            continue
-        if problem := _foreign(path):
-            yield path, f"left alone: {problem}", False
-            continue
+    for path in [folder] if not folder.is_dir() else sorted(folder.glob(f"*{END}")):
         try:
-            journal = Journal(path, {})
-        except JournalInUse:
-            yield path, "left alone: its process is alive and delivers it itself", True
-            continue
-        except (DiagError, OSError, ValueError) as error:  # one journal is in no other's way
-            yield path, f"left alone: {error}", False
+            journal = Journal.taken(path)
+        except (NoJournal, OSError) as error:  # one journal is in no other's way
+            yield path, without_secrets(f"left alone: {error}"), isinstance(error, InUse)
             continue
         yield path, *_deliver(journal, seconds, there)
-
-
-def _foreign(path: Path) -> str | None:
-    """Why `path` is not to be trusted: what stands in it says where a tracker is written to, with what you may do."""
-    if os.name == "nt":  # no owners and modes of this kind
-        return None
-    try:
-        there = path.stat()
-    except OSError as error:
-        return without_secrets(str(error))
-    if there.st_uid != os.getuid():
-        return f"it belongs to another user; if you trust what stands in it: sudo chown $USER {shlex.quote(str(path))}"
-    if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may have written it; if you trust what stands in it: chmod 600 {shlex.quote(str(path))}"
-    return None
 
 
 def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:

@@ -1,36 +1,33 @@
 """Journal: a file that is a queue. What is put into it outlives the process, and so does what was taken out.
 
-One JSON object and its checksum a line, appended with one call, so that a killed process leaves whole lines. How far
-it has been delivered stands in a second file beside it, and lines that are damaged in a third. One process at a time
-has it open.
+One JSON object and its checksum a line, appended with one call, so that a killed process leaves whole lines. Lines
+that say how far it has been delivered are among them. Damaged lines are put into a second file.
+
+Each process has files of its own, and no locks: the name says whose file it is (`owner`), and who renames the file
+of a dead process first has it. The first line says who began it.
 """
 
 import contextlib
 import errno
 import json
 import os
-from collections.abc import Mapping
+import shlex
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 from tracker_diag.errors import DiagError
+from tracker_diag.health import folder
+from tracker_diag.trackers.delivery.owner import Owner, here, owner_of
+from tracker_diag.trackers.delivery.syncing import keep_synced
 from tracker_diag.trackers.tracker import Tracker
 
-try:
-    import fcntl
-except ImportError:  # no such locks on Windows: there, a journal in use is not told from one that is left
-    fcntl = None  # type: ignore[assignment]
-
-FOLDER = "TRACKER_DIAG_DIR"
-"""Environment variable that says where journals lie; `.tracker_diag` in the working directory by default."""
-
-VERSION = 2
-"""Of the format; it stands in the first line."""
-
-READ = {1, VERSION}
-"""Versions that are read; lines of the first have no checksum."""
+VERSION = 3
+"""Of the format; it is in the first line."""
 
 CHUNK = 1 << 20
 """Bytes read at once, if no line is longer."""
@@ -41,15 +38,19 @@ SHRINK = 1 << 20
 LARGEST = 1 << 30
 """Bytes that a journal may have: 1 GiB, the scalars of some hundred thousand steps."""
 
-_WIDTH = 20
+NEVER_WAITS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""How a file that may be anything is opened."""
+
+END = ".journal"
+"""Of the names of journals."""
 
 
-class JournalInUse(DiagError):
-    """The journal is open elsewhere: its process is alive, and delivers it itself."""
+class NoJournal(DiagError):
+    """A file that is no journal, or is not to be touched; the message says why."""
 
 
-class JournalVersion(DiagError):
-    """The journal was written by another version of tracker_diag; it is left as it is."""
+class InUse(NoJournal):
+    """The process that it belongs to may be alive, and delivers it itself."""
 
 
 def _line(value: Mapping[str, object]) -> bytes:
@@ -57,59 +58,118 @@ def _line(value: Mapping[str, object]) -> bytes:
     return b"%s\t%08x\n" % (data, crc32(data))
 
 
-class Journal:
-    """Opens the journal at `path`, made if need be; what an earlier process left in it comes first.
+def _value(line: bytes) -> dict[str, Any] | None:
+    """What is in `line`; None if it is damaged."""
+    data, _, check = line.rstrip(b"\n").rpartition(b"\t")
+    try:
+        value = json.loads(data)
+        return value if isinstance(value, dict) and int(check, 16) == crc32(data) else None
+    except (ValueError, RecursionError):
+        return None
 
-    Args:
-        about: what it is for, kept in the first line.
+
+@dataclass(frozen=True)
+class Head:
+    """What the first line of a journal says."""
+
+    about: Mapping[str, Any]
+    """What it is for: the tracker's name and address, and the kind."""
+    end: int
+    """Where the second line begins."""
+
+
+def head_of(fd: int, path: Path) -> Head:
+    """The first line of an open file.
 
     Raises:
-        JournalInUse: another process, or this one, has it open.
-        JournalVersion: an earlier process left it in another format.
-        OSError: the folder cannot be written to.
+        NoJournal: it is not that of a journal of this version.
     """
+    first = os.pread(fd, CHUNK, 0)
+    line = first[: first.find(b"\n") + 1]
+    about = _value(line)
+    if about is None or "version" not in about:
+        raise NoJournal(f"{path}: no first line of a journal, expected one with its checksum")
+    if about["version"] != VERSION:
+        do = "deliver it with the tracker_diag that wrote it, or delete it"
+        raise NoJournal(f"{path}: a journal of version {about['version']} given, expected {VERSION}; {do}")
+    return Head(about, len(line))
 
-    def __init__(self, path: Path, about: Mapping[str, object]) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            if fcntl is not None:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._marks = os.open(path.with_suffix(".sent"), os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            os.close(self._fd)
-            if isinstance(error, BlockingIOError):
-                raise JournalInUse(f"{path}: in use by a process that is alive") from error
-            raise
-        self._findings = path.with_suffix(".findings.jsonl")
+
+class Journal:
+    """A journal that is this process's own: `new` begins one, `taken` continues that of a dead process."""
+
+    def __init__(self, path: Path, fd: int, head: Head) -> None:
+        self.path, self._fd, self._start, self.about = path, fd, head.end, head.about
         self.damaged = 0
         """Lines that could not be read, and were put aside."""
         self._seen = 0
         """Up to where damage was looked for."""
-        self._size = os.fstat(self._fd).st_size
-        if self._size == 0:
-            self.append({"version": VERSION, **about})
-        first = os.pread(self._fd, CHUNK, 0)
-        self._start = first.index(b"\n") + 1 if b"\n" in first else len(first)
-        with contextlib.suppress(ValueError):
-            head = first[: self._start]
-            about = json.loads(head.rpartition(b"\t")[0] or head)
-            self.about: Mapping[str, Any] = about if isinstance(about, dict) else {}
-            if (version := self.about.get("version")) not in READ:
-                self.close(keep=True)
-                do = "deliver it with the tracker_diag that wrote it, or delete it"
-                raise JournalVersion(f"{path}: a journal of version {version} given, expected {VERSION}; {do}")
+        self._kept: list[bytes] = []
+        """Lines that stay when they have been delivered."""
+        self._size = os.fstat(fd).st_size
+        self.sent = self.given = head.end
+        """Up to where it is delivered, and up to where it has been read."""
+        keep_synced(self)
+
+    @classmethod
+    def new(cls, base: str, about: Mapping[str, object]) -> "Journal":
+        """A journal that no other process or journal of this one has.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number in count():
+            path = folder() / f"{base}{f'-{number}' if number else ''}.{here()}{END}"
+            with contextlib.suppress(FileExistsError):
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+                began = {"host": here().host, "pid": here().pid, "start": here().start}
+                os.write(fd, _line({"version": VERSION, **began, **about}))
+                return cls(path, fd, head_of(fd, path))
+        raise AssertionError
+
+    @classmethod
+    def taken(cls, path: Path, about: Mapping[str, object] | None = None) -> "Journal":
+        """The journal that a dead process left at `path`, which has another name from now on.
+
+        Args:
+            about: what its first line must say, where only some journals are wanted.
+
+        Raises:
+            NoJournal: it is none, or not to be touched; nothing was changed.
+            OSError: it cannot be opened, or another process was quicker.
+        """
+        if path.is_symlink():
+            raise NoJournal("it is a link, and is not followed")
+        if (alive := owner_of(path, END).alive(path)) is not None:
+            raise InUse(alive)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | NEVER_WAITS)
+        try:
+            head = _trusted(fd, path, about or {})
+            mine = _free(path, here())
+            path.rename(mine)
+        except BaseException:
+            os.close(fd)
+            raise
+        journal = cls(mine, fd, head)
+        journal._continue()
+        return journal
+
+    def _continue(self) -> None:
+        """Find what was kept, and how far it was delivered."""
         if os.pread(self._fd, 1, self._size - 1) != b"\n":  # the disk was full, or the machine went down
             self._write(b"\n")
-        try:
-            sent = int(os.pread(self._marks, _WIDTH, 0) or 0)
-        except ValueError:  # all again then, rather than none
-            sent = 0
-        self.sent = max(sent, self._start) if sent <= self._size else self._start
-        """Up to where it is delivered."""
-        self.given = self.sent
-        """Up to where it has been read."""
+        last = self._start
+        for place, line in self.lines():
+            value = _value(line) or {}
+            if "sent" in value:
+                self.sent = self.given = min(int(value["sent"]), place)
+                continue
+            last = place
+            if value.get("kept"):
+                self._kept.append(line)
+        if self.sent >= last:  # nothing but that line comes after
+            self.sent = self.given = self._size
 
     @property
     def size(self) -> int:
@@ -125,30 +185,49 @@ class Journal:
         return self.sent < self._size
 
     def append(self, line: Mapping[str, object], *, keep: bool = False) -> None:
-        """Put `line` at the end, in one piece; one to `keep` also where it stays when it has been delivered.
+        """Put `line` at the end, in one piece; one to `keep` stays when it has been delivered.
 
         Raises:
             OSError: the disk is full, say, or the journal is; the line is then not in it.
         """
-        data = _line(line)
+        data = _line({**line, "kept": True} if keep else line)
         if self._size + len(data) > LARGEST:
             raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
         self._write(data)
         if keep:
-            with self._findings.open("ab") as file:
-                file.write(data)
+            self._kept.append(data)
 
     def kept(self) -> list[dict[str, Any]]:
         """The lines that were to be kept, of this process and of those before it."""
-        try:
-            lines = self._findings.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        found = [(line, self._value(line)) for line in lines]
-        for line, value in found:
-            if value is None:
-                self._put_aside(line)
-        return [value for _, value in found if value is not None]
+        return [value for line in self._kept if (value := _value(line)) is not None]
+
+    def adopt(self, others: Sequence["Journal"]) -> None:
+        """Take over all that `others` have, before anything else is put in; they are deleted.
+
+        Raises:
+            OSError: the disk is full, or all are too large for one; the others are then as they were.
+        """
+        if self._size + sum(other.size for other in others) > LARGEST:
+            raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
+        for other in others:
+            before = [line for place, line in other.lines() if place <= other.sent]
+            for line in before:
+                self._write_kept(line, only=True)
+        self.delivered(self._size)
+        for other in others:
+            for _, line in other.lines(other.sent):
+                self._write_kept(line)
+        os.fsync(self._fd)
+        for other in others:
+            other.close(keep=False)
+
+    def _write_kept(self, line: bytes, *, only: bool = False) -> None:
+        """Put in a line of another journal; `only` if it is to be kept."""
+        value = _value(line) or {}
+        if value.get("kept"):
+            self._kept.append(line)
+        if value.get("kept") or not (only or "sent" in value):
+            self._write(line)
 
     def _write(self, data: bytes) -> None:
         written = os.write(self._fd, data)
@@ -159,79 +238,129 @@ class Journal:
 
     def read(self) -> list[tuple[int, dict[str, Any]]]:
         """The next lines, each with the place where it ends; `given` is for the caller to move on."""
-        size = CHUNK
-        while b"\n" not in (data := os.pread(self._fd, size, self.given)) and self.given + size < self._size:
-            size *= 2
-        lines, place = [], self.given
-        for line in data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]:
-            place += len(line) + 1
-            value = self._value(line)
+        lines: list[tuple[int, dict[str, Any]]] = []
+        for place, line in self._chunk(self.given):
+            value = _value(line)
             if value is None and place > self._seen:
                 self._put_aside(line)
             self._seen = max(self._seen, place)
-            lines.append((place, value or {}))
+            lines.append((place, {} if value is None or "sent" in value else value))
         return lines
 
-    def _value(self, line: bytes) -> dict[str, Any] | None:
-        """What stands in `line`; None if it is damaged."""
-        data, _, check = line.rstrip(b"\n").rpartition(b"\t")
-        data, check = (data, check) if data else (check, b"")  # of version 1
-        try:
-            value = json.loads(data)
-            if isinstance(value, dict) and (not check or int(check, 16) == crc32(data)):
-                return value
-        except (ValueError, RecursionError):
-            pass
-        return None
+    def _chunk(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """Whole lines from `start` on, each with the place where it ends: at least one, if there is one."""
+        size = CHUNK
+        while b"\n" not in (data := os.pread(self._fd, size, start)) and start + size < self._size:
+            size *= 2
+        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            start += len(line)
+            yield start, line
+
+    def lines(self, start: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """All lines from `start` on, each with the place where it ends; by default all but the first."""
+        start = self._start if start is None else start
+        while lines := [*self._chunk(start)]:
+            yield from lines
+            start, _ = lines[-1]
 
     def _put_aside(self, line: bytes) -> None:
-        if line.strip():  # an empty one is what a full disk left of another
+        if line.strip():  # an empty line is what a full disk left of another
             self.damaged += 1
-            with contextlib.suppress(OSError), self.aside.open("ab") as file:
-                file.write(line.rstrip(b"\n") + b"\n")
+            with contextlib.suppress(OSError):
+                aside = os.open(self.aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                with os.fdopen(aside, "ab") as file:
+                    file.write(line.rstrip(b"\n") + b"\n")
 
     @property
     def aside(self) -> Path:
         """Where damaged lines are put."""
         return self.path.with_suffix(".damaged")
 
-    def delivered(self) -> None:
-        """All that was given is delivered."""
-        self.sent = self.given
-        os.pwrite(self._marks, f"{self.sent:{_WIDTH}d}".encode(), 0)
+    def delivered(self, up_to: int | None = None) -> None:
+        """All that was given, or what is before `up_to`, is delivered; a line says so."""
+        self.given = self.given if up_to is None else up_to
+        whole = self.given == self._size
+        if self.sent < self.given:
+            self.sent = self.given
+            with contextlib.suppress(OSError):  # a full disk: what is sent twice is one thing to a tracker
+                self._write(_line({"sent": self.given}))
+        if whole:
+            self.sent = self.given = self._size
 
     def shrink(self) -> None:
         """Start afresh if all is delivered and the file has grown; nobody may `append` meanwhile."""
         if not self.undelivered and self._size >= SHRINK:
-            os.pwrite(self._marks, f"{self._start:{_WIDTH}d}".encode(), 0)
             os.ftruncate(self._fd, self._start)
             self._size = self.sent = self.given = self._start
+            for line in self._kept:
+                self._write(line)
+            self.delivered(self._size)
 
     def halve(self) -> None:
         """Forget the older half of the lines, for a journal of which only the end will ever be wanted."""
-        os.lseek(self._fd, 0, os.SEEK_SET)
-        lines = os.read(self._fd, self._size)[self._start :].splitlines(keepends=True)
-        later = b"".join(lines[len(lines) // 2 :])
+        lines = [line for _, line in self.lines()]
         os.ftruncate(self._fd, self._start)
         self._size = self._start
-        self._write(later)
+        self._write(b"".join(lines[len(lines) // 2 :]))
+
+    def sync(self) -> None:
+        """Have the operating system write what it has; the file's date says that its process is alive."""
+        if self._fd >= 0:
+            os.fsync(self._fd)
+            os.utime(self.path)
 
     def close(self, *, keep: bool) -> None:
         """Let go of the file; delete it unless there is something to `keep`. What comes after is an OSError."""
         if self._fd < 0:
             return
-        os.close(self._fd)
-        os.close(self._marks)
-        self._fd = self._marks = -1  # the numbers soon are those of other files
-        if not keep:
+        if keep:
+            with contextlib.suppress(OSError):
+                os.fsync(self._fd)
+            with contextlib.suppress(OSError):
+                free = _free(self.path, Owner("", 0, 0))
+                self.path.rename(free)
+                self.path = free
+        else:
             self.path.unlink(missing_ok=True)
-            self.path.with_suffix(".sent").unlink(missing_ok=True)
-            self._findings.unlink(missing_ok=True)
+        os.close(self._fd)
+        self._fd = -1  # the number soon is that of another file
 
 
-def folder() -> Path:
-    """Where journals lie."""
-    return Path(os.environ.get(FOLDER, ".tracker_diag"))
+def _trusted(fd: int, path: Path, about: Mapping[str, object]) -> Head:
+    """The first line of the file at `path`, which is open as `fd`, where it may be touched.
+
+    Raises:
+        NoJournal: it may not.
+    """
+    if problem := _foreign(os.fstat(fd), path):
+        raise NoJournal(problem)
+    head = head_of(fd, path)
+    if any(head.about.get(name) != value for name, value in about.items()):
+        raise NoJournal("it is of another run")
+    return head
+
+
+def _foreign(there: os.stat_result, path: Path) -> str | None:
+    """Why a file is not to be trusted: what is in it says where a tracker is written to, with what you may do."""
+    if not stat.S_ISREG(there.st_mode):
+        return "it is no regular file"
+    if os.name == "nt":  # no owners and modes of this kind
+        return None
+    if there.st_uid != os.getuid():
+        return f"it belongs to another user; if you trust what is in it: sudo chown $USER {shlex.quote(str(path))}"
+    if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may have written it; if you trust what is in it: chmod 600 {shlex.quote(str(path))}"
+    return None
+
+
+def _free(path: Path, owner: Owner) -> Path:
+    """A name for the journal at `path` that nobody has, with another `owner`."""
+    base = owner_of(path, END).base
+    for number in count():
+        name = path.with_name(f"{base}{f'_{number}' if number else ''}.{owner}{END}")
+        if not name.exists():
+            return name
+    raise AssertionError
 
 
 def file_name(text: str) -> str:
@@ -240,16 +369,24 @@ def file_name(text: str) -> str:
 
 
 def journal_for(tracker: Tracker, kind: str = "") -> Journal:
-    """A journal of `tracker`; of `kind`, if what stands in it is for `tracker-diag flush` alone.
+    """A new journal of `tracker`, with what dead processes left of the same run.
 
-    It has another name where the first is in use, of another version, or of a kind that is not to go on with it.
+    Args:
+        kind: where what is in it is for `tracker-diag flush` alone, and no process continues it.
+
+    Raises:
+        OSError: the folder cannot be written to.
     """
-    about = {"tracker": tracker.name, "address": dict(tracker.address)}
-    run = file_name(tracker.address.get("run", str(os.getpid())))
-    for number in count():
-        with contextlib.suppress(JournalInUse, JournalVersion):
-            journal = Journal(folder() / f"{tracker.name}-{run}{kind}{f'-{number}' if number else ''}.jsonl", about)
-            if not (kind and journal.undelivered):
-                return journal
-            journal.close(keep=True)
-    raise AssertionError
+    about = {"tracker": tracker.name, "address": dict(tracker.address), "kind": kind}
+    base = f"{tracker.name}-{file_name(tracker.address.get('run', str(os.getpid())))}{kind}"
+    left = sorted(folder().glob(f"{base}*{END}")) if not kind else []
+    journal, earlier = Journal.new(base, about), list[Journal]()
+    for path in left:
+        with contextlib.suppress(NoJournal, OSError):
+            earlier.append(Journal.taken(path, about))
+    try:
+        journal.adopt(earlier)
+    except OSError:  # they wait for `tracker-diag flush`
+        for other in earlier:
+            other.close(keep=True)
+    return journal

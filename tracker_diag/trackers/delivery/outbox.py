@@ -157,6 +157,12 @@ class Outbox(Tracker):
             self._wake.notify()
         return self._finish()
 
+    def wait(self, deadline: float) -> bool:
+        """Wait until all that was given is delivered, until `deadline` (of `time.monotonic`); whether it is."""
+        while self._waits and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return not self._waits
+
     def _finish(self) -> bool:
         if self._thread is None or self._thread.ident is None:
             self._work()
@@ -348,7 +354,9 @@ class Outbox(Tracker):
         return False
 
     def _hand(self, entry: Mapping[str, Any]) -> None:
-        """Give one entry to the tracker."""
+        """Give one entry to the tracker; an empty one was damaged, or said how far all was delivered."""
+        if not entry:
+            return
         step, at = entry.get("step", 0), entry.get("at", 0.0)
         if "scalars" in entry:
             known = self._there.get(step, ())

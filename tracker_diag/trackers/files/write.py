@@ -16,10 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import TextIO
 
+from tracker_diag.health import folder
 from tracker_diag.records import Scalar
 from tracker_diag.report.console import near
 from tracker_diag.rules.findings import Finding
-from tracker_diag.trackers.delivery import journal
 from tracker_diag.trackers.tracker import Entry, Event, File, Metrics, Tracker
 
 
@@ -71,7 +71,7 @@ def unused_folder() -> Path:
     """A new folder for a run that no tracker has, among the journals, by its hour and process."""
     name = f"run-{datetime.now().astimezone():%Y-%m-%d-%H%M%S}-{os.getpid()}"
     for number in count():
-        path = journal.folder() / f"{name}{f'-{number}' if number else ''}"
+        path = folder() / f"{name}{f'-{number}' if number else ''}"
         with suppress(FileExistsError):
             path.mkdir(parents=True)
             return path

@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tracker_diag.errors import SourceError, require, without_password
+from tracker_diag.errors import SourceError, require
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, Progress, one_line
 from tracker_diag.trackers.keys import plain
 from tracker_diag.trackers.rows import Rows

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from tracker_diag.errors import DiagError, require, require_installed, without_password
+from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
@@ -17,6 +17,7 @@ from tracker_diag.report.picture import drawn, drawn_tail, picture, png_of
 from tracker_diag.report.tables import TIMELINE, events_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
 from tracker_diag.trackers.mlflow.artifacts import Artifacts, Task
@@ -85,7 +86,7 @@ class MlflowTracker(Tracker):
         self._mlflow: Any = require("mlflow", "mlflow")
         require_installed("matplotlib", "mlflow")
         self._client, self.run_id = client, run_id
-        self._experiment = experiment or client.get_run(run_id).info.experiment_id  # an unknown run is reported now
+        self._experiment = experiment or self._asked()
         self._artifacts = Artifacts(client, run_id)
         self._last_image = -1
         self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
@@ -168,8 +169,18 @@ class MlflowTracker(Tracker):
     def address(self) -> Mapping[str, str]:
         return {"run": self.run_id, "uri": without_password(str(self._client.tracking_uri))}
 
+    def _asked(self) -> str:
+        """The run's experiment; empty where the server is away. An unknown run is reported at once."""
+        try:
+            return str(self._client.get_run(self.run_id).info.experiment_id)
+        except self._mlflow.exceptions.MlflowException as error:
+            if 400 <= error.get_http_status_code() < 500:
+                raise
+            return ""
+
     @property
     def page(self) -> str:
+        self._experiment = self._experiment or self._asked()
         if self._uri.startswith("http"):
             return f"{self._uri.rstrip('/')}/#/experiments/{self._experiment}/runs/{self.run_id}"
         return f"mlflow ui --backend-store-uri {self._uri}  # run {self.run_id}"

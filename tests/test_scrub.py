@@ -1,0 +1,133 @@
+"""Secrets of every form in every place are starred, and what is none stays as it is."""
+
+import random
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+from tracker_diag import Monitor, wrap
+from tracker_diag.rules.loader import catalog
+from tracker_diag.scrub import without_secrets
+from tracker_diag.testing import CapturingTracker
+
+NAMES = (
+    "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "HF_TOKEN", "SLACK_WEBHOOK_URL", "PGPASSWORD",
+    "AZURE_STORAGE_CONNECTION_STRING", "SMTP_PASS", "OPENAI_KEY", "GH_AUTH", "AWS_SECRET_ACCESS_KEY", "SENTRY_DSN",
+    "DB_PASSWD", "MY_JWT", "NEPTUNE_PASSPHRASE", "SESSION_COOKIE", "GITHUB_PAT", "TRACKER_DIAG_NOTIFY", "db_pwd",
+    "service-account-key",
+)  # fmt: skip
+SHAPES = (
+    lambda text: text,
+    lambda text: f"{text[:5]} {text[5:]}",
+    lambda text: f"{text[:3]}@{text[3:7]}#{text[7:]}!",
+    lambda text: f"sk-{text}",
+    lambda text: f"{text}==",
+)
+CORPUS = [
+    (name, shape("".join(random.Random(f"{name}{i}").choices(string.ascii_letters + string.digits, k=12))))
+    for name in NAMES
+    for i, shape in enumerate(SHAPES)
+]
+"""100 secrets, each with the name of the variable that holds it."""
+
+PLACES = (
+    "RuntimeError: call failed with {}", "{}", "https://user:{}@host/path", "https://{}@host/path", "{name}={}",
+    '{{"{name}": "{}"}}', "{{'{name}': '{}'}}", "Authorization: Bearer {}", "--{name} {}", "url=https://host/?token={}&x=1",
+    "Proxy-Authorization: Basic {}", "Cookie: session={}; a=b", "password: {}",
+    '  File "train.py", line 3\nValueError: {}',
+    "AccountName=x;AccountKey={};EndpointSuffix=y", "jdbc:postgresql://h?user=u&password={}",
+    "https://hooks.slack.com/services/T0/B0/{}", "<p>{}</p>", "| {} |", "-----BEGIN RSA PRIVATE KEY-----\n{}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["by its value", "by its form"])
+def test_of_100_secrets_in_20_places_none_is_left(monkeypatch, known):
+    assert (len(CORPUS), len(PLACES)) == (100, 20)
+    left = []
+    for name, secret in CORPUS:
+        with monkeypatch.context() as patch:
+            if known:
+                patch.setenv(re.sub("-", "_", name), secret)
+            for place in PLACES:
+                if not known and (" " in secret or "{name}" not in place):  # nothing says that it is one
+                    continue
+                said = place.replace("{{", "{").replace("}}", "}").replace("{name}", name)
+                text = without_secrets(said.replace("{}", secret))
+                left += [(text, secret)] if secret in text or secret[5:] in text else []
+    assert left == []
+
+
+@pytest.mark.parametrize("secret", [
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "hf_abcDEFghiJKLmno12", "sk-proj-Abc123def456", "AKIAIOSFODNN7EXAMPLE",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", "xoxb-2403-abcDEF", "q7Rt2Xk9Lm4Zp8Wv3Ny6", "Basic dTpFUlJC1234=",
+])  # fmt: skip
+def test_tokens_are_known_by_their_form(secret):
+    assert "***" in without_secrets(f"it said {secret} and no more")
+
+
+def test_what_is_no_secret_stays_as_it_is(monkeypatch):
+    monkeypatch.delenv("TRACKER_DIAG_NOTIFY", raising=False)
+    for text in (
+        "commit 5ec57f84c680d3a3778b5ec57f84c680d3a3778b", "run 0d8dd8cd5bda4a1e9692f93994c190b9", "max_tokens=512",
+        "sha256 " + "9f86d081884c7d65" * 4, "eos_token='</s>'", "tokens_per_second: 120.5", "step 12: pass rate 0.5",
+        "http://127.0.0.1:5000/#/experiments/0/runs/abc", "mlflow:abc@http://host:5000", "sqlite:////tmp/x/m.db",
+        "diag/policy/post_tool/p95", "Qwen2.5-7B-Instruct-GRPO-lr1e-6", "basic statistics of the bearer",
+        "step=3; reward=0.5",
+        "/home/me/checkpoints/global_step_100/actor", "token 3 of tool:search, after a tool", "the author=me",
+    ):  # fmt: skip
+        assert without_secrets(text) == text
+    for rule in catalog():
+        text = "\n".join([rule.title, rule.summary, *map(str, rule.model_dump().values())])
+        assert without_secrets(text) == text, rule.id
+
+
+def test_pages_of_rules_are_no_secrets():
+    for page in sorted((Path(__file__).parents[1] / "docs" / "rules").glob("*.md"))[::10]:
+        assert without_secrets(page.read_text()) == page.read_text(), page
+
+
+def test_a_user_names_further_secrets_and_has_the_last_word_on_what_is_sent(monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_SECRETS", "ROOM, other")
+    monkeypatch.setenv("ROOM", "cellar-door")
+    seen, asked = CapturingTracker(), []
+
+    def before_send(entry):
+        asked.append(type(entry).__name__)
+        return None if getattr(entry, "text", "").startswith("new baseline: keep") else entry
+
+    monitor = Monitor([seen], before_send=before_send)
+    for step, reason in enumerate(("moved to cellar-door", "keep this here")):
+        monitor.rebaseline(reason)
+        monitor.log({"loss": 0.5}, step)
+    monitor.close()
+    assert seen.events == [(0, "new baseline: moved to ***")]
+    assert {"Metrics", "Event", "End"} <= set(asked)
+
+
+def test_what_before_send_breaks_on_is_not_sent():
+    seen = CapturingTracker()
+    monitor = Monitor([seen], before_send=lambda _: 1 / 0)
+    monitor.log({"loss": 0.5}, 0)
+    monitor.close()
+    assert seen.own == {}
+    assert monitor.health["tracker_errors"] > 0
+
+
+def test_the_diagnostics_can_be_turned_off_from_outside(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKER_DIAG_DISABLED", "1")
+    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path / "none"))
+    heard = []
+    run = wrap(lambda metrics, step: heard.append((metrics, step)))
+    run.diag.observe(logprobs="no tensor at all")
+    run({"loss": float("nan")}, 0)
+    assert heard == [({"loss": pytest.approx(float("nan"), nan_ok=True)}, 0)]
+    assert not run.diag.decide()
+    assert run.diag.flush(1.0)
+    assert run.diag.close().findings == ()
+    seen = CapturingTracker()
+    with Monitor([seen]) as monitor:
+        monitor.log({"loss": float("nan")}, 0)
+    assert (seen.own, seen.summary) == ({}, None)
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,82 @@
+"""Agreement: all ranks do what the first one proposes, or none of them does.
+
+Each step the ranks exchange what they have to say in one collective. To act, each rank gives its word in the store
+by which the ranks have found each other, and the first word counts on all of them: the proposal of a rank that has
+received everything, or no of one that has not. So a rank that is slow or dies between the two makes no difference.
+
+A checkpoint is read by every rank before the first one proposes it. Nobody waits for that: each says at the next
+steps what came of it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tracker_diag.guards.checkpoints import Checkpoint, Register, glance, of_state
+from tracker_diag.health import Health
+from tracker_diag.tensors.ranks import Ranks
+
+NO = ""
+"""The word against."""
+
+
+class Agreement:
+    """Of the ranks of one run, on what guards do."""
+
+    def __init__(self, ranks: Ranks, register: Register, health: Health) -> None:
+        self._ranks, self._register, self._health = ranks, register, health
+        self._asked: Checkpoint | None = None
+        """What all ranks are to read."""
+        self._wanted: Checkpoint | None = None
+        """On the first rank, what is to be asked next."""
+        self._heard: Sequence[Mapping[str, Any]] = ()
+        """What each rank said at the last step."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether the ranks have a collective; through a store alone guards only recommend."""
+        return self._ranks.together
+
+    def others(self, checkpoint: Checkpoint) -> str | None:
+        """What other ranks say is wrong with it, as a `Check`."""
+        self._wanted = checkpoint
+        said = [said["problem"] for said in self._heard[1:] if said["digest"] == checkpoint.digest]
+        problem = next((f"rank {rank}: {text}" for rank, text in enumerate(said, 1) if text), "")
+        if problem or not self._heard[1:]:
+            return problem or None
+        return None if len(said) < len(self._heard) - 1 or None in said else ""
+
+    def reach(self, step: int, proposal: Mapping[str, Any] | None, *, acts: bool) -> Mapping[str, Any] | None:
+        """What is done at `step` by all ranks; None where they do not agree.
+
+        Args:
+            proposal: of the first rank; None where it has none.
+            acts: whether it does anything.
+        """
+        if not self.possible:
+            return proposal if not acts else None
+        message = {"proposal": proposal, "acts": acts, "asks": self._asks(), **self._answer()}
+        self._heard = self._ranks.exchange(step, message) or ()
+        for error in self._ranks.errors():
+            self._health.record("rank_errors", error)
+        if self._heard:
+            first = self._heard[0]
+            self._asked = of_state(first["asks"]) if first["asks"] else None
+            if not first["acts"]:
+                agreed: Mapping[str, Any] | None = first["proposal"]
+                return agreed
+        word = self._ranks.settle(json.dumps(self._heard[0]["proposal"]) if self._heard else NO)
+        settled: Mapping[str, Any] | None = json.loads(word) if word else None
+        if settled is None and self._heard:
+            self._health.record("rank_errors", RuntimeError(f"step {step}: a rank did not agree, and no guard acts"))
+        return settled
+
+    def _asks(self) -> dict[str, Any] | None:
+        asks, self._wanted = self._wanted, None
+        return None if asks is None else asks.state_dict()
+
+    def _answer(self) -> dict[str, Any]:
+        """What this rank has to say of the checkpoint that it was asked about."""
+        if self._asked is None:
+            return {"digest": "", "problem": None}
+        return {"digest": self._asked.digest, "problem": glance(self._asked) or self._register.reread(self._asked)}

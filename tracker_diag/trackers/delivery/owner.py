@@ -1,0 +1,77 @@
+"""Owner: whose a journal is, by its name, and whether that process may be alive."""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+STALE = 600.0
+"""Seconds without a change after which the process of a journal on another machine is taken for dead: it dates its
+files anew every few seconds."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process; of host "" and pid 0 where the file belongs to nobody any more."""
+
+    host: str
+    pid: int
+    start: int
+    """When it began, in the clock ticks of its machine since that was started; 0 where that is unknown."""
+    base: str = ""
+    """The rest of the journal's name."""
+
+    def __str__(self) -> str:
+        return f"{self.host}.{self.pid}.{self.start}"
+
+    def alive(self, path: Path) -> str | None:
+        """Why the process may be alive; None where it is dead."""
+        if not self.pid:
+            return None
+        if self.host == here().host and os.name != "nt":  # there, asking for a process ends it
+            same = _exists(self.pid) and self.start in (0, _started(self.pid))
+            return f"its process {self.pid} is alive and delivers it itself" if same else None
+        still = time.time() - path.lstat().st_mtime
+        if still > STALE:
+            return None
+        return f"its process on {self.host} may be alive: it changed {still:.0f} s ago; try again in {STALE:.0f} s"
+
+
+def owner_of(path: Path, end: str) -> Owner:
+    """The owner in the name of a journal; nobody where the name is another one."""
+    parts = path.name.removesuffix(end).rsplit(".", 3)
+    if len(parts) < 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
+        return Owner("", 0, 0, path.name.removesuffix(end))
+    return Owner(parts[1], int(parts[2]), int(parts[3]), parts[0])
+
+
+def here() -> Owner:
+    """This process."""
+    return _here(os.getpid())
+
+
+@cache
+def _here(pid: int) -> Owner:
+    host = "".join(char if char.isalnum() or char in "-_" else "_" for char in socket.gethostname())
+    return Owner(host or "localhost", pid, _started(pid))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _started(pid: int) -> int:
+    """When process `pid` began; 0 where the system does not say, or it is a dead one that nobody has asked for yet."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return -1 if fields[0] in "ZX" else int(fields[19])
