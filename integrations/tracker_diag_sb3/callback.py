@@ -139,13 +139,15 @@ class DiagnosticsCallback(BaseCallback):
             self._looks_on = True
 
     def _seen_places(self, result: Any, given: Mapping[str, Any]) -> None:
-        """Which actions of the buffer the next mini-batch has."""
-        self._places = given["batch_inds"]
+        """Which actions of the buffer the next mini-batch has; that of a recurrent policy is padded, and masked."""
+        mask = getattr(result, "mask", None)
+        self._places = given["batch_inds"], None if mask is None else mask.flatten() > 0
 
     def _seen_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
-        places, self._places = self._places, None
-        if places is not None:  # otherwise somebody else evaluates, not the loss
-            self._evaluated.append((places, result[1].detach()))
+        seen, self._places = self._places, None
+        if seen is not None:  # otherwise somebody else evaluates, not the loss
+            (places, mask), logprobs = seen, result[1].detach().flatten()
+            self._evaluated.append((places, logprobs if mask is None else logprobs[mask]))
 
     def _on_rollout_end(self) -> None:
         if self._looks_on and self.monitor is not None:

@@ -201,6 +201,20 @@ def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
     assert "POL004" in blind
 
 
+@pytest.mark.nightly
+def test_a_recurrent_policys_padding_is_no_action():
+    from sb3_contrib import RecurrentPPO
+
+    backend = CapturingTracker()
+    env = make_vec_env("CartPole-v1", n_envs=4, seed=0)
+    model = RecurrentPPO("MlpLstmPolicy", env, seed=0, **SMALL)
+    monitor = td.Monitor([backend], window=1)
+    model.learn(2048, callback=DiagnosticsCallback(monitor=monitor))
+    assert monitor.failures == []
+    counts = [backend.scalars(step).get("diag/policy/all/count") for step in backend.records]
+    assert set(counts) - {None} == {256}
+
+
 def test_others_may_evaluate_actions_in_between():
     class Evaluates(DiagnosticsCallback):
         def _on_step(self):

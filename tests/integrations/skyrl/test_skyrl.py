@@ -1,4 +1,15 @@
 import pytest
+from tracker_diag_skyrl import from_rollout
+
+
+@pytest.mark.parametrize(
+    ("loss", "anchor", "on_rollout"),
+    [("cispo", "rollout", True), ("cispo", "old", False), ("dppo", "old", True), ("regular", "rollout", False)],
+)
+def test_the_settings_say_on_whose_log_probabilities_the_loss_is(loss, anchor, on_rollout):
+    prefix = "trainer.algorithm."
+    config = {f"{prefix}policy_loss_type": loss, f"{prefix}cispo.cispo_anchor": anchor}
+    assert from_rollout(config) is on_rollout
 
 
 @pytest.mark.nightly
