@@ -251,15 +251,15 @@ def test_a_resumed_run_goes_on_with_its_baseline(result):
 
 
 @pytest.mark.nightly
-def test_other_trainers_are_seen_by_what_they_log(result):
+def test_other_trainers_are_seen_by_what_they_log_and_train_as_without_us(result):
     runs = result("others")
-    assert {name: run["algorithm"] for name, run in runs.items()} == {
-        "sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo",
-    }  # fmt: skip
-    for run in runs.values():
+    known = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "cpo": None, "rloo": "grpo", "online_dpo": "dpo"}
+    assert {name: runs[name]["algorithm"] for name in known} == known
+    assert [name for name, run in runs.items() if not run["same"]] == []
+    for name, run in runs.items():
         is_sound(run)
-        assert run["slices"] == []
-        assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["2"])
+        assert (run["slices"] == []) == (name != "gmpo")
+        assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["4"])
 
 
 @pytest.mark.nightly
