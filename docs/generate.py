@@ -371,7 +371,7 @@ def _logs() -> list[str]:
     return [
         "## Logs by their own names",
         "",
-        "`tracker-diag diagnose` and `watch` read the metrics of these frameworks by the framework's own names. At least",
+        "`tracker-diag diagnose` and `watch` read the metrics of these frameworks by their own names. At least",
         "two distinctive names must be there, or `--framework` says it. `tracker-diag integrations --names FRAMEWORK`",
         "lists the names that are read, and why the others are not.",
         "",

@@ -77,6 +77,7 @@ class DiagnosticsCallback(BaseCallback):
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
         self._begun_at, self._ended = 0, False
+        self._every: object = None
         self._underway: dict[str, Any] | None = None
         """The variables of the `learn` that is watched: of a callback that stands twice in a list SB3 makes each call
         twice, of which the second is left out."""
@@ -102,7 +103,8 @@ class DiagnosticsCallback(BaseCallback):
                 blind = dict.fromkeys(pair for pair in PAIRS if pair != "policy" or not has_ratio(model))
             add_active(monitor, *writers, sees=SEES, blind=blind, tools=False)
         with monitor.guard("integration_errors"):
-            monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
+            self._every = self.locals.get("log_interval")
+            monitor.expect(expected_rows(model, self.num_timesteps, self._every))
         with monitor.guard("integration_errors"):
             if self.num_timesteps:
                 resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
@@ -173,6 +175,10 @@ class DiagnosticsCallback(BaseCallback):
         """Hand over the episodes that have ended."""
         ended = list(self._episodes)
         self._episodes.clear()
+        if self.monitor is not None and self.monitor.step is None:
+            with self.monitor.guard("integration_errors"):
+                lengths = [float(one["episode"]["l"]) for one in ended]
+                self.monitor.expect(rows_by_episodes(self.model, self._begun_at, self._every, lengths))
         if self.monitor is not None and not self._ended:
             with self.monitor.guard("integration_errors"):
                 self._look_for_an_end(self.monitor)
@@ -327,7 +333,7 @@ def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normal
 
 
 def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
-    """How many rows `learn` will log; None where that hangs on the length of episodes, as with DQN and SAC.
+    """How many rows `learn` will log; None where that hangs on the length of episodes: see `rows_by_episodes`.
 
     Args:
         done: steps that were made in an earlier `learn`.
@@ -338,6 +344,20 @@ def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
         return None
     updates = -(-(model._total_timesteps - done) // (steps * model.n_envs))  # noqa: SLF001  # `learn` tells a callback nothing else of it
     return int(updates) // log_interval
+
+
+def rows_by_episodes(model: Any, done: int, log_interval: object, lengths: Sequence[float]) -> int | None:
+    """How many rows DQN, SAC and the like will log if episodes stay as long as the first ones; else None.
+
+    Args:
+        done: steps that were made in an earlier `learn`.
+        log_interval: episodes a row.
+        lengths: steps of the episodes before the first row.
+    """
+    if hasattr(model, "n_steps") or not isinstance(log_interval, int) or log_interval < 1 or not sum(lengths):
+        return None
+    mean = sum(lengths) / len(lengths)
+    return int((model._total_timesteps - done) / (log_interval * mean))  # noqa: SLF001  # as in `expected_rows`
 
 
 def settings(model: Any) -> dict[str, object]:

@@ -202,6 +202,21 @@ def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
 
 
 @pytest.mark.nightly
+def test_a_dqn_that_learns_nothing_is_named_within_its_run():
+    """Its rows hang on the length of its episodes: those before the first row say how many there will be."""
+    seen = {}
+    for rate in (1e-3, 0.1):
+        backend = CapturingTracker()
+        model = DQN(
+            "MlpPolicy", make_vec_env("CartPole-v1", seed=0), seed=0, learning_rate=rate, learning_starts=500,
+            train_freq=4, exploration_fraction=0.3, target_update_interval=250, device="cpu",
+        )  # fmt: skip
+        model.learn(20_000, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
+        seen[rate] = {one.rule.id for one in backend.summary.findings if one.severity != "info"}
+    assert seen == {1e-3: set(), 0.1: {"OUT003"}}
+
+
+@pytest.mark.nightly
 def test_a_recurrent_policys_padding_is_no_action():
     from sb3_contrib import RecurrentPPO
 

@@ -317,14 +317,18 @@ def rollout(folder):
 
 def others(folder):
     """Four steps of each trainer without ratios of tokens, as it is and with us."""
-    from trl.experimental import a2po, cpo, gkd, gmpo, online_dpo, orpo, sdpo, tpo
+    from trl.experimental import a2po, cpo, gmpo, online_dpo, orpo, sdpo, tpo
 
     pair = {"prompt": "get 4", "chosen": " 07", "rejected": " 70"}
     pairs = [pair | {"prompt": f"get {i}"} for i in range(32)]
     labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
     talks = [{"messages": [{"role": "user", "content": f"get {i}"}, {"role": "assistant", "content": "07"}]}
              for i in range(32)]  # fmt: skip
-    asked, scored = [{"prompt": row["prompt"]} for row in prompts(32)], {"reward_funcs": judge(errs=0.35)}
+
+    def paid(completions, **_):
+        return [0.01 * len(str(said)) for said in completions]
+
+    asked, scored = [{"prompt": row["prompt"]} for row in prompts(32)], {"reward_funcs": paid}
     short = {"max_completion_length": 8}
     trainers = {
         "sft": (trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(32)], {}, {}),
@@ -339,7 +343,6 @@ def others(folder):
         "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, [row | {"privileged_context": "07"} for row in prompts(32)],
                  short, scored),
         "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
-        "gkd": (gkd.GKDTrainer, gkd.GKDConfig, talks, {"max_new_tokens": 8}, {"teacher_model": _model}),
         "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, {"teacher_model": _model}),
     }  # fmt: skip
 
