@@ -322,8 +322,6 @@ def others(folder):
     pair = {"prompt": "get 4", "chosen": " 07", "rejected": " 70"}
     pairs = [pair | {"prompt": f"get {i}"} for i in range(32)]
     labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
-    talks = [{"messages": [{"role": "user", "content": f"get {i}"}, {"role": "assistant", "content": "07"}]}
-             for i in range(32)]  # fmt: skip
 
     def paid(completions, **_):
         return [0.01 * len(str(said)) for said in completions]
