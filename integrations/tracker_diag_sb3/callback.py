@@ -339,7 +339,8 @@ def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
         done: steps that were made in an earlier `learn`.
         log_interval: updates a row; SB3 logs nothing without one.
     """
-    steps: Any = getattr(model, "n_steps", None)
+    # DQN and SAC have n_steps too, of their returns.
+    steps: Any = getattr(model, "n_steps", None) if hasattr(model, "rollout_buffer") else None
     if not isinstance(steps, int) or not isinstance(log_interval, int) or log_interval < 1:
         return None
     updates = -(-(model._total_timesteps - done) // (steps * model.n_envs))  # noqa: SLF001  # `learn` tells a callback nothing else of it
@@ -354,7 +355,7 @@ def rows_by_episodes(model: Any, done: int, log_interval: object, lengths: Seque
         log_interval: episodes a row.
         lengths: steps of the episodes before the first row.
     """
-    if hasattr(model, "n_steps") or not isinstance(log_interval, int) or log_interval < 1 or not sum(lengths):
+    if hasattr(model, "rollout_buffer") or not isinstance(log_interval, int) or log_interval < 1 or not sum(lengths):
         return None
     mean = sum(lengths) / len(lengths)
     return int((model._total_timesteps - done) / (log_interval * mean))  # noqa: SLF001  # as in `expected_rows`

@@ -16,7 +16,7 @@ from stable_baselines3.common.logger import KVWriter, Logger, configure
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback
-from tracker_diag_sb3.callback import clip_of, settings, tensors
+from tracker_diag_sb3.callback import clip_of, expected_rows, rows_by_episodes, settings, tensors
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingTracker
@@ -186,6 +186,15 @@ def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
     again = td.Monitor()
     model.learn(steps, callback=DiagnosticsCallback(monitor=again), log_interval=every, reset_num_timesteps=False)
     assert again.state_dict()["rows"] == monitor.state_dict()["rows"]
+
+
+def test_the_rows_of_dqn_hang_on_the_length_of_its_episodes():
+    model = DQN("MlpPolicy", make_vec_env("CartPole-v1"), device="cpu")
+    model._total_timesteps = 20_000
+    assert expected_rows(model, 0, 4) is None  # it has n_steps, of its returns
+    assert rows_by_episodes(model, 0, 4, [10.0, 12.0]) == 454
+    assert rows_by_episodes(model, 0, 4, []) is None
+    assert rows_by_episodes(ppo(), 0, 4, [10.0]) is None
 
 
 @pytest.mark.parametrize("algorithm", [A2C, DQN])
