@@ -222,7 +222,8 @@ def test_a_dqn_that_learns_nothing_is_named_within_its_run():
         )  # fmt: skip
         model.learn(20_000, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
         seen[rate] = {one.rule.id for one in backend.summary.findings if one.severity != "info"}
-    assert seen == {1e-3: set(), 0.1: {"OUT003"}}
+    assert seen[1e-3] == set()
+    assert "OUT001" in seen[0.1]
 
 
 @pytest.mark.nightly
