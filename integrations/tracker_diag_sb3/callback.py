@@ -78,6 +78,8 @@ class DiagnosticsCallback(BaseCallback):
         self._evaluated: list[tuple[Any, Any]] = []
         self._begun_at, self._ended = 0, False
         self._every: object = None
+        self._most: int | None = None
+        """Steps that an episode may have."""
         self._underway: dict[str, Any] | None = None
         """The variables of the `learn` that is watched: of a callback that stands twice in a list SB3 makes each call
         twice, of which the second is left out."""
@@ -109,7 +111,7 @@ class DiagnosticsCallback(BaseCallback):
             if self.num_timesteps:
                 resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
             setattr(model, STATE, _State(monitor))
-        self._begun_at, self._ended = self.num_timesteps, False
+        self._begun_at, self._ended, self._most = self.num_timesteps, False, None
         self._steps = None
         with monitor.guard("integration_errors"):
             optimizer: Any = getattr(model.policy, "optimizer", None)
@@ -166,6 +168,8 @@ class DiagnosticsCallback(BaseCallback):
             self._stepped = self.num_timesteps
             with self.monitor.guard("integration_errors"):
                 self._ended |= bool(np.any(self.locals.get("dones", False)))
+                if not self._ended:  # not at a dump: DQN logs nothing before an episode ends
+                    self._look_for_an_end(self.monitor)
                 for place, info in enumerate(self.locals.get("infos", ())):
                     if "episode" in info:  # of SB3's own wrapper, at the end of an episode
                         self._episodes.append({"place": place, **info})
@@ -179,9 +183,6 @@ class DiagnosticsCallback(BaseCallback):
             with self.monitor.guard("integration_errors"):
                 lengths = [float(one["episode"]["l"]) for one in ended]
                 self.monitor.expect(rows_by_episodes(self.model, self._begun_at, self._every, lengths))
-        if self.monitor is not None and not self._ended:
-            with self.monitor.guard("integration_errors"):
-                self._look_for_an_end(self.monitor)
         if ended and self.monitor is not None:
             with self.monitor.guard("integration_errors"):
                 several = 1 + max(one["place"] for one in ended)
@@ -191,7 +192,9 @@ class DiagnosticsCallback(BaseCallback):
         """Where no episode ends, nothing of returns and lengths is logged, and no rule can say so: say it once."""
         envs: Any = self.training_env
         steps = (self.num_timesteps - self._begun_at) // envs.num_envs
-        most = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
+        if self._most is None:
+            self._most = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
+        most = self._most
         if steps >= ENDLESS * most:
             self._ended = True
             told = NO_END.format(steps=steps, most=most)
