@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach", "install"]
 
-TESTED = "0.3"
+TESTED = "0.3 and 0.4"
 """Versions of SkyRL that the tests run against."""
 
 SEES: dict[str, str] = {
