@@ -8,7 +8,7 @@ UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 # Trainers that cannot be installed in one environment, and a fresh environment for each tracker.
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb)
-NIGHTLY := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0) \
+NIGHTLY := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10 skyrl-0.4) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0) \
 	$(addprefix build/quickstart/,trackio tensorboard)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
@@ -89,9 +89,10 @@ $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(UV) --compile-bytecode --python $(VENV) --editable ".[dev]"
 	touch $@ $(VENV)/.demo
 
+build/frameworks/skyrl-0.4: FOR := --python-version 3.12  # what its metadata asks for; its modules run with less
 build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 	rm -rf $@
-	$(BIN)/uv pip install --quiet --no-deps --target $@ --requirement $<
+	$(BIN)/uv pip install --quiet --no-deps $(FOR) --target $@ --requirement $<
 	touch $@
 
 build/trl/%: $(VENV)/.dev

@@ -16,7 +16,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import TypeAdapter
 
-from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, frameworks, load
+from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, file_of, frameworks, load
 from tracker_diag.metrics.registry import BY_CANARY, HEALTH, OWN, SAMPLED, TRAINING, Metric, training
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.rules.conditions import words
@@ -362,7 +362,24 @@ def integrations_page() -> str:
         lines += ["| what | how it is seen |", "|---|---|"]
         lines += [f"| {what} | {_cell(how)} |" for what, how in package.SEES.items()]
         lines.append("")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_logs()])
+
+
+def _logs() -> list[str]:
+    """The frameworks whose logs are read by their own names."""
+    files = [file_of(name) for name in frameworks()]
+    return [
+        "## Logs by their own names",
+        "",
+        "`tracker-diag diagnose` and `watch` read the metrics of these frameworks by their own names. At least",
+        "two distinctive names must be there, or `--framework` says it. `tracker-diag integrations --names FRAMEWORK`",
+        "lists the names that are read, and why the others are not.",
+        "",
+        "| framework | names of | metrics |",
+        "|---|---|---|",
+        *(f"| {file.framework} | {file.read_at} | {len(file.metrics)} |" for file in files),
+        "",
+    ]
 
 
 ABOUT = ("install", "edit", "switch off", "processes", "versions", "tested")

@@ -77,6 +77,9 @@ class DiagnosticsCallback(BaseCallback):
         self._places: Any = None
         self._evaluated: list[tuple[Any, Any]] = []
         self._begun_at, self._ended = 0, False
+        self._every: object = None
+        self._most: int | None = None
+        """Steps that an episode may have."""
         self._underway: dict[str, Any] | None = None
         """The variables of the `learn` that is watched: of a callback that stands twice in a list SB3 makes each call
         twice, of which the second is left out."""
@@ -102,12 +105,13 @@ class DiagnosticsCallback(BaseCallback):
                 blind = dict.fromkeys(pair for pair in PAIRS if pair != "policy" or not has_ratio(model))
             add_active(monitor, *writers, sees=SEES, blind=blind, tools=False)
         with monitor.guard("integration_errors"):
-            monitor.expect(expected_rows(model, self.num_timesteps, self.locals.get("log_interval")))
+            self._every = self.locals.get("log_interval")
+            monitor.expect(expected_rows(model, self.num_timesteps, self._every))
         with monitor.guard("integration_errors"):
             if self.num_timesteps:
                 resume(monitor, getattr(model, STATE, None), "a model that was trained without the diagnostics goes on")
             setattr(model, STATE, _State(monitor))
-        self._begun_at, self._ended = self.num_timesteps, False
+        self._begun_at, self._ended, self._most = self.num_timesteps, False, None
         self._steps = None
         with monitor.guard("integration_errors"):
             optimizer: Any = getattr(model.policy, "optimizer", None)
@@ -139,13 +143,15 @@ class DiagnosticsCallback(BaseCallback):
             self._looks_on = True
 
     def _seen_places(self, result: Any, given: Mapping[str, Any]) -> None:
-        """Which actions of the buffer the next mini-batch has."""
-        self._places = given["batch_inds"]
+        """Which actions of the buffer the next mini-batch has; that of a recurrent policy is padded, and masked."""
+        mask = getattr(result, "mask", None)
+        self._places = given["batch_inds"], None if mask is None else mask.flatten() > 0
 
     def _seen_logprobs(self, result: Any, given: Mapping[str, Any]) -> None:
-        places, self._places = self._places, None
-        if places is not None:  # otherwise somebody else evaluates, not the loss
-            self._evaluated.append((places, result[1].detach()))
+        seen, self._places = self._places, None
+        if seen is not None:  # otherwise somebody else evaluates, not the loss
+            (places, mask), logprobs = seen, result[1].detach().flatten()
+            self._evaluated.append((places, logprobs if mask is None else logprobs[mask]))
 
     def _on_rollout_end(self) -> None:
         if self._looks_on and self.monitor is not None:
@@ -162,6 +168,8 @@ class DiagnosticsCallback(BaseCallback):
             self._stepped = self.num_timesteps
             with self.monitor.guard("integration_errors"):
                 self._ended |= bool(np.any(self.locals.get("dones", False)))
+                if not self._ended:  # not at a dump: DQN logs nothing before an episode ends
+                    self._look_for_an_end(self.monitor)
                 for place, info in enumerate(self.locals.get("infos", ())):
                     if "episode" in info:  # of SB3's own wrapper, at the end of an episode
                         self._episodes.append({"place": place, **info})
@@ -171,9 +179,10 @@ class DiagnosticsCallback(BaseCallback):
         """Hand over the episodes that have ended."""
         ended = list(self._episodes)
         self._episodes.clear()
-        if self.monitor is not None and not self._ended:
+        if self.monitor is not None and self.monitor.step is None:
             with self.monitor.guard("integration_errors"):
-                self._look_for_an_end(self.monitor)
+                lengths = [float(one["episode"]["l"]) for one in ended]
+                self.monitor.expect(rows_by_episodes(self.model, self._begun_at, self._every, lengths))
         if ended and self.monitor is not None:
             with self.monitor.guard("integration_errors"):
                 several = 1 + max(one["place"] for one in ended)
@@ -183,7 +192,9 @@ class DiagnosticsCallback(BaseCallback):
         """Where no episode ends, nothing of returns and lengths is logged, and no rule can say so: say it once."""
         envs: Any = self.training_env
         steps = (self.num_timesteps - self._begun_at) // envs.num_envs
-        most = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
+        if self._most is None:
+            self._most = getattr(envs.get_attr("spec")[0], "max_episode_steps", None) or UNLIMITED
+        most = self._most
         if steps >= ENDLESS * most:
             self._ended = True
             told = NO_END.format(steps=steps, most=most)
@@ -325,17 +336,32 @@ def tensors(rollout: Mapping[str, Any], evaluated: list[tuple[Any, Any]], normal
 
 
 def expected_rows(model: Any, done: int, log_interval: object) -> int | None:
-    """How many rows `learn` will log; None where that hangs on the length of episodes, as with DQN and SAC.
+    """How many rows `learn` will log; None where that hangs on the length of episodes: see `rows_by_episodes`.
 
     Args:
         done: steps that were made in an earlier `learn`.
         log_interval: updates a row; SB3 logs nothing without one.
     """
-    steps: Any = getattr(model, "n_steps", None)
+    # DQN and SAC have n_steps too, of their returns.
+    steps: Any = getattr(model, "n_steps", None) if hasattr(model, "rollout_buffer") else None
     if not isinstance(steps, int) or not isinstance(log_interval, int) or log_interval < 1:
         return None
     updates = -(-(model._total_timesteps - done) // (steps * model.n_envs))  # noqa: SLF001  # `learn` tells a callback nothing else of it
     return int(updates) // log_interval
+
+
+def rows_by_episodes(model: Any, done: int, log_interval: object, lengths: Sequence[float]) -> int | None:
+    """How many rows DQN, SAC and the like will log if episodes stay as long as the first ones; else None.
+
+    Args:
+        done: steps that were made in an earlier `learn`.
+        log_interval: episodes a row.
+        lengths: steps of the episodes before the first row.
+    """
+    if hasattr(model, "rollout_buffer") or not isinstance(log_interval, int) or log_interval < 1 or not sum(lengths):
+        return None
+    mean = sum(lengths) / len(lengths)
+    return int((model._total_timesteps - done) / (log_interval * mean))  # noqa: SLF001  # as in `expected_rows`
 
 
 def settings(model: Any) -> dict[str, object]:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach", "install"]
 
-TESTED = "0.3"
+TESTED = "0.3 and 0.4"
 """Versions of SkyRL that the tests run against."""
 
 SEES: dict[str, str] = {
@@ -117,11 +117,17 @@ def install() -> None:
     look()
 
 
+def from_rollout(config: Mapping[str, object]) -> bool:
+    """Whether the loss is on the rollout's log-probabilities, by the run's settings: `cispo` says it by its anchor."""
+    loss = config.get("trainer.algorithm.policy_loss_type")
+    anchor = config.get("trainer.algorithm.cispo.cispo_anchor")
+    return loss in SAMPLED or (loss == "cispo" and anchor == "rollout")
+
+
 def workers_of(monitor: Monitor) -> Workers:
     """What the policy workers of the run of `monitor` send."""
-    sampled = monitor.config.get("trainer.algorithm.policy_loss_type") in SAMPLED
     turns = bool(monitor.config.get("generator.step_wise_trajectories"))
-    return Workers(monitor, fresh=not sampled, gaps=not turns, each=True).open()
+    return Workers(monitor, fresh=not from_rollout(monitor.config), gaps=not turns, each=True).open()
 
 
 class Batches:

@@ -33,8 +33,7 @@ def test_the_trainers_that_the_tool_is_for_are_known():
     )
     assert set(aliases.frameworks()) == set(expected.split())
     listed = {file.stem for file in (Path(__file__).parent / "names").glob("*.txt")}
-    of_rows = {row(file.stem)[0].lower() for file in ROWS}
-    assert {name.lower() for name in aliases.frameworks()} == listed | of_rows
+    assert {name.lower() for name in aliases.frameworks()} == listed
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -232,6 +231,9 @@ def test_one_key_alone_names_no_framework_and_the_nearest_ones_are_listed():
     assert aliases.nearest(["rollout/ep_rew_mean", "reward"]) == {"SB3": 1}
     assert recognise(["rollout/ep_rew_mean", "train/n_updates"]) == "SB3"
     assert aliases.nearest(["reward"]) == {}
+    both = ["rollout/ep_rew_mean", "train/n_updates", "charts/SPS", "charts/episodic_return"]
+    assert recognise(both) is None
+    assert aliases.nearest(both) == {"CleanRL": 2, "SB3": 2}
 
 
 def test_what_is_made_of_another_is_known_by_two_names_of_its_own():

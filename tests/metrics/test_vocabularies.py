@@ -19,7 +19,7 @@ COLLAPSED = {"reward": 0.05, "success_rate": 0.05, "eval_score": 0.05, "loss": 5
 
 
 def canonical(*, collapses):
-    """Rows by canonical name: outcomes that rise to their level, with noise of 3 %, or that collapse within ten rows."""
+    """Rows by canonical name: outcomes rise to their level with 3 % of noise, or collapse within ten rows."""
     noise = np.random.default_rng(0).normal(1.0, 0.03, (ROWS, len(LEVELS)))
     for at in range(ROWS):
         gone = min(max(at - ONSET, 0) / 10, 1.0) if collapses else 0.0

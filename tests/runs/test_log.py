@@ -96,7 +96,7 @@ def test_a_finding_in_an_early_phase_is_not_lost():
 
 def test_a_loss_of_0_is_cosmetic_where_its_gradient_is_not_0():
     rows = [row | {"loss": 0.0} for row in calm(60)]
-    found = diagnose(rows)
+    found = diagnose(rows, framework="TRL")
     assert found.summary.first_break is None
     assert "the loss is exactly 0 in 60 of 60 rows" in found.summary.log[0]
     assert diagnose([row | {"grad_norm": 0.0} for row in rows]).summary.log == ()

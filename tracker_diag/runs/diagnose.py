@@ -6,7 +6,7 @@ from typing import Any
 
 from tracker_diag.detect.growth import USUAL, GrowthSettings
 from tracker_diag.errors import UnknownName, require
-from tracker_diag.metrics.aliases import KeyMap, frameworks
+from tracker_diag.metrics.aliases import KeyMap, frameworks, nearest
 from tracker_diag.metrics.registry import Algorithm
 from tracker_diag.report.curves import chosen
 from tracker_diag.report.notebook import shown
@@ -105,6 +105,7 @@ class Diagnosis:
         mapped = {key: metric.name for key, metric in self.keys.mapped.items()}
         document["keys"] = {
             "framework": self.keys.framework,
+            "nearest": {} if self.keys.framework else nearest((*self.keys.mapped, *self.keys.unmapped)),
             "mapped": mapped,
             "unmapped": list(self.keys.unmapped),
         }

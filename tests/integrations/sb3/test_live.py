@@ -2,7 +2,7 @@
 
 import gymnasium
 import pytest
-from stable_baselines3 import PPO
+from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import Monitor as Recorded
 from stable_baselines3.common.vec_env import DummyVecEnv
@@ -104,6 +104,21 @@ def test_an_episode_that_never_ends_is_told_once_and_one_that_does_is_not(caplog
     caplog.clear()
     fired(4 * 1_600)
     assert "no episode has ended" not in caplog.text
+
+
+@pytest.mark.slow
+def test_a_dqn_whose_episodes_never_end_is_named_though_it_logs_no_row(caplog):
+    class Endless(gymnasium.Wrapper):
+        def step(self, action):
+            seen, reward, ended, cut, info = self.env.step(action)
+            return (self.env.reset()[0] if ended or cut else seen), reward, False, False, info
+
+    monitor = td.Monitor()
+    model = DQN("MlpPolicy", Endless(gymnasium.make("CartPole-v1")), learning_starts=10_000, device="cpu")
+    model.learn(1_600, callback=DiagnosticsCallback(monitor=monitor))
+    ((step, said),) = monitor.events
+    assert (step, said[:28]) == (1_500, "no episode has ended in 1,50")
+    assert len([one for one in caplog.messages if "no episode has ended" in one]) == 1
 
 
 def test_an_explained_variance_that_is_not_defined_is_absent_and_no_fault_of_numerics():

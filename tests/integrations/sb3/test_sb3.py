@@ -16,7 +16,7 @@ from stable_baselines3.common.logger import KVWriter, Logger, configure
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback
-from tracker_diag_sb3.callback import clip_of, settings, tensors
+from tracker_diag_sb3.callback import clip_of, expected_rows, rows_by_episodes, settings, tensors
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingTracker
@@ -188,6 +188,15 @@ def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
     assert again.state_dict()["rows"] == monitor.state_dict()["rows"]
 
 
+def test_the_rows_of_dqn_hang_on_the_length_of_its_episodes():
+    model = DQN("MlpPolicy", make_vec_env("CartPole-v1"), device="cpu")
+    model._total_timesteps = 20_000
+    assert expected_rows(model, 0, 4) is None  # it has n_steps, of its returns
+    assert rows_by_episodes(model, 0, 4, [10.0, 12.0]) == 454
+    assert rows_by_episodes(model, 0, 4, []) is None
+    assert rows_by_episodes(ppo(), 0, 4, [10.0]) is None
+
+
 @pytest.mark.parametrize("algorithm", [A2C, DQN])
 def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
     backend = CapturingTracker()
@@ -199,6 +208,36 @@ def test_an_algorithm_without_a_ratio_is_heard_by_its_metrics(algorithm):
     assert any("rollout/ep_rew_mean" in row for row in backend.own.values())
     blind = monitor.summary().blind
     assert "POL004" in blind
+
+
+@pytest.mark.nightly
+def test_a_dqn_that_learns_nothing_is_named_within_its_run():
+    """Its rows hang on the length of its episodes: those before the first row say how many there will be."""
+    seen = {}
+    for rate in (1e-3, 0.1):
+        backend = CapturingTracker()
+        model = DQN(
+            "MlpPolicy", make_vec_env("CartPole-v1", seed=0), seed=0, learning_rate=rate, learning_starts=500,
+            train_freq=4, exploration_fraction=0.3, target_update_interval=250, device="cpu",
+        )  # fmt: skip
+        model.learn(20_000, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
+        seen[rate] = {one.rule.id for one in backend.summary.findings if one.severity != "info"}
+    assert seen[1e-3] == set()
+    assert "OUT001" in seen[0.1]
+
+
+@pytest.mark.nightly
+def test_a_recurrent_policys_padding_is_no_action():
+    from sb3_contrib import RecurrentPPO
+
+    backend = CapturingTracker()
+    env = make_vec_env("CartPole-v1", n_envs=4, seed=0)
+    model = RecurrentPPO("MlpLstmPolicy", env, seed=0, **SMALL)
+    monitor = td.Monitor([backend], window=1)
+    model.learn(2048, callback=DiagnosticsCallback(monitor=monitor))
+    assert monitor.failures == []
+    counts = [backend.scalars(step).get("diag/policy/all/count") for step in backend.records]
+    assert set(counts) - {None} == {256}
 
 
 def test_others_may_evaluate_actions_in_between():

@@ -38,8 +38,9 @@ def made(rng, post=0.02, text=0.02):
         rollout[row] = np.where(np.array(mask) == 1, values - noise, 0.0)  # 0.0 on tool tokens
     prompts = [[5] * (4 + row % 5) for row in range(ROWS)]
     responses, rewards = [[6] * n for n in lengths], [[0.0] * n for n in lengths]
-    tokenizer = SimpleNamespace(pad_token_id=0)
-    sequences, attention, response, rewards, loss, logprobs, _ = convert_prompts_responses_to_batch_tensors(
+    by_tokenizer = "tokenizer" in inspect.signature(convert_prompts_responses_to_batch_tensors).parameters  # up to 0.3
+    tokenizer = SimpleNamespace(pad_token_id=0) if by_tokenizer else 0
+    sequences, attention, response, rewards, loss, logprobs, *_ = convert_prompts_responses_to_batch_tensors(
         tokenizer, prompts, responses, rewards, masks, [row.tolist() for row in rollout]
     )
     action = torch.zeros(ROWS, RESPONSE)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tracker_diag.guards.control import kl_coefficient
+from tracker_diag.metrics.aliases import key_map, why_not
 from tracker_diag.stats.tails import NO_SIGNAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
@@ -251,15 +252,17 @@ def test_a_resumed_run_goes_on_with_its_baseline(result):
 
 
 @pytest.mark.nightly
-def test_other_trainers_are_seen_by_what_they_log(result):
+def test_other_trainers_are_seen_by_what_they_log_and_train_as_without_us(result):
     runs = result("others")
-    assert {name: run["algorithm"] for name, run in runs.items()} == {
-        "sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo",
-    }  # fmt: skip
-    for run in runs.values():
+    known = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo", "online_dpo": "dpo"}
+    assert {name: runs[name]["algorithm"] for name in known} == known
+    assert [name for name, run in runs.items() if not run["same"]] == []
+    for name, run in runs.items():
         is_sound(run)
-        assert run["slices"] == []
-        assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["2"])
+        assert (run["slices"] == []) == (name != "gmpo")
+        names = {key for row in run["metrics"].values() for key in row}
+        assert [key for key in key_map(names, "TRL").unmapped if not why_not(key, "TRL")] == []
+        assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["4"])
 
 
 @pytest.mark.nightly

@@ -316,28 +316,62 @@ def rollout(folder):
 
 
 def others(folder):
-    """Two steps of trainers without ratios of tokens."""
-    from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+    """Four steps of each trainer without ratios of tokens, as it is and with us."""
+    from trl.experimental import a2po, cpo, gmpo, online_dpo, orpo, sdpo, tpo
 
-    def run(kind, config, data, **more):
-        set_seed(0)
-        model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
-        model.config._name_or_path = str(CHECKPOINT)
-        args = config(**common(folder) | {"max_steps": 2, "per_device_train_batch_size": 4})
-        return watched(
-            kind(model, args=args, train_dataset=Dataset.from_list(data), processing_class=tokenizer(), **more)
-        )
-
-    pair = {"prompt": "get 4", "chosen": "07", "rejected": "70"}
-    pairs = [pair | {"prompt": f"get {i}"} for i in range(16)]
+    pair = {"prompt": "get 4", "chosen": " 07", "rejected": " 70"}
+    pairs = [pair | {"prompt": f"get {i}"} for i in range(32)]
     labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
-    return {
-        "sft": run(trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(16)]),
-        "dpo": run(trl.DPOTrainer, trl.DPOConfig, pairs),
-        "kto": run(trl.KTOTrainer, trl.KTOConfig, labelled),
-        "orpo": run(ORPOTrainer, ORPOConfig, pairs),
-        "rloo": run(trl.RLOOTrainer, trl.RLOOConfig, prompts(16), reward_funcs=judge(errs=0.35)),
-    }
+
+    def paid(completions, **_):
+        return [0.01 * len(str(said)) for said in completions]
+
+    asked, scored = [{"prompt": row["prompt"]} for row in prompts(32)], {"reward_funcs": paid}
+    short = {"max_completion_length": 8}
+    trainers = {
+        "sft": (trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(32)], {}, {}),
+        "dpo": (trl.DPOTrainer, trl.DPOConfig, pairs, {}, {}),
+        "kto": (trl.KTOTrainer, trl.KTOConfig, labelled, {}, {}),
+        "orpo": (orpo.ORPOTrainer, orpo.ORPOConfig, pairs, {}, {}),
+        "cpo": (cpo.CPOTrainer, cpo.CPOConfig, pairs, {}, {}),
+        "tpo": (tpo.TPOTrainer, tpo.TPOConfig, [row | {"reference": row["chosen"]} for row in pairs], {}, {}),
+        "rloo": (trl.RLOOTrainer, trl.RLOOConfig, prompts(32), short, scored),
+        "gmpo": (gmpo.GMPOTrainer, gmpo.GMPOConfig, prompts(32), short | {"num_iterations": 2}, scored),
+        "a2po": (a2po.A2POTrainer, a2po.A2POConfig, prompts(32), short, scored),
+        "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, [row | {"privileged_context": "07"} for row in prompts(32)],
+                 short, scored),
+        "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
+        "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, {"teacher_model": _model}),
+    }  # fmt: skip
+
+    def made(kind, config, data, settings, more):
+        set_seed(0)
+        args = config(**common(folder) | {"max_steps": 4, "per_device_train_batch_size": 8} | settings)
+        given = {name: value() if value is _model else value for name, value in more.items()}
+        data = Dataset.from_list(data)
+        return kind(model=_model(), args=args, train_dataset=data, processing_class=tokenizer(), **given)
+
+    def both(of):
+        plain, ours = made(*of), made(*of)
+        set_seed(1)
+        plain.train()
+        set_seed(1)
+        seen = watched(ours)
+        history = [[_untimed(row) for row in one.state.log_history] for one in (plain, ours)]
+        return seen | {"same": weights(plain) == weights(ours) and json.dumps(history[0]) == json.dumps(history[1])}
+
+    return {name: both(of) for name, of in trainers.items()}
+
+
+def _model():
+    model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32)
+    model.config._name_or_path = str(CHECKPOINT)
+    return model
+
+
+def _untimed(row):
+    timed = ("time", "per_second", "tok/s")
+    return {name: value for name, value in row.items() if not any(part in name for part in timed)}
 
 
 def reward_model(folder):
