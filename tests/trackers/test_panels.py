@@ -22,7 +22,7 @@ from tracker_diag.trackers.wandb.report import save_report
 from tracker_diag.trackers.wandb.view import workspace
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
-SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
+SECTIONS = ["Verdict", "Tails", "ESS", "Shape", "Rules"]
 
 
 def run(*arguments):

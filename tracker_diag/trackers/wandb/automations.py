@@ -52,7 +52,8 @@ def automation(rule: Rule, project: Any, slack: Any) -> Any:
     automations: Any = require("wandb.automations", "wandb")
     fires = automations.RunEvent.metric(f"{PREFIX}rule/{rule.id}") >= STATE_VALUES["firing"]
     harmless = [f"Harmless while {words(rule.harmless)}."] if rule.harmless else []
-    text = " ".join([f"{rule.name} ({rule.link}).", *harmless, *advice(rule)])
+    first, more = advice(rule)
+    text = " ".join([f"{rule.name} ({rule.link}).", *harmless, *first, *more])
     send = automations.SendNotification.from_integration
     tell = send(slack, title=f"{rule.id}: {rule.title}", text=text, level=rule.severity)
     return automations.OnRunMetric(scope=project, filter=fires) >> tell
