@@ -47,7 +47,7 @@ def verdict(
     parts: list[RenderableType] = [head, *_of_the_log(summary), _broke_first(summary, color, cost, alarmed=alarmed)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
-        curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
+        curves = [_labelled(panel) for panel in panels(summary)[:CURVES]]
         drawn = timeline(loud, summary.first_step, summary.last_step, curves, summary.events)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
@@ -103,6 +103,7 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
     if first is None:
         unsure = summary.caveats or summary.log
         rows.add_row("found", Text("no rule fired at warn or above", style="bold" if unsure else "bold green"))
+        rows.add_row("continue?", f"Yes, as far as {len(summary.healthy)} rules could see")
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))
@@ -171,7 +172,7 @@ def blindness(summary: Summary) -> RenderableType:
     return rows
 
 
-def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
+def _labelled(panel: Panel) -> tuple[str, Mapping[int, float], bool]:
     """The curve of a panel, of post_tool where there are two, with its smallest and largest value in its label."""
     *_, (slice, points) = panel.lines.items()
     values = [value for value in points.values() if math.isfinite(value)]
@@ -179,9 +180,9 @@ def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
     room = LABEL - len(ends)
     if slice:
         pair, _, stat = panel.name.partition(" ")
-        return cut(f"{stat} {slice}, {pair}", room) + ends, points
+        return cut(f"{stat} {slice}, {pair}", room) + ends, points, panel.log
     name = panel.name  # the statistic, if it is one, stands at its end
-    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points
+    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points, panel.log
 
 
 def _short(value: float) -> str:
