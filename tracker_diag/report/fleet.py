@@ -119,13 +119,15 @@ def in_short(summary: Summary) -> str:
     return f"{decision.verb}; resume from step {advice.last_good_step:,}"
 
 
-def curves_of(summary: Summary, series: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[float, ...]]:
-    """The small curves of a run's row."""
+def curves_of(
+    summary: Summary, series: Mapping[str, Mapping[int, float]]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The small curves of a run's row: of its outcome, and of what the first break rests on or the tail."""
     outcome = next((name for name in ("reward", "eval_score") if name in series), None)
     hero = next((panel for panel in panels(summary) if panel.role == "hero"), None)
     tail = series.get(TAIL, {}) if hero is None else hero.lines.get("post_tool") or next(iter(hero.lines.values()))
     log = True if hero is None else hero.log
-    return {"outcome_curve": spark(series[outcome]) if outcome else (), "tail_curve": spark(tail, log=log)}
+    return spark(series[outcome]) if outcome else (), spark(tail, log=log)
 
 
 def spark(curve: Mapping[int, float], *, log: bool = False) -> tuple[float, ...]:
