@@ -66,8 +66,8 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         )
     if problem := changed(checkpoint):
         raise DiagError(
-            f"{checkpoint.path}: gone or changed since it was saved ({problem}), expected the checkpoint of step "
-            f"{checkpoint.step} as it was; resume from an earlier one by hand"
+            f"{checkpoint.path}: {problem}; expected the checkpoint of step {checkpoint.step} as it was saved, resume "
+            "from an earlier one by hand"
         )
     file.replace(file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)
