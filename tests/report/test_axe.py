@@ -13,7 +13,7 @@ from tracker_diag.records import WorstSequence
 from tracker_diag.report.fleet import Fleet, FleetRow, render_fleet
 from tracker_diag.report.html import render_html
 from tracker_diag.runs.compare import compare
-from tracker_diag.runs.compared import page as compared
+from tracker_diag.runs.compare_page import page as compared
 from tracker_diag.runs.diagnose import diagnose
 from tracker_diag.trackers.finished import FinishedRun
 

@@ -55,7 +55,7 @@ def test_metrics_pictures_tables_tags_and_report_stand_in_the_store(rng, make_ba
     assert tags["diag.alert.rules"] == "POL001"
     assert tags["diag.first_break"].startswith("POL001 on post_tool at step ")
     assert tags[NOTE_TAG].startswith("What I tried.")
-    assert "**Token probabilities diverge after tool calls, on post_tool, from step " in tags[NOTE_TAG]
+    assert "**Watch. Token probabilities diverge after tool calls, 18× the usual level, since " in tags[NOTE_TAG]
 
     artifacts = {artifact.path for artifact in client.list_artifacts(run_id, "diag")}
     assert artifacts == {

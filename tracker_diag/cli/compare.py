@@ -35,7 +35,8 @@ def compare(
     It lists slices, metrics, settings and incidents that differ, and by how much.
     """
     from tracker_diag.runs.compare import compare as against_reference
-    from tracker_diag.runs.compared import headline, on_screen, page
+    from tracker_diag.runs.compare_page import page
+    from tracker_diag.runs.compared import headline, on_screen
     from tracker_diag.runs.diagnose import diagnose
     from tracker_diag.trackers.open import read_run
 

@@ -1,6 +1,7 @@
 """The fleet: the state of several runs, as a table in the terminal and as a page that reloads itself."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,15 +9,24 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from tracker_diag.report.blocks import heights
 from tracker_diag.report.console import cut
+from tracker_diag.report.curves import panels
+from tracker_diag.report.decision import decide
 from tracker_diag.report.templates import rendered
 from tracker_diag.report.timeline import STYLE
+from tracker_diag.rules.triage import Summary
 
 LEVELS = ("error", "warn", "unknown", "ok")
 """States of a run, the worst first. `unknown`: no row was read."""
 COLORS = {**STYLE, "ok": "green", "unknown": "dim"}
 MOST_NOTES = 5
 """Notes below the table."""
+TAIL = "policy/post_tool/p95"
+SPARK = 40
+"""Parts of a run that a small curve has."""
+SHOWN = 6
+"""Runs of a group on the page before the fold."""
 NAME = 30
 """Characters of a run's name before its note."""
 ROOMY = 100
@@ -48,6 +58,12 @@ class FleetRow:
     """More rows are expected."""
     note: str = ""
     """What keeps this row from being complete: why the run cannot be read, for example."""
+    decision: str = ""
+    """What to do with it, in a few words."""
+    outcome_curve: tuple[float, ...] = ()
+    """Heights of the reward from 0 to 1, by part of the run; of an evaluation where there is no reward."""
+    tail_curve: tuple[float, ...] = ()
+    """The same of what the first break rests on, or of the tail after tool calls."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,53 @@ class Fleet:
         number = Counter(row.level for row in self.rows)
         parts = ", ".join(f"{number[level]} {level}" for level in LEVELS if number[level])
         return f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}" + (f": {parts}" if parts else "")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs in which the same rule broke first, or that have the same state."""
+
+    title: str
+    level: str
+    rows: tuple[FleetRow, ...]
+
+
+def grouped(fleet: Fleet) -> list[Group]:
+    """The runs by the rule that broke first, the worst on top; what is not known and what is ok come last."""
+    by_rule: dict[tuple[str, str], list[FleetRow]] = {}
+    for row in fleet.sorted:
+        loud = row.level in ("error", "warn")
+        by_rule.setdefault((row.rule, "") if loud else ("", row.level), []).append(row)
+    groups = []
+    for (rule, level), rows in by_rule.items():
+        title = f"{rule} {rows[0].first_break.partition(': ')[2].removesuffix(', over')}".strip() if rule else level
+        groups.append(Group(title or rows[0].level, rows[0].level, tuple(rows)))
+    return groups
+
+
+def in_short(summary: Summary) -> str:
+    """The decision on a run in a few words: "Stop; resume from step 84"."""
+    decision, advice = decide(summary), summary.recommendation
+    if advice is None or advice.last_good_step is None:
+        return decision.verb
+    return f"{decision.verb}; resume from step {advice.last_good_step:,}"
+
+
+def curves_of(summary: Summary, series: Mapping[str, Mapping[int, float]]) -> dict[str, tuple[float, ...]]:
+    """The small curves of a run's row."""
+    outcome = next((name for name in ("reward", "eval_score") if name in series), None)
+    hero = next((panel for panel in panels(summary) if panel.role == "hero"), None)
+    tail = series.get(TAIL, {}) if hero is None else hero.lines.get("post_tool") or next(iter(hero.lines.values()))
+    log = True if hero is None else hero.log
+    return {"outcome_curve": spark(series[outcome]) if outcome else (), "tail_curve": spark(tail, log=log)}
+
+
+def spark(curve: Mapping[int, float], *, log: bool = False) -> tuple[float, ...]:
+    """Heights of a curve from 0 to 1 in at most `SPARK` parts of the run."""
+    if not curve:
+        return ()
+    drawn = heights([curve], min(curve), max(curve), SPARK, log=log)
+    return tuple(round(height, 2) for height in drawn[0].values()) if drawn else ()
 
 
 class FleetTable:
@@ -143,4 +206,10 @@ def render_fleet(fleet: Fleet, every: float | None = None) -> str:
         every: seconds until the page reloads itself; None if the watch has ended.
     """
     reload = None if every is None else max(round(every), 1)
-    return rendered("fleet.html.j2", {}, fleet=fleet, rows=fleet.sorted, every=reload)
+    return rendered("fleet.html.j2", {"path": _path}, fleet=fleet, groups=grouped(fleet), most=SHOWN, every=reload)
+
+
+def _path(curve: Sequence[float]) -> str:
+    """The path of an SVG of 100 by 20."""
+    last = max(len(curve) - 1, 1)
+    return "M" + "L".join(f"{100 * at / last:.0f} {18.5 - 17 * height:.1f}" for at, height in enumerate(curve))

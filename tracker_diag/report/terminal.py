@@ -47,7 +47,7 @@ def verdict(
     parts: list[RenderableType] = [head, *_of_the_log(summary), _broke_first(summary, color, cost, alarmed=alarmed)]
     loud = [one for one in summary.incidents if one.severity != "info"]
     if loud and summary.first_step is not None and summary.last_step is not None:
-        curves = dict(_labelled(one) for one in panels(summary)[:CURVES])
+        curves = [_labelled(panel) for panel in panels(summary)[:CURVES]]
         drawn = timeline(loud, summary.first_step, summary.last_step, curves, summary.events)
         parts += [Text(), drawn, Text()] if curves else [drawn]
     parts.append(_the_rest(summary, live, explains))
@@ -171,7 +171,7 @@ def blindness(summary: Summary) -> RenderableType:
     return rows
 
 
-def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
+def _labelled(panel: Panel) -> tuple[str, Mapping[int, float], bool]:
     """The curve of a panel, of post_tool where there are two, with its smallest and largest value in its label."""
     *_, (slice, points) = panel.lines.items()
     values = [value for value in points.values() if math.isfinite(value)]
@@ -179,9 +179,9 @@ def _labelled(panel: Panel) -> tuple[str, Mapping[int, float]]:
     room = LABEL - len(ends)
     if slice:
         pair, _, stat = panel.name.partition(" ")
-        return cut(f"{stat} {slice}, {pair}", room) + ends, points
+        return cut(f"{stat} {slice}, {pair}", room) + ends, points, panel.log
     name = panel.name  # the statistic, if it is one, stands at its end
-    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points
+    return (name if len(name) <= room else f"…{name[1 - room :]}") + ends, points, panel.log
 
 
 def _short(value: float) -> str:

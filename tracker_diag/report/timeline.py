@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.series import any_of
-from tracker_diag.report.overlay import bars, overlay
+from tracker_diag.report.blocks import bars, heights
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.incidents import SEVERITIES, Incident
 
@@ -29,7 +29,7 @@ def timeline(
     incidents: Sequence[Incident],
     first: int,
     last: int,
-    curves: Mapping[str, Mapping[int, float]] | None = None,
+    curves: Sequence[tuple[str, Mapping[int, float], bool]] = (),
     events: Sequence[tuple[int, str]] = (),
 ) -> Table:
     """A line for each rule and slice, the first incident's cause on top and its damage below, then one for each curve.
@@ -39,7 +39,7 @@ def timeline(
     Args:
         incidents: at least one.
         first, last: steps of the run's first and last row.
-        curves: by the name that they are shown with, values by step.
+        curves: the name that each is shown with, values by step, and whether its scale is logarithmic.
         events: step and text.
     """
     table = Table.grid(padding=(0, 2))
@@ -58,8 +58,8 @@ def timeline(
     if events:
         marked = {_column(step, first, last) for step, _ in events}
         table.add_row("events", "".join(DONE if at in marked else QUIET for at in range(WIDTH)))
-    for name, points in (curves or {}).items():
-        table.add_row(name, curve(points, first, last))
+    for name, points, log in curves:
+        table.add_row(name, curve(points, first, last, log=log))
     return table
 
 
@@ -75,10 +75,10 @@ def lane(findings: Sequence[Finding], first: int, last: int) -> str:
     return "".join(cells)
 
 
-def curve(points: Mapping[int, float], first: int, last: int) -> str:
+def curve(points: Mapping[int, float], first: int, last: int, *, log: bool = False) -> str:
     """`points` on the axis, from their smallest mean in a column to their largest; a column without any repeats."""
-    drawn = overlay([points], first, last + 1, WIDTH)
-    return bars(drawn.heights[0], WIDTH) if drawn else ""
+    drawn = heights([points], first, last + 1, WIDTH, log=log)
+    return bars(drawn[0], WIDTH) if drawn else ""
 
 
 def _column(step: int, first: int, last: int) -> int:

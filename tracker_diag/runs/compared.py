@@ -1,17 +1,19 @@
-"""A comparison in the terminal and as a page: what parted first, with curves, settings and incidents."""
+"""A comparison in words and in the terminal: the consequence, what parted first, settings and incidents."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracker_diag.metrics.statistics import declared
+from tracker_diag.report.blocks import CELLS, Heights, bars, heights
 from tracker_diag.report.console import cut, labelled, near
-from tracker_diag.report.overlay import CELLS, POINTS, Overlay, bars, overlay
-from tracker_diag.report.templates import rendered
+from tracker_diag.report.decision import name_of, times
 from tracker_diag.report.timeline import STYLE
 from tracker_diag.runs.arms import Setting
-from tracker_diag.runs.compare import Against, Comparison, NewIncident, Parted
+from tracker_diag.runs.compare import Against, Arm, Comparison, NewIncident, Parted
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.trackers.open import is_of_tracker
 
@@ -22,10 +24,8 @@ LINES = 25
 MOST_DRAWN = 4
 """Series drawn for two arms, 3 lines each; with more arms, one series for each."""
 MOST_SETTINGS, MOST_INCIDENTS = 3, 3
-MOST_CURVES = 24
-"""Curves on the page."""
-ALSO_SHOWN = ("reward", "eval_score", "verifier_score", "success_rate", "loss", "kl", "entropy")
-"""Series that the page draws although they have not parted."""
+NAME = 30
+"""Characters of a run's name in a sentence."""
 COLORS = ("cyan", "yellow", "magenta", "green", "blue", "red")
 
 
@@ -40,23 +40,51 @@ def on_screen(comparison: Comparison) -> RenderableType:
 
 
 def headline(comparison: Comparison) -> str:
-    """The comparison in one line."""
-    parts = []
-    for against in comparison.others:
-        arm, parted = against.arm.label, against.parted
-        if not parted:
-            parts.append(f"{arm}: nothing parted, {_judged(against)} series held against A")
-        else:
-            first = f"first {parted[0].series} {_from(against, parted[0])}"
-            parts.append(f"{arm}: {len(parted)} of {_judged(against)} series parted, {first}")
-    return "; ".join(parts)
+    """The consequence of each arm in one line: what became of the outcome, and what parted first."""
+    return "; ".join(consequence(against) for against in comparison.others)
+
+
+def consequence(against: Against) -> str:
+    """What became of an arm against the reference, in one sentence without a full stop."""
+    name = named_arm(against.arm)
+    if not against.parted:
+        return f"{name}: nothing parted in {judged(against)} series"
+    first, outcomes = against.parted[0], [series for series in against.parted if declared(series.series).outcome]
+    parts = [f"{words_of(series)} {since(against, series)}" for series in by_effect(outcomes)[:1]] or [
+        "no outcome parted"
+    ]
+    if first not in by_effect(outcomes)[:1]:
+        parts.append(f"{name_of(first.series)} parted first, {since(against, first)}")
+    return f"{name}: {', '.join(parts)}"
+
+
+def named_arm(arm: Arm) -> str:
+    """The label with the name of its first run: "B (lr-high)"."""
+    return f"{arm.label} ({cut(run_name(arm.sources[0]), NAME)})"
+
+
+def run_name(source: str) -> str:
+    """The last part of a source: the name of a file without its ending, or that of a tracker's run."""
+    return source.rpartition("/")[2] if is_of_tracker(source) else Path(near(source)).stem or source
+
+
+def words_of(series: Parted) -> str:
+    """By how much a series parted, in words: "eval_score is 0.40 lower", "kl is 2.3×"."""
+    name = name_of(series.series)
+    if series.scale == "ratio":
+        return f"{name} is {times(series.by)}"
+    return f"{name} is {abs(series.by):.2g} {'lower' if series.by < 0 else 'higher'}"
+
+
+def by_effect(parted: Sequence[Parted]) -> list[Parted]:
+    """Outcomes first, then the others; of each the largest difference first."""
+    return sorted(parted, key=lambda series: (not declared(series.series).outcome, -series.margins))
 
 
 def _head(comparison: Comparison) -> Text:
-    judged = max(_judged(against) for against in comparison.others)
-    names = {series.series for against in comparison.others for series in against.parted}
-    result = f"{len(names)} of {judged} series parted" if names else f"nothing parted in {judged} series"
-    return Text.assemble(("tracker_diag: ", "dim"), (result, "bold yellow" if names else "bold green"))
+    parted = any(against.parted for against in comparison.others)
+    lines = "\n".join(cut(consequence(against), 150) for against in comparison.others)
+    return Text.assemble(("tracker_diag: ", "dim"), (lines, "bold yellow" if parted else "bold green"))
 
 
 def _arms(comparison: Comparison) -> Table:
@@ -82,7 +110,7 @@ def _body(comparison: Comparison, against: Against) -> list[RenderableType]:
         parts += _drawn(comparison, against, series, heading)
     if against.parted[few:]:
         rest = labelled(LABELS)
-        next_two = [f"{cut(series.series, 34)} {_from(against, series)}" for series in against.parted[few : few + 2]]
+        next_two = [f"{cut(series.series, 34)} {since(against, series)}" for series in against.parted[few : few + 2]]
         more = len(against.parted) - few - len(next_two)
         rest.add_row("and", "; ".join(next_two) + (f"; and {more} more" if more else ""))
         parts.append(rest)
@@ -106,38 +134,37 @@ def _room(against: Against) -> int:
     """How many series fit on the screen with the other lines."""
     below = min(len(against.settings), MOST_SETTINGS + 1) + min(len(against.incidents), MOST_INCIDENTS + 1)
     below += 2 + 2 * bool(against.unjudged) + bool(against.left_out)
-    above = 6 if against.why else 5
+    above = 8 if against.why else 7
     return max(min((LINES - above - below) // 3, MOST_DRAWN), 1)
 
 
 def _drawn(comparison: Comparison, against: Against, series: Parted, heading: str) -> list[RenderableType]:
     """Three lines: what parted and when, then curve and level of each arm, and by how much they differ."""
     head = labelled(LABELS)
-    since = f" {_from(against, series)}"
-    head.add_row(heading, _line(f"{cut(series.series, 64 - len(since))}{since}", "bold"))
+    when = f" {since(against, series)}"
+    head.add_row(heading, _line(f"{cut(series.series, 64 - len(when))}{when}", "bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=LABELS)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    curves = drawn(comparison, against, series.series, CELLS, means=True)
+    curves = _heights(comparison, against, series.series)
     levels = (f"A {series.reference:.3g}", f"{against.arm.label} {series.other:.3g}")
     for index, (level, says) in enumerate(zip(levels, (by(series), against_seeds(series)), strict=True)):
         color = COLORS[0] if index == 0 else _color(against)
-        bar = bars(curves.heights[index]) if curves else ""
+        bar = bars(curves[index]) if curves else ""
         table.add_row(Text(f"  {level}", style=color), Text(bar, style=color), says)
     return [head, table]
 
 
-def drawn(comparison: Comparison, against: Against, name: str, parts: int, *, means: bool) -> Overlay | None:
-    """The curves of a series: those of the runs, the reference first, or with `means` those of the arms."""
-    runs = (*comparison.runs, *against.runs)
-    curves = [_placed(against, index, run, name) for index, run in enumerate(runs)]
-    if means:
-        curves = [_merged(curves[: len(comparison.runs)]), _merged(curves[len(comparison.runs) :])]
-    return overlay(curves, against.low, against.high, parts)
+def _heights(comparison: Comparison, against: Against, name: str) -> list[Heights]:
+    """The mean curve of each of the two arms in blocks, on one scale."""
+    curves = [placed(against, index, run, name) for index, run in enumerate((*comparison.runs, *against.runs))]
+    arms = [_merged(curves[: len(comparison.runs)]), _merged(curves[len(comparison.runs) :])]
+    return heights(arms, against.low, against.high, CELLS, log=declared(name).scale == "log")
 
 
-def _placed(against: Against, index: int, run: Diagnosis, name: str) -> dict[float, float]:
+def placed(against: Against, index: int, run: Diagnosis, name: str) -> dict[float, float]:
+    """The values of a series by their place on the axis."""
     points = run.series.get(name, {})
     return dict(zip(map(float, against.axis.places[index]([*points])), points.values(), strict=True)) if points else {}
 
@@ -212,65 +239,21 @@ def describe_incident(incident: NewIncident, comparison: Comparison, against: Ag
     return f"{incident.arm} alone{many}, from step {incident.onset}: {incident.rule} {incident.title}{place}"
 
 
-def page(comparison: Comparison) -> str:
-    """One self-contained page."""
-    return rendered(
-        "compare.html.j2",
-        {},
-        found=comparison,
-        arms=(comparison.reference, *(against.arm for against in comparison.others)),
-        sections=[_section(comparison, against) for against in comparison.others],
-        headline=headline(comparison),
-    )
-
-
-def _section(comparison: Comparison, against: Against) -> dict[str, object]:
-    shown = [series.series for series in against.parted[:MOST_CURVES]]
-    also = [name for name in ALSO_SHOWN if name in against.alike]
-    by_name = {series.series: series for series in against.parted}
-    curves = [_curve(comparison, against, name, by_name.get(name)) for name in (*shown, *also)]
-    return {
-        "against": against,
-        "judged": _judged(against),
-        "axis": about_axis(against),
-        "margin": about_margin(against),
-        "curves": [curve for curve in curves if curve["lines"]],
-        "references": len(comparison.runs),
-        "left_out": len(against.parted) - len(shown),
-        "rows": [(series, _from(against, series), by(series), against_seeds(series)) for series in against.parted],
-        "settings": [(setting, in_words(setting, against)) for setting in against.settings],
-        "incidents": [(incident, describe_incident(incident, comparison, against)) for incident in against.incidents],
-        "unjudged": about_unjudged(against.unjudged) if against.unjudged else "",
-        "left_out_keys": about_left_out(against.left_out) if against.left_out else "",
-    }
-
-
-def _curve(comparison: Comparison, against: Against, name: str, series: Parted | None) -> dict[str, object]:
-    lines, span = drawn(comparison, against, name, POINTS, means=False), against.high - against.low or 1.0
-    if series is None:
-        return {"name": name, "lines": lines, "says": "has not parted", "left": None}
-    left, end = series.onset - against.low, against.high if series.end is None else series.end
-    width = 100 * (end - series.onset) / span
-    return {"name": name, "lines": lines, "says": _says(against, series), "left": 100 * left / span, "width": width}
-
-
-def _says(against: Against, series: Parted) -> str:
-    return ", ".join(filter(None, (_from(against, series), by(series), against_seeds(series))))
-
-
 def _color(against: Against) -> str:
     return COLORS[(ord(against.arm.label[0]) - ord("A")) % len(COLORS)]
 
 
-def _from(against: Against, series: Parted) -> str:
+def since(against: Against, series: Parted) -> str:
+    """Where it began to part, accurate to a twentieth of the axis."""
     if against.unit == "step":
-        return f"from step {_number(series.onset)}"
+        return f"since step {_number(series.onset)}"
     if against.unit == "tokens":
-        return f"from {_number(series.onset)} tokens"
-    return f"from {100 * series.onset:.0f} % of the run"
+        return f"since {_number(series.onset)} tokens"
+    return f"since {100 * series.onset:.0f} % of the run"
 
 
-def _judged(against: Against) -> int:
+def judged(against: Against) -> int:
+    """How many series were compared."""
     return len(against.parted) + len(against.alike)
 
 

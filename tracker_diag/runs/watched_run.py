@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median
 
-from tracker_diag.report.fleet import LEVELS, FleetRow
+from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of, in_short
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.logged import LiveFinding, is_ours, told
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis
@@ -142,7 +142,10 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
     level = min(firing, key=LEVELS.index, default="ok")
     active = not has_ended(diagnosis.run)
     note = "; ".join(filter(None, (note, *summary.log[:1], *(line.partition(";")[0] for line in summary.short[:1]))))
-    row = FleetRow(name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note)
+    row = FleetRow(
+        name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note,
+        decision=in_short(summary), **curves_of(summary, diagnosis.series),
+    )  # fmt: skip
     if first is not None:
         place = f" on {first.slice}" if first.slice != "all" else ""
         end = ", over" if first.state == "resolved" else ""
