@@ -54,12 +54,12 @@ def bare(file=None):
 def test_what_a_rule_does_not_say_is_left_out_and_where_to_read_on_is_true_of_own_rules(tmp_path):
     (notice,) = notices(Alerts(), 10, replace(finding(), rule=bare(tmp_path / "my rules" / "ACM001.yaml")))
     assert notice.text.splitlines() == [
-        "p95 is 0.4.",
-        "reward-is-low (policy_update), onset at step 5, fired at 10.",
         (
             "Continue? Watch. Reward is low since step 5, until it ends; no reward and no evaluation could "
             "be judged, so harm would not be seen; if worse, resume from step 2."
         ),
+        "p95 is 0.4.",
+        "reward-is-low (policy_update), onset at step 5, fired at 10.",
         f"More: tracker-diag rules show ACM001 --rules '{tmp_path}/my rules/ACM001.yaml'",
     ]
     (notice,) = notices(Alerts(), 10, replace(finding(), rule=bare()))
@@ -91,7 +91,7 @@ def test_it_is_told_again_when_what_lies_behind_it_is_found():
     whole = finding("POL001", onset=7, fired=20)
     (notice,) = notices(alerts, 20, whole, others=[replace(part, inhibited_by="POL001")])
     assert notice.title.startswith("POL001 post_tool")
-    assert notice.text.startswith("This is what lies behind POL002, told before.")
+    assert notice.text.splitlines()[2].startswith("This is what lies behind POL002, told before.")
     assert notices(alerts, 21, whole, others=[replace(part, inhibited_by="POL001")]) == []
 
 
@@ -101,7 +101,7 @@ def test_an_incident_is_told_again_when_it_harms_the_outcome_and_once_more_when_
     damage = finding("OUT001", "all", onset=30, fired=40)
     (worse,) = notices(alerts, 40, damage, others=[cause])
     assert (worse.level, worse.title) == ("error", "Worse: Reward has lost what it had gained (POL001 post_tool)")
-    assert worse.text.splitlines()[:4] == [
+    assert worse.text.splitlines()[2:6] == [
         (
             "POL001 was told at step 10 as a warning. It is an error now, "
             "with OUT001 all: Reward has lost what it had gained, since step 30."
@@ -128,7 +128,9 @@ def test_a_symptom_that_makes_it_worse_is_named_by_the_title():
     severe = replace(late, rule=late.rule.model_copy(update={"severity": "error"}))
     (worse,) = notices(alerts, 30, severe, others=[cause])
     assert worse.title == f"Worse: {late.rule.title} (POL001 post_tool)"[:TITLE]
-    assert worse.text.startswith("POL001 was told at step 10 as a warning. It is an error now, with NUM001 all: ")
+    assert worse.text.splitlines()[2].startswith(
+        "POL001 was told at step 10 as a warning. It is an error now, with NUM001 all: "
+    )
 
 
 def test_a_fall_that_was_told_alone_is_worse_once_its_cause_is_known_and_the_title_names_the_cause():
@@ -136,7 +138,9 @@ def test_a_fall_that_was_told_alone_is_worse_once_its_cause_is_known_and_the_tit
     notices(alerts, 40, damage)
     (worse,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[damage])
     assert (worse.level, worse.title[:17]) == ("error", "Worse: ENV001 all")
-    assert worse.text.startswith("OUT001 was told at step 40 as a warning. It is an error now, with ENV001 all: ")
+    assert worse.text.splitlines()[2].startswith(
+        "OUT001 was told at step 40 as a warning. It is an error now, with ENV001 all: "
+    )
 
 
 def test_the_place_of_what_got_worse_is_in_the_title_however_long_it_is():
@@ -241,7 +245,7 @@ def test_a_cause_that_is_found_after_the_damage_is_told():
     notices(alerts, 40, damage, others=[slow])
     (notice,) = notices(alerts, 60, finding("ENV001", "all", onset=35, fired=60), others=[slow, damage])
     assert (notice.level, notice.title[:6]) == ("error", "ENV001")
-    assert notice.text.startswith("This is what lies behind OUT001, told before.")
+    assert notice.text.splitlines()[2].startswith("This is what lies behind OUT001, told before.")
 
 
 def test_what_comes_back_is_headed_by_how_it_is_now():

@@ -42,10 +42,11 @@ def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path,
         finding.summary,
         f"onset at step {finding.onset}, fired at {finding.fired}",
         f"First: {finding.rule.remedy[0]}",
-        "More: tracker-diag rules show POL001",
         f"See: tracker-diag diagnose {tmp_path}",
     ):
         assert part in told
+    assert len(told.splitlines()) == 6
+    assert told.splitlines()[1].startswith("Continue? ")
     assert all(record.name == "tracker_diag" for record in warnings)
 
 

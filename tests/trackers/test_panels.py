@@ -19,7 +19,7 @@ from tracker_diag.trackers.panels import NAME, OUTCOME, PLOTS, RULES, in_order, 
 from tracker_diag.trackers.wandb.view import workspace
 
 STUB = runpy.run_path(str(Path(__file__).parent / "wandb_stub.py"))
-SECTIONS = ["Tails", "ESS", "Shape", "Rules"]
+SECTIONS = ["Verdict", "Tails", "ESS", "Shape", "Rules"]
 
 
 def run(*arguments):

@@ -174,13 +174,14 @@ def _fired(step: int, news: Collection[_News], what_now: Recommendation) -> Noti
     cause = first.incident.cause
     # What came back is told by what fires now, and not by how it began the first time.
     lead = cause if first.why or alerts(cause) else next(filter(alerts, first.incident.findings))
-    text = _told(first, lead, step)
+    todo, more = advice(lead.rule)
+    text = [f"Continue? {what_now.says}."] if what_now else []
+    text += [*todo, *_told(first, lead, step)]
     text += [
         f"Also{' worse' if one.worse else ''}: {_heading(one.incident.cause)}. {one.incident.summary}."
         for one in others
     ]
-    text += [f"Continue? {what_now.says}."] if what_now else []
-    text += advice(lead.rule)
+    text += more
     title = _heading(lead) if first.worse is None else _worse(first.worse, lead)
     return Notice(step, first.incident.severity, title[:TITLE], "\n".join(text))
 
@@ -214,13 +215,13 @@ def _told(news: _News, lead: Finding, step: int) -> list[str]:
     ]
 
 
-def advice(rule: Rule) -> list[str]:
-    """What to do first, if the rule says so, and the command that tells all of it; none shows a rule made in Python."""
+def advice(rule: Rule) -> tuple[list[str], list[str]]:
+    """What to do first, if the rule says so; and the command that shows all of it, which a rule in Python lacks."""
     first = [f"First: {rule.remedy[0]}"] if rule.remedy else []
     if rule.own and rule.file is None:
-        return first
+        return first, []
     place = f" --rules {shlex.quote(str(rule.file))}" if rule.own else ""
-    return [*first, f"More: tracker-diag rules show {rule.id}{place}"]
+    return first, [f"More: tracker-diag rules show {rule.id}{place}"]
 
 
 def _ended(step: int, over: Sequence[Incident]) -> Notice:

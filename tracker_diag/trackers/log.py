@@ -14,6 +14,10 @@ _log = logging.getLogger("tracker_diag")
 _log.addHandler(Screen())
 
 
+MOST = 4
+"""Lines of an alert below its title, the decision first; its tracker has all of them."""
+
+
 class LogTracker(Tracker):
     """Writes for those who read the log; `others` gives the trackers by which the run can be looked at."""
 
@@ -27,7 +31,9 @@ class LogTracker(Tracker):
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
         for entry in entries:
             if isinstance(entry, Notice):
-                lines = [entry.title, *entry.text.splitlines(), *(f"See: {page}" for page in self._pages()[:1])]
+                if any(tracker.shows_alerts for tracker in self._others()):
+                    continue
+                lines = [entry.title, *entry.text.splitlines()[:MOST], *(f"See: {page}" for page in self._pages()[:1])]
                 _log.log(logging.INFO if entry.level == "info" else logging.WARNING, "%s", "\n  ".join(lines))
             elif isinstance(entry, End) and entry.summary.steps:
                 self._verdict(entry.summary)

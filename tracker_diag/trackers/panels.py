@@ -9,7 +9,7 @@ from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import CONTEXT
 from tracker_diag.metrics.statistics import STATISTICS, Section, Statistic
 
-VERSION = 2
+VERSION = 3
 """Of what the panels show; a view of an older one is brought up to date."""
 
 NAME = f"Agent RL diagnostics, version {VERSION}"

@@ -158,6 +158,8 @@ class Tracker:
     """Whether a call costs less than handing it to another thread, as writing a line to a file does."""
     outside = False
     """Whether it is none of the run's trackers: it is written to before they are, and not counted among them."""
+    shows_alerts = False
+    """Whether it prints alerts into the terminal itself."""
     pace = 0.0
     """Seconds to wait before writing again, where several steps in one request cost what one does."""
     sent = 0

@@ -30,6 +30,9 @@ RULE = f"{PREFIX}rule/"
 _FOUND = "What was found"
 _PICTURES = "Distribution of |log-ratio|, step by step"
 
+COLUMNS = [f"tags.`{name}`" for name in ("diag.alert.state", "diag.first_break")]
+"""Of the list of runs."""
+
 MOST_OUTCOMES = 8
 """Charts of rewards, evaluations and KL, where the runs of an experiment name them in their own ways."""
 
@@ -146,6 +149,7 @@ def chart_view(pairs: Sequence[str], image_step: int | None, shown: Collection[s
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
+        "selectedColumns": COLUMNS,
     }
     packed = "deflate;" + base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     now = int(time.time() * 1000)

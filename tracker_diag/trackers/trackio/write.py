@@ -43,6 +43,7 @@ class TrackioTracker(Tracker):
     takes = (*RECORDS, Finding, Notice, Event, End)
     library = "trackio"
     local = True
+    shows_alerts = True
 
     def __init__(self, run: Any) -> None:
         self._trackio: Any = require("trackio", "trackio")

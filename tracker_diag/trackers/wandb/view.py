@@ -9,8 +9,12 @@ from typing import Any
 from tracker_diag.errors import DiagError, require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.metrics.series import PAIRS
+from tracker_diag.report.tables import TIMELINE
 from tracker_diag.trackers.panels import NAME, PLOTS, RULES
 from tracker_diag.trackers.wandb.summary import STEP
+
+OUTCOMES = "^(reward|eval|val|test|train|critic|rollout|objective|env).*(reward|score|accuracy|success)|^reward$"
+"""Keys of rewards and evaluations, under the names of most trainers."""
 
 VIEW_KEY = "trackerdiag"
 """The view's own part of its address; there is one a project."""
@@ -42,7 +46,11 @@ def workspace(entity: str, project: str) -> Any:
     """The view as a `wandb_workspaces` Workspace, not saved yet."""
     workspaces: Any = require("wandb_workspaces.workspaces", "panels")
     reports: Any = require("wandb_workspaces.reports.v2", "panels")
-    panels = line_plots(PAIRS)
+    verdict = [
+        reports.MediaBrowser(title="Decision, and what broke first", media_keys=[TIMELINE]),
+        reports.LinePlot(title="Rewards and evaluations", metric_regex=OUTCOMES),
+    ]
+    panels = {"Verdict": verdict, **line_plots(PAIRS)}
     panels["Rules"] = [
         reports.LinePlot(title=RULES, x=STEP, metric_regex=f"^{PREFIX}rule/"),
         reports.LinePlot(title="Health of the diagnostics, counts", x=STEP, metric_regex=f"^{PREFIX}health/"),
