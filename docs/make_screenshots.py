@@ -1,5 +1,7 @@
 """Takes the README's pictures, of a real demo run in a terminal and from real servers: `make screenshots`.
 
+With names of pictures, such as `report`, it takes these alone; `report` needs no demo and takes `compare` too.
+
 Needs Chromium and tmux; the demo is run anew, into demo-out. MLflow shows the demo's own store and W&B's
 terminal UI its offline run, as W&B's web page comes from no server that could be started here; for Trackio and
 TensorBoard the demo's tokens and metrics are replayed into each. Trackio puts emoji before its alerts: install a font
@@ -21,14 +23,20 @@ import time
 import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 from playwright.sync_api import Page, sync_playwright
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from tracker_diag import wrap
+from tracker_diag import Monitor, diagnose, wrap
+from tracker_diag.report.html import render_html
+from tracker_diag.runs.compare import compare
+from tracker_diag.runs.compare_page import page
+from tracker_diag.testing import example_batch
 from tracker_diag.trackers.files.read import read_metrics
 from tracker_diag.trackers.tokens.log import read_tokens
 
@@ -40,15 +48,45 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 CLUTTER = ("mlflow.assistant.chat_panel.close", "mlflow.experiment_page.shared_view.dismiss")
 
 
-def main() -> None:
+def main(*names: str) -> None:
     """Start each server, open our view, take the picture, stop the server."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TRACKIO_DIR": f"{folder}/trackio", "TRACKER_DIAG_DIR": f"{folder}/journals"}
-        _demo()
-        _mlflow()
-        _wandb(Path(folder))
-        _trackio()
-        _tensorboard(f"{folder}/logs")
+        pictures: dict[str, Callable[[], None]] = {
+            "demo": _demo,
+            "mlflow": _mlflow,
+            "wandb": partial(_wandb, Path(folder)),
+            "trackio": _trackio,
+            "tensorboard": partial(_tensorboard, f"{folder}/logs"),
+            "report": partial(_pages, Path(folder)),
+        }
+        for name in names or pictures:
+            pictures[name]()
+
+
+def _pages(folder: Path) -> None:
+    """The report of a run whose tail grows after tool calls, and three runs compared."""
+    runs = {name: folder / f"{name}.jsonl" for name in ("calm", "new-tools", "high-lr")}
+    for grow, (name, file) in enumerate(runs.items()):
+        monitor, rng, rows = Monitor(), np.random.default_rng(grow), list[dict[str, float]]()
+        for step in range(160):
+            monitor.observe(**example_batch(step if grow else step % 75))
+            rises = 0.2 + 0.45 * min(step / 100, 1) - grow * max(0, step - 115) * 0.009
+            row = {"reward": rises + 0.02 * rng.normal(), "loss": 0.3 - 0.001 * step + 0.01 * rng.normal()}
+            row |= {"entropy": 1.6 - 0.003 * step + 0.02 * rng.normal(), "grad_norm": 1 + 0.1 * rng.normal()}
+            row |= {"eval_score": rises - 0.03} if step % 10 == 0 else {}
+            monitor.log(row, step=step)
+            rows.append({"step": step, **row})
+        summary = monitor.close()
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        if name == "new-tools":
+            (folder / "report.html").write_text(render_html(summary, (monitor.slices_table(),)))
+    diagnosed = {name: diagnose(str(file)) for name, file in runs.items()}
+    (folder / "compare.html").write_text(page(compare(*diagnosed.values())))
+    for name in ("report", "compare"):
+        for width in (1440, 390):
+            with _page(f"{name}-{width}.png", 900, width) as browser:
+                browser.goto((folder / f"{name}.html").as_uri())
 
 
 def _demo() -> None:
@@ -180,11 +218,11 @@ def _tensorboard(logs: str) -> None:
 
 
 @contextmanager
-def _page(name: str, height: int) -> Generator[Page, None, None]:
+def _page(name: str, height: int, width: int = 1500) -> Generator[Page, None, None]:
     """A page in a browser, of which a picture is taken in the end. MLflow does not stop while a browser is open."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        page = browser.new_page(viewport={"width": 1500, "height": height})
+        page = browser.new_page(viewport={"width": width, "height": height})
         yield page
         page.wait_for_timeout(4000)  # charts move into their places
         page.screenshot(path=DOCS / "images" / name)
@@ -226,4 +264,4 @@ def _serve(*command: str, cwd: Path | None = None) -> Generator[str, None, None]
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

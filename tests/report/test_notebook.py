@@ -57,3 +57,12 @@ def test_without_jinja2_a_notebook_shows_the_text():
     code = "import sys, tracker_diag; sys.modules['jinja2'] = None; print(tracker_diag.Monitor().close()._repr_html_())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "None"
+
+
+@pytest.mark.slow
+def test_the_frame_is_as_tall_as_the_page_and_follows_the_theme_of_the_notebook(found, page, tmp_path):
+    (tmp_path / "notebook.html").write_text(f"<body style='background: #111'>{found._repr_html_()}", encoding="utf-8")
+    page.goto((tmp_path / "notebook.html").as_uri())
+    inner = page.frames[1]
+    inner.wait_for_function("frameElement.clientHeight >= document.documentElement.scrollHeight")
+    assert inner.evaluate("document.documentElement.style.colorScheme") == "dark"

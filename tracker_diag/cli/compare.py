@@ -60,7 +60,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=1))
     else:
-        Terminal().print(headline(result) if quiet else on_screen(result))
+        Terminal().print(headline(result) if quiet else on_screen(result), soft_wrap=quiet)
 
 
 def _seeds(source: str) -> list[str]:

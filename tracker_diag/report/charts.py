@@ -16,6 +16,8 @@ MOST = 1e100
 """What is beyond is drawn as that, so that no sum overflows."""
 POSITIVE = 0.9
 """Share of a curve's values that must be above 0 for a logarithmic scale."""
+SPAN = 1e-15
+"""The lowest value of a logarithmic scale, as part of its highest; what is below is drawn at the edge."""
 TICKS = 4
 """Of an axis, about."""
 FEWEST = 5
@@ -159,6 +161,7 @@ class _Scale:
         log = log and len(positive) >= POSITIVE * len(values)
         low, high = min(positive if log else values), max(values)
         if log:
+            low = max(low, high * SPAN)
             edge = max((high / low) ** 0.06, 1.01)
             return cls(low / edge, high * edge, log)
         edge = 0.06 * (high - low) or 0.05 * abs(high) or 1.0

@@ -15,6 +15,9 @@ from tracker_diag.rules.incidents import UNSURE
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
 
+SMALL = 0.05
+"""Part of the best level below which a fall that no test has found is not mentioned."""
+
 Tone: TypeAlias = Literal["error", "warn", "ok", "unknown", ""]
 
 
@@ -188,18 +191,16 @@ def _harm(summary: Summary, cost: str) -> Tile:
     if outcome is None or outcome.value is None or outcome.baseline is None:
         what = harm[0] if harm else "no reward and no evaluation could be judged"
         return Tile("harmed" if harm else "not known", what, since_onset, "error" if harm else "unknown")
-    level = f"{outcome.series}, mean {digits(outcome.baseline)} → {digits(outcome.value)}"
     began = harm_began(summary)
-    if began is None and not outcome.holds:
-        return Tile(
-            "no harm yet",
-            f"{outcome.series} {digits(outcome.value)}, {digits(outcome.baseline)} at its best",
-            since_onset,
-        )
+    proven = began is not None or outcome.holds is True
     lost = (outcome.value - outcome.baseline) / abs(outcome.baseline) if outcome.baseline else math.nan
-    note = "; ".join(filter(None, ["" if began is None else f"since step {began:,}", since_onset]))
+    if not proven and not lost < -SMALL:
+        what = f"{outcome.series} {digits(outcome.value)}, {digits(outcome.baseline)} at its best"
+        return Tile("no harm yet", what, since_onset)
+    when = "may be noise" if not proven else "" if began is None else f"since step {began:,}"
     value = f"{100 * lost:+.0f} %".replace("-", "\N{MINUS SIGN}") if abs(lost) < 10 else "lost"
-    return Tile(value, level, note, "error")
+    what = f"{outcome.series}, mean {digits(outcome.baseline)} → {digits(outcome.value)}"
+    return Tile(value, what, "; ".join(filter(None, (when, since_onset))), "error" if proven else "warn")
 
 
 def _resume(summary: Summary, now: Now | None) -> Tile:

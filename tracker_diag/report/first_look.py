@@ -20,6 +20,7 @@ MISSING = {
     Why.ON_POLICY,
     Why.NO_SETTING,
     Why.NO_RANKS,
+    Why.NO_CELLS,
     Why.LOST,
 }
 """Reasons that no waiting takes away."""

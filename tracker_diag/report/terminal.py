@@ -103,6 +103,7 @@ def _broke_first(summary: Summary, color: str, cost: str, *, alarmed: bool) -> T
     if first is None:
         unsure = summary.caveats or summary.log
         rows.add_row("found", Text("no rule fired at warn or above", style="bold" if unsure else "bold green"))
+        rows.add_row("continue?", f"Yes, as far as {len(summary.healthy)} rules could see")
         return rows
     place = f", on {first.slice}" if first.slice != "all" else ""
     rows.add_row("broke first", Text(cut(f"{first.rule.title}{place}", 150), style=f"bold {color}"))

@@ -1,0 +1,83 @@
+"""The decision in one sentence and four tiles."""
+
+from dataclasses import replace
+
+from tracker_diag.report.decision import decide, times
+from tracker_diag.report.note import note_on
+from tracker_diag.rules.findings import Finding
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.triage import Summary
+
+RULES = {rule.id: rule for rule in catalog()}
+P95 = "policy/post_tool/p95_step"
+TAIL = Reading("tail", P95, True, 0.17, 0.087, keys=(P95,))
+GROWS = Finding(RULES["POL001"], "policy", "post_tool", "firing", 85, 96, None, "p95 is up", (TAIL,))
+CURVES = {
+    P95: {step: 0.087 if step < 85 else 0.087 * 1.0529 ** (step - 84) for step in range(160)},
+    "policy/text_only/p95_step": dict.fromkeys(range(160), 0.073),
+}
+
+
+def summary(*findings, best=(), **given):
+    return Summary("runs/a", 160, 0, 159, findings, {}, (), best=best, **given)
+
+
+def test_it_says_what_to_do_how_far_at_what_cost_where_to_resume_and_what_next():
+    fell = Reading("", "reward", True, 0.35, 0.648, onset=125, at=111)
+    decision = decide(summary(GROWS, best=(fell,), curves=CURVES), "74 steps, 3.2 h")
+    assert str(decision) == (
+        "Stop. Token probabilities diverge after tool calls, 48× the usual level, since about step 85"
+    )
+    far, harm, resume, todo = decision.tiles
+    assert (far.value, far.what) == ("48×", "p95 |log-ratio| after tool calls, 0.087 → 4.15 nat")
+    assert far.note == "step 159, before any tool call: 1×"
+    assert (harm.value, harm.what) == ("−46 %", "reward, mean 0.648 → 0.35")
+    assert harm.note == "since step 125; 74 steps, 3.2 h since it began"
+    assert resume.value == "step 81"
+    assert resume.note == "step 111: best level, but 4× already"
+    assert todo.what == GROWS.rule.remedy[0]
+
+
+def test_a_value_has_one_number_on_the_page():
+    whole = summary(GROWS, curves=CURVES)
+    decision = decide(whole)
+    assert decision.tiles[0].value in decision.why
+    assert decision.tiles[0].value in note_on(whole, "")
+    assert note_on(whole, "links").startswith(f"**{decision}.** links")
+
+
+def test_without_an_outcome_the_harm_is_not_known():
+    harm = decide(summary(GROWS, curves=CURVES)).tiles[1]
+    assert (harm.value, harm.tone) == ("not known", "unknown")
+
+
+def test_what_is_over_may_continue_and_is_quoted_as_it_was_detected():
+    decision = decide(summary(replace(GROWS, state="resolved", resolved=120), curves=CURVES))
+    assert decision.verb == "Continue"
+    assert decision.why.endswith("from about step 85 to 120")
+    assert "step 96" in decision.tiles[0].note
+    assert decision.tiles[2].value == "no need"
+
+
+def test_a_sharp_onset_is_no_estimate():
+    sharp = replace(GROWS, onset=95)
+    assert "since step 95" in decide(summary(sharp)).why
+
+
+def test_a_calm_run_continues_with_its_level():
+    level = Reading("", "reward", False, 0.6, 0.65, at=111)
+    decision = decide(summary(best=(level,)))
+    assert str(decision) == "Continue. No rule fired at warn or above in 160 rows"
+    assert (decision.tiles[0].value, decision.tiles[0].what) == ("0.6", "reward, mean of the last steps")
+
+
+def test_a_factor_has_two_digits():
+    assert [times(ratio) for ratio in (0.2, 1.0, 3.94, 9.96, 45.6, 4170)] == [
+        "0.2×",
+        "1×",
+        "3.9×",
+        "10×",
+        "46×",
+        "4,170×",
+    ]
