@@ -10,6 +10,7 @@ that has them, such as fonts-noto-color-emoji.
 
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -38,6 +39,7 @@ from tracker_diag.runs.compare import compare
 from tracker_diag.runs.compare_page import page
 from tracker_diag.testing import example_batch
 from tracker_diag.trackers.files.read import read_metrics
+from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.tokens.log import read_tokens
 
 DOCS = Path(__file__).parent
@@ -66,27 +68,32 @@ def main(*names: str) -> None:
 
 def _pages(folder: Path) -> None:
     """The report of a run whose tail grows after tool calls, and three runs compared."""
-    runs = {name: folder / f"{name}.jsonl" for name in ("calm", "new-tools", "high-lr")}
-    for grow, (name, file) in enumerate(runs.items()):
-        monitor, rng, rows = Monitor(), np.random.default_rng(grow), list[dict[str, float]]()
-        for step in range(160):
-            monitor.observe(**example_batch(step if grow else step % 75))
-            rises = 0.2 + 0.45 * min(step / 100, 1) - grow * max(0, step - 115) * 0.009
-            row = {"reward": rises + 0.02 * rng.normal(), "loss": 0.3 - 0.001 * step + 0.01 * rng.normal()}
-            row |= {"entropy": 1.6 - 0.003 * step + 0.02 * rng.normal(), "grad_norm": 1 + 0.1 * rng.normal()}
-            row |= {"eval_score": rises - 0.03} if step % 10 == 0 else {}
-            monitor.log(row, step=step)
-            rows.append({"step": step, **row})
-        summary = monitor.close()
-        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        if name == "new-tools":
-            (folder / "report.html").write_text(render_html(summary, (monitor.slices_table(),)))
-    diagnosed = {name: diagnose(str(file)) for name, file in runs.items()}
-    (folder / "compare.html").write_text(page(compare(*diagnosed.values())))
+    monitor = Monitor()
+    for step in range(160):
+        monitor.observe(**example_batch(step))
+        monitor.log(_row(step, 1.0), step=step)
+    (folder / "report.html").write_text(render_html(monitor.close(), (monitor.slices_table(),)))
+    runs = []
+    for name, grow in (("baseline", 0.0), ("new-tools", 1.0), ("high-lr", 0.5)):
+        rows = {step: _row(step, grow, slices=True) for step in range(160)}
+        runs.append(diagnose(FinishedRun(f"runs/{name}.jsonl", rows, {"tool_schema": f"v{1 + (grow == 1)}"}, {}, ())))
+    (folder / "compare.html").write_text(page(compare(*runs)))
     for name in ("report", "compare"):
         for width in (1440, 390):
             with _page(f"{name}-{width}.png", 900, width) as browser:
                 browser.goto((folder / f"{name}.html").as_uri())
+
+
+def _row(step: int, grow: float, *, slices: bool = False) -> dict[str, float]:
+    """What a trainer logs, and with `slices` the tail of both; the larger `grow`, the more is lost after step 80."""
+    rng = np.random.default_rng([step, int(10 * grow)])
+    level = 0.2 + 0.45 * min(step / 100, 1) - grow * max(0, step - 90) * 0.007
+    row = {"reward": level + 0.02 * rng.normal(), "loss": 0.3 - 0.001 * step + 0.01 * rng.normal()}
+    row |= {"entropy": 1.6 - 0.003 * step + 0.02 * rng.normal(), "grad_norm": 1 + 0.1 * rng.normal()}
+    row |= {"eval_score": level - 0.03} if step % 5 == 0 else {}
+    grown = math.exp(0.04 * rng.normal() + grow * max(0, step - 62) * 0.03)
+    both = {"diag/policy/post_tool/p95": 0.08 * grown, "diag/policy/text_only/p95": 0.07 + 0.002 * rng.normal()}
+    return row | (both if slices else {})
 
 
 def _demo() -> None:
