@@ -74,9 +74,10 @@ def _pages(folder: Path) -> None:
         monitor.log(_row(step, 1.0), step=step)
     (folder / "report.html").write_text(render_html(monitor.close(), (monitor.slices_table(),)))
     runs = []
-    for name, grow in (("baseline", 0.0), ("new-tools", 1.0), ("high-lr", 0.5)):
+    for name, grow, rate in (("baseline", 0.0, 1e-6), ("new-tools", 1.0, 1e-6), ("high-lr", 0.5, 3e-6)):
         rows = {step: _row(step, grow, slices=True) for step in range(160)}
-        runs.append(diagnose(FinishedRun(f"runs/{name}.jsonl", rows, {"tool_schema": f"v{1 + (grow == 1)}"}, {}, ())))
+        settings = {"learning_rate": rate, "tool_schema": f"v{1 + (grow == 1)}"}
+        runs.append(diagnose(FinishedRun(f"runs/{name}.jsonl", rows, settings, {}, ())))
     (folder / "compare.html").write_text(page(compare(*runs)))
     for name in ("report", "compare"):
         for width in (1440, 390):
