@@ -31,7 +31,7 @@ def finding(rule="POL001", onset=40, fired=60, resolved=None, slice="post_tool")
     return Finding(RULES[rule], "policy", slice, state, onset, fired, resolved, "what", ())
 
 
-def shown(incidents, first=0, last=71, curves=None, events=()):
+def shown(incidents, first=0, last=71, curves=(), events=()):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(timeline(incidents, first, last, curves, events))
     return [line.rstrip() for line in console.export_text().splitlines()]
@@ -63,13 +63,13 @@ def test_a_curve_has_a_bar_for_each_part_of_the_axis_and_holds_its_value_between
     assert curve({}, 0, 71) == curve({3: float("inf")}, 0, 71) == ""
 
 
-def test_one_peak_hides_nothing_of_the_rest():
+def test_one_peak_hides_nothing_of_the_rest_on_a_log_scale():
     norms = {step: 0.1 if step < 36 else 0.8 for step in range(72)} | {66: 500.0}
-    drawn = curve(norms, 0, 71)
+    drawn = curve(norms, 0, 71, log=True)
     assert drawn[0] == "▁"
     assert drawn[24] > drawn[10]
     assert drawn[33] == "█"
-    assert curve({step: -value for step, value in norms.items()}, 0, 71)[24] == "█"  # no logarithm
+    assert curve({step: -value for step, value in norms.items()}, 0, 71, log=True)[24] == "█"  # no logarithm
 
 
 @given(
@@ -144,6 +144,6 @@ def test_the_same_rule_on_the_same_slice_has_one_line():
 
 
 def test_curves_come_below_by_name():
-    lines = shown([Incident(finding())], curves={"reward 0 to 95": {step: float(step) for step in range(72)}})
+    lines = shown([Incident(finding())], curves=[("reward 0 to 95", {step: float(step) for step in range(72)}, False)])
     assert lines[-1].split()[0] == "reward"
     assert lines[-1].endswith("█")

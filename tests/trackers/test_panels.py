@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import re
 import runpy
 import zlib
 from pathlib import Path
@@ -49,6 +50,10 @@ def test_the_view_of_wandb_shows_both_slices_of_each_pair_over_our_own_step():
     model = workspace("someone", "rl")._to_model()
     found = sections(json.loads(model.model_dump_json(by_alias=True, exclude_none=True))["spec"])
     assert list(found) == SECTIONS
+    picture, outcomes = found.pop("Verdict")
+    assert picture["mediaKeys"] == ["diag/timeline"]
+    assert re.search(outcomes["metricRegex"], "train/reward")
+    assert not re.search(outcomes["metricRegex"], "diag/policy/text_only/p95")
     plots = [plot for panels in found.values() for plot in panels]
     assert {plot["xAxis"] for plot in plots} == {"diag/step"}
     assert found["Tails"][0]["metrics"] == ["diag/policy/text_only/p95", "diag/policy/post_tool/p95"]
