@@ -142,9 +142,10 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
     level = min(firing, key=LEVELS.index, default="ok")
     active = not has_ended(diagnosis.run)
     note = "; ".join(filter(None, (note, *summary.log[:1], *(line.partition(";")[0] for line in summary.short[:1]))))
+    outcome, tail = curves_of(summary, diagnosis.series)
     row = FleetRow(
         name, level, "", summary.last_step, reward=_reward(diagnosis), active=active, note=note,
-        decision=in_short(summary), **curves_of(summary, diagnosis.series),
+        decision=in_short(summary), outcome_curve=outcome, tail_curve=tail,
     )  # fmt: skip
     if first is not None:
         place = f" on {first.slice}" if first.slice != "all" else ""
