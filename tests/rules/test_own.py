@@ -99,3 +99,13 @@ def test_what_it_does_not_say_leaves_no_empty_heading(own):
     page = runpy.run_path(str(ROOT / "docs" / "generate.py"))["rule_page"](finding.rule)
     headings = [line for line in page.splitlines() if line.startswith("#")]
     assert headings == ["# ACM001 reward-is-low", "## Evidence", "## What it needs to see"]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_continues_with_it(own):
+    first, second = Monitor(rules=own), Monitor(rules=own)
+    for step in range(4):
+        first.log({"reward": 0.5 if step < 3 else 0.05}, step)
+    second.load_state_dict(first.state_dict())
+    (finding,) = second.summary().findings
+    assert (finding.rule.id, finding.onset, finding.state) == ("ACM001", 3, "firing")
