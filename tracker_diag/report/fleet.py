@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -33,6 +34,10 @@ ROOMY = 100
 """Columns from which on the table has wide gaps and the title of each rule."""
 
 
+Small: TypeAlias = tuple[float, ...]
+"""Heights of a small curve from 0 to 1, by part of the run."""
+
+
 @dataclass(frozen=True)
 class FleetRow:
     """The state of one run, in words; empty where there is nothing to say."""
@@ -60,10 +65,10 @@ class FleetRow:
     """What keeps this row from being complete: why the run cannot be read, for example."""
     decision: str = ""
     """What to do with it, in a few words."""
-    outcome_curve: tuple[float, ...] = ()
-    """Heights of the reward from 0 to 1, by part of the run; of an evaluation where there is no reward."""
-    tail_curve: tuple[float, ...] = ()
-    """The same of what the first break rests on, or of the tail after tool calls."""
+    outcome_curve: Small = ()
+    """Of the reward; of an evaluation where there is no reward."""
+    tail_curve: Small = ()
+    """Of what the first break rests on, or of the tail after tool calls."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +124,8 @@ def in_short(summary: Summary) -> str:
     return f"{decision.verb}; resume from step {advice.last_good_step:,}"
 
 
-def curves_of(
-    summary: Summary, series: Mapping[str, Mapping[int, float]]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The small curves of a run's row: of its outcome, and of what the first break rests on or the tail."""
+def curves_of(summary: Summary, series: Mapping[str, Mapping[int, float]]) -> tuple[Small, Small]:
+    """The small curves of a run's row: of its outcome, and of what broke first or the tail."""
     outcome = next((name for name in ("reward", "eval_score") if name in series), None)
     hero = next((panel for panel in panels(summary) if panel.role == "hero"), None)
     tail = series.get(TAIL, {}) if hero is None else hero.lines.get("post_tool") or next(iter(hero.lines.values()))
@@ -130,7 +133,7 @@ def curves_of(
     return spark(series[outcome]) if outcome else (), spark(tail, log=log)
 
 
-def spark(curve: Mapping[int, float], *, log: bool = False) -> tuple[float, ...]:
+def spark(curve: Mapping[int, float], *, log: bool = False) -> Small:
     """Heights of a curve from 0 to 1 in at most `SPARK` parts of the run."""
     if not curve:
         return ()

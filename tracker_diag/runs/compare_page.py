@@ -47,7 +47,7 @@ def _color(arm: int) -> str:
 
 
 def _curves(comparison: Comparison, unit: str) -> Curves:
-    others = [(index, arm) for index, arm in enumerate(comparison.others, 1) if arm.unit == unit]
+    others = [(index, one) for index, against in enumerate(comparison.others, 1) if against.unit == unit]
     ends = (min(against.low for _, against in others), max(against.high for _, against in others))
     largest: dict[str, Parted] = {}
     for _, against in others:
@@ -56,7 +56,7 @@ def _curves(comparison: Comparison, unit: str) -> Curves:
                 largest[series.series] = series
     parted = []
     for name in [series.series for series in words.by_effect([*largest.values()])][:MOST_CURVES]:
-        apart = [(index, arm, series) for index, arm in others for series in arm.parted if series.series == name]
+        apart = [(index, against, series) for index, against in others for series in against.parted if series.series == name]
         marks = [_mark(index, against, series, ends) for index, against, series in apart]
         drawn = _chart(comparison, others, name, ends)
         if drawn is not None:
@@ -64,7 +64,7 @@ def _curves(comparison: Comparison, unit: str) -> Curves:
     shown = [name for name in comparison.runs[0].series if declared(name).outcome or name in DASHBOARD]
     alike = [_chart(comparison, others, name, ends) for name in shown if name not in largest]
     ticks = axis_ticks(ends) if unit != "share of the run" else [(0.0, "0 %"), (50.0, "50 %"), (100.0, "100 %")]
-    return Curves(unit, ends, ticks, parted, [curve for curve in alike if curve])
+    return Curves(unit, ends, ticks, parted, [drawn for drawn in alike if drawn])
 
 
 def _mark(index: int, against: Against, series: Parted, ends: tuple[float, float]) -> Mark:
