@@ -98,6 +98,34 @@ def test_few_values_of_noise_are_no_growth(every):
     assert alarms <= 1
 
 
+def test_a_tail_that_rises_as_the_rate_warms_up_has_its_baseline_afterwards():
+    """No alarm on the rise itself; then ×2 is found. Of a metric, whose values are as they are, nothing changes."""
+    rng, delays = np.random.default_rng(5), []
+    for _ in range(10):
+        detector, at = BlockCusum(disjoint=True), 0
+        for at, y in enumerate(ar(rng, 0.8, 0.1, 300)):
+            detector.update(at, min(1.0, (at + 1) / 100) * (2.0 if at >= 200 else 1.0) * math.exp(y))
+            if detector.holds:
+                break
+        delays.append(at - 200)
+    assert min(delays) > 0
+    assert max(delays) < 30
+    metric = BlockCusum()
+    run(metric, [min(1.0, (at + 1) / 100) for at in range(66)])
+    assert metric.ready
+
+
+def test_a_later_crest_no_higher_than_the_first_is_nothing_new():
+    wave = [math.exp(0.4 * math.cos(step / 37)) for step in range(600)]
+    detector, new = BlockCusum(), []
+    for step, value in enumerate([*wave, *(2 * one for one in wave[:200])]):
+        detector.update(step, value)
+        new.append(bool(detector.holds) and detector.is_new)
+    assert detector.holds is not None
+    assert not any(new[:600])
+    assert any(new[600:620])
+
+
 def test_a_burn_in_is_no_baseline():
     """A pair that starts at zero by construction and settles does not alarm on having settled."""
     values = [*np.linspace(1e-5, 0.1, 15), *[0.1] * 100]

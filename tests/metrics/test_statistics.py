@@ -110,7 +110,7 @@ def test_float_noise_is_no_signal(value, signal):
 
 def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
-    applied, gradient = np.array([5000.0, 5000, 5000, 0]), np.ones(12) * 400
+    applied, gradient = np.array([5000.0, 5000, 5000, 0]), np.ones(13) * 400
     values = np.random.default_rng(0).normal(0, 0.1, 5000)
     found = statistics(
         values,

@@ -126,6 +126,8 @@ class GrowthDetector:
         self._known = self._new_known() if earlier else None
         if self._known:
             self._known.know(earlier)
+        self.step: int | None = None
+        """The step of the last value."""
         self._steps = 0
         """Valid steps ever, also those before `rebaseline`: a long run remains one."""
         self._handed_over = False
@@ -135,6 +137,7 @@ class GrowthDetector:
 
         The long detector counts values and not steps: what it promises rests on the number of its blocks.
         """
+        self.step = step
         self._steps += 1
         self._long.update(step, x, error)
         if self._known and self._known.ready:

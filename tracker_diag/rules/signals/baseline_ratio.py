@@ -1,8 +1,9 @@
-"""A value over the mean of the series' own baseline, or over the largest value of it, against a limit."""
+"""A value over the mean of the series' own baseline, or over one of its largest values, against a limit."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from tracker_diag.metrics.reasons import Why, reason
@@ -15,7 +16,7 @@ from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
 
 @dataclass(config=CLOSED, kw_only=True)
 class BaselineRatio(Limited):
-    """The series over the mean of its own frozen baseline, or its largest value, is above or below a limit."""
+    """The series over the mean of its own frozen baseline, or one of its largest values, is above or below a limit."""
 
     historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
@@ -24,15 +25,15 @@ class BaselineRatio(Limited):
 
     kind: Literal["baseline_ratio"] = "baseline_ratio"
     series: SeriesRef
-    largest: bool = False
-    """Whether it is held against the largest value of the baseline, so that bursts of always are not new."""
+    largest: int | None = Field(default=None, ge=1)
+    """Held against this largest value of the baseline, 3 for the third, so that bursts of always are not new."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
-        self._seen, self._sum = 0, 0.0
+        self._seen, self._sum, self._top = 0, 0.0, list[float]()
 
     def update(self, observed: Observed) -> None:
         now, self.holds = self._series.now, None
@@ -42,11 +43,12 @@ class BaselineRatio(Limited):
         if self._seen > self._burn_in + self._steps:
             self.holds = self._is_beyond(now.value / self._baseline) if self._sum else None
         elif self._seen > self._burn_in:
-            self._sum = max(self._sum, now.value) if self.largest else self._sum + now.value
+            self._sum += now.value
+            self._top = sorted([*self._top, now.value], reverse=True)[: self.largest or 0]
 
     @property
     def _baseline(self) -> float:
-        return self._sum if self.largest else self._sum / self._steps
+        return self._top[-1] if self._top else self._sum / self._steps
 
     def reading(self) -> Reading:
         now, needed = self._series.now, self._burn_in + self._steps
@@ -59,10 +61,10 @@ class BaselineRatio(Limited):
         return self._series.reading(self.holds, now.value, self._baseline)
 
     def rebaseline(self) -> None:
-        self._seen, self._sum = min(self._seen, self._burn_in), 0.0
+        self._seen, self._sum, self._top = min(self._seen, self._burn_in), 0.0, []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seen": self._seen, "sum": self._sum}
+        return {"seen": self._seen, "sum": self._sum, "top": list(self._top)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen, self._sum = state["seen"], state["sum"]
+        self._seen, self._sum, self._top = state["seen"], state["sum"], list(state["top"])

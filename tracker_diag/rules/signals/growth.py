@@ -48,10 +48,13 @@ class Growth(Signal):
         metric = self._series.definition
         self._scale: Scale = "log" if self.relative_to else metric.scale
         self._disjoint = disjoint = all(ref is None or ref.stat in OF_STEP for ref in (self.series, self.relative_to))
-        self._detector = GrowthDetector(
-            at.settings, self._scale, self.direction, metric.matters, disjoint,
-            earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
-        )  # fmt: skip
+        alike = self._scale, self.direction, disjoint
+        if alike not in self._series.growth:  # signals that ask for other factors share it
+            self._series.growth[alike] = GrowthDetector(
+                at.settings, self._scale, self.direction, metric.matters, disjoint,
+                earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
+            )  # fmt: skip
+        self._detector = self._series.growth[alike]
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
 
@@ -59,8 +62,9 @@ class Growth(Signal):
         now = self._series.now
         if now is not None:
             # A slice with few tokens has a value at every few steps: its baseline lasts for as many steps as any.
-            steps = self._missed + 1 if self._disjoint else 1
-            self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None, steps)
+            if self._detector.step != observed.step:
+                steps = self._missed + 1 if self._disjoint else 1
+                self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None, steps)
             self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
             self.holds = self._judged()
             return
