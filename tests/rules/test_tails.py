@@ -94,7 +94,6 @@ CALM = {
     "one step of ten": (lambda t: (1, t % 10 == 0), 600),
     "warm-up": (lambda t: (warm_up(t),) * 2, 400),
     "waves": (lambda t: (wave(t),) * 2, 600),
-    "waves after tools": (lambda t: (1, math.exp(0.3 * math.sin(t / 37))), 600),
     "one step of five": (lambda t: (1, 2.5 if t % 5 == 0 else 1), 400),
     "text-only calms down sooner": (lambda t: (1 + 1.5 * math.exp(-t / 30), 1 + 1.5 * math.exp(-t / 120)), 400),
     "drift below the limit": (lambda t: (0.15 * 3 ** (t / 1500),) * 2, 1500),
