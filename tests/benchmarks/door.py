@@ -2,9 +2,9 @@
 
 Every run goes through `Monitor.observe` and `Monitor.log` with all the catalogue's rules. The log-ratios are drawn for
 each token, normal unless said, with a standard deviation that itself moves by 10 % from step to step, as AR(.8), in
-each slice on its own. A failure begins at step 120. A run is found if a rule fires at warn or above from there on; it
-is named rightly if one of the rules that the failure may be called by is the first, on the right slice or cell. A run
-ends with the first rule that fires: what comes after it is not counted.
+each slice on its own. A failure begins at step 120, or where its kind says. A run is found if a rule fires at warn or
+above from there on. It is named rightly if one of the rules that the failure may be called by is the first, on the
+right slice or cell. A failing run ends with the first rule that fires: what comes after it is not counted.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import tracker_diag as td
+from tracker_diag.rules.alerts import Notice
 
 FIRST_SEED = 20_000
 """None from here on was looked at while detectors and rules were made."""
@@ -50,6 +51,10 @@ class World:
     """Whether tools and environments are told."""
     degrees: int | None = None
     """Of freedom of a t distribution; normal where there are none."""
+    tail: int | None = None
+    """Tokens after a tool in each sequence that has one; all that fit by default."""
+    ragged: bool = False
+    """Whether sequences have between half and all of the width. A mean log-ratio of −σ²/2 then shows in their sums."""
 
 
 @dataclass(frozen=True)
@@ -66,24 +71,29 @@ class Scenario:
     """What it may be called; nothing for a healthy run."""
     slice: str = ""
     steps: int = STEPS
+    begins: int = ONSET
+    """The step of the failure."""
     change: Callable[[World, int], World] | None = None
     """What the world is at a step."""
 
 
 class Loud(td.Tracker):
-    """The findings at warn or above that have fired, and are not part of another one."""
+    """The findings at warn or above that have fired, and are not part of another one; and what people were told of."""
 
     name = "loud"
-    takes = (td.Finding,)
+    takes = (td.Finding, Notice)
     local = True
 
     def __init__(self) -> None:
         self.findings: list[td.Finding] = []
+        self.notices = 0
 
     def write(self, step: int, entries: Sequence[Any], at: float) -> None:
-        for finding in entries:
-            if finding.state == "firing" and finding.rule.severity != "info" and finding.inhibited_by is None:
-                self.findings.append(finding)
+        for entry in entries:
+            if isinstance(entry, Notice):
+                self.notices += 1
+            elif entry.state == "firing" and entry.severity != "info" and entry.inhibited_by is None:
+                self.findings.append(entry)
 
 
 def play(scenario: Scenario, seed: int) -> dict[str, Any]:
@@ -98,11 +108,14 @@ def play(scenario: Scenario, seed: int) -> dict[str, Any]:
         drift = 0.8 * drift + world.noise * math.sqrt(1 - 0.8**2) * rng.normal(size=2)
         monitor.observe(**batch(scenario, world, step, np.exp(drift), rng))
         monitor.log({"reward": 0.5 + 0.02 * rng.normal()}, step)
-        if loud.findings:
+        if loud.findings and scenario.rules:  # a healthy run goes on, to count what people are told
             break
     monitor.close()
     fired = sorted(loud.findings, key=lambda finding: (finding.onset, finding.rule.id))
-    return {"first": [fired[0].rule.id, fired[0].slice, fired[0].fired, fired[0].onset] if fired else None}
+    return {
+        "first": [fired[0].rule.id, fired[0].slice, fired[0].fired, fired[0].onset] if fired else None,
+        "notices": loud.notices,
+    }
 
 
 def batch(scenario: Scenario, world: World, step: int, drift: np.ndarray, rng: np.random.Generator) -> Batch:
@@ -111,11 +124,14 @@ def batch(scenario: Scenario, world: World, step: int, drift: np.ndarray, rng: n
     with_tool = np.arange(size) < round(world.tools * size)
     model = np.ones(shape, bool)
     model[:, :PROMPT] = False
-    middle = width // 2
     answer = max(width // 8, 2)
+    middle = width // 2 if world.tail is None else width - answer - world.tail
     model[with_tool, middle : middle + answer] = False
     response = np.ones(shape, bool)
     response[:, :PROMPT] = False
+    if world.ragged:
+        response &= np.arange(width) < rng.integers(width // 2, width + 1, size)[:, None]
+        model &= response
     after = with_tool[:, None] & (np.arange(width) >= middle + answer)
     tool = rng.integers(0, len(TOOLS), size)
     env = rng.integers(0, len(ENVIRONMENTS), size)
@@ -127,7 +143,7 @@ def batch(scenario: Scenario, world: World, step: int, drift: np.ndarray, rng: n
 
     def noise() -> np.ndarray:
         drawn = rng.normal(size=shape) if world.degrees is None else rng.standard_t(world.degrees, shape)
-        return scale * drawn
+        return scale * drawn - (scale**2 / 2 if world.ragged else 0.0)
 
     old = new - noise() if "policy" in world.pairs else None
     if old is not None:
@@ -197,13 +213,47 @@ def one_of(names: tuple[str, ...], factor: float) -> Callable[..., np.ndarray]:
     return factors
 
 
+def often(common: Sequence[float]) -> Callable[[int], float]:
+    """Several updates of one batch: all scales follow these factors, again and again; the first has a ratio of 1."""
+    return lambda step: common[step % len(common)]
+
+
+TWO, FOUR = often((0.0, 1.0)), often((0.0, 1.0, 1.6, 2.2))
+
+
+def warm_up(step: int) -> float:
+    """All ratios grow from 0 over 100 steps, as the learning rate does."""
+    return min(1.0, (step + 1) / 100)
+
+
+def every_fifth(step: int, after: np.ndarray, *_: Any) -> np.ndarray:
+    """One kind of batch that has always come has tails 2.5 times as long after tools."""
+    return np.where(after & (step % 5 == 0), 2.5, 1.0)
+
+
+def drift(steps: int) -> Callable[[int], float]:
+    return lambda step: 3.0 ** (step / steps)
+
+
+def later(begins: int, factor: float) -> Callable[..., np.ndarray]:
+    """`factor` after tools from step `begins` on."""
+    return lambda step, after, *_: np.where(after & (step >= begins), factor, 1.0)
+
+
 POST, TEXT = ("POL001",), ("POL016",)
 NAMED = World(names=True)
 FAILURES = (
     Scenario("after tools ×2 over 100 steps", factors=over(100, 2, where="post_tool"), rules=POST, slice="post_tool"),
     Scenario("after tools ×2 at once", factors=at_once(2, where="post_tool"), rules=POST, slice="post_tool"),
     Scenario("after tools ×4 at once", factors=at_once(4, where="post_tool"), rules=POST, slice="post_tool"),
-    Scenario("falls 2.5 → 1, then ×2 after tools", factors=decay_then(2), rules=POST, slice="post_tool", steps=380),
+    Scenario(
+        "falls 2.5 → 1, then ×2 after tools",
+        factors=decay_then(2),
+        rules=POST,
+        slice="post_tool",
+        steps=380,
+        begins=ONSET + 80,
+    ),
     Scenario("3 % of the tokens after tools ×6", factors=few(0.03, 6), rules=("POL018",), slice="post_tool"),
     Scenario("bursts: 10 % of the steps ×4", factors=bursts(0.1, 4), rules=("POL017",), slice="post_tool"),
     Scenario("before tools ×3 at once", factors=at_once(3, where="text_only"), rules=TEXT, slice="text_only"),
@@ -211,6 +261,39 @@ FAILURES = (
     Scenario("one of four tools ×4", NAMED, one_of(TOOLS, 4), rules=("POL019",), slice="tool:search"),
     Scenario("one of five environments ×2", NAMED, one_of(ENVIRONMENTS, 2), rules=("POL019",), slice="env:math"),
     Scenario("one of five environments ×4", NAMED, one_of(ENVIRONMENTS, 4), rules=("POL019",), slice="env:math"),
+    *(
+        Scenario(
+            f"{name} updates a batch, ×{factor} after tools",
+            World(size=32),
+            later(ONSET, factor),
+            common,
+            POST,
+            "post_tool",
+            360,
+        )
+        for name, common in (("two", TWO), ("four", FOUR))
+        for factor in (2, 4, 8)
+    ),
+    Scenario(
+        "warm-up of 100 steps, then ×2 after tools", World(size=32), later(150, 2), warm_up, POST, "post_tool", 350, 150
+    ),
+    Scenario(
+        "20 tokens after tools a step, ×4",
+        World(size=8, tail=5),
+        later(ONSET, 4),
+        rules=POST,
+        slice="post_tool",
+        steps=420,
+    ),
+    Scenario(
+        "tools in one step of ten, ×4",
+        World(size=32),
+        later(ONSET, 4),
+        rules=POST,
+        slice="post_tool",
+        steps=420,
+        change=lambda world, step: replace(world, tools=0.5 * (step % 10 == 0)),
+    ),
 )
 
 
@@ -240,6 +323,35 @@ HEALTHY = (
     Scenario("the batch halves", change=_changed("size", lambda step: 64 if step < 150 else 32), steps=600),
     Scenario("heavy tails, t(4)", World(degrees=4, scale=0.04), steps=1000),
     *(_bf16(width) for width in (64, 1024, 8192, 32768)),
+    Scenario("two updates a batch", World(size=32), common=TWO, steps=600),
+    Scenario("four updates a batch", World(size=32), common=FOUR, steps=600),
+    Scenario("warm-up of 100 steps", World(size=32), common=warm_up),
+    Scenario("waves of ×1.8", World(size=32), common=lambda step: math.exp(0.3 * math.sin(step / 37)), steps=1000),
+    Scenario("one step of five ×2.5, always", World(size=32), every_fifth, steps=600),
+    Scenario("20 tokens after tools a step", World(size=8, tail=5), steps=1000),
+    Scenario(
+        "tools in one step of ten",
+        World(size=32),
+        steps=1000,
+        change=lambda world, step: replace(world, tools=0.5 * (step % 10 == 0)),
+    ),
+    *(
+        Scenario(
+            f"{steps:,} steps of drift to ×3, below the limit",
+            World(size=12, scale=0.008),
+            common=drift(steps),
+            steps=steps,
+        )
+        for steps in (1500, 5000)
+    ),
+    *(
+        Scenario(
+            f"ragged lengths up to {width:,} tokens",
+            World(max(4, 65536 // width), width, scale=0.055, noise=0.02, ragged=True),
+            steps=60,
+        )
+        for width in (4096, 16384, 32768)
+    ),
     Scenario("all three pairs", World(pairs=("policy", "mismatch", "reference")), steps=600),
 )
 
@@ -247,11 +359,12 @@ HEALTHY = (
 def row(scenario: Scenario, results: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of one kind of run."""
     firsts = [result["first"] for result in results]
-    begun = ONSET + 80 if scenario.factors and "falls" in scenario.name else ONSET
+    begun = scenario.begins
     if not scenario.rules:
         alarmed = [first for first in firsts if first]
         return {"name": scenario.name, "runs": len(results), "alarmed": len(alarmed), "by": sorted(
-            {f"{rule} {name}" for rule, name, *_ in alarmed})}  # fmt: skip
+            {f"{rule} {name}" for rule, name, *_ in alarmed}),
+            "notices": max(result["notices"] for result in results)}  # fmt: skip
     found = [first for first in firsts if first and first[2] >= begun]
     names = [(rule, scenario.slice) for rule in scenario.rules]
     right = [first for first in found if (first[0], first[1]) in names]

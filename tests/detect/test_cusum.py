@@ -71,6 +71,61 @@ def test_unknown_until_the_baseline_stands():
     assert detector.baseline == pytest.approx(1)
 
 
+@pytest.mark.parametrize(("every", "values"), [(1, 65), (3, 22), (10, 12)])
+def test_a_series_with_a_value_at_every_few_steps_has_its_baseline_after_as_many_steps(every, values):
+    """And at least ten values: of those the threshold is higher, since they tell less of their noise."""
+    rng, detector = np.random.default_rng(every), BlockCusum()
+    noise, ready = 0.1 * rng.normal(size=500), []
+    for at, y in enumerate(noise):
+        detector.update(every * at, math.exp(y + (at >= values + 10) * math.log(4)), steps=every)
+        ready.append(detector.ready)
+        if detector.holds:
+            break
+    assert ready.index(True) + 1 == values - (every == 10)
+    assert values + 10 <= at < values + 25
+    assert detector.onset == pytest.approx(every * (values + 10), abs=every * detector.block)
+
+
+@pytest.mark.parametrize("every", [3, 10])
+def test_few_values_of_noise_are_no_growth(every):
+    rng, alarms = np.random.default_rng(7), 0
+    for _ in range(50):
+        detector, held = BlockCusum(), False
+        for at, y in enumerate(ar(rng, 0.3, 0.12, 100)):
+            detector.update(every * at, math.exp(y), steps=every)
+            held |= detector.holds is True
+        alarms += held
+    assert alarms <= 1
+
+
+def test_a_tail_that_rises_as_the_rate_warms_up_has_its_baseline_afterwards():
+    """No alarm on the rise itself; then ×2 is found. Of a metric, whose values are as they are, nothing changes."""
+    rng, delays = np.random.default_rng(5), []
+    for _ in range(10):
+        detector, at = BlockCusum(disjoint=True), 0
+        for at, y in enumerate(ar(rng, 0.8, 0.1, 300)):
+            detector.update(at, min(1.0, (at + 1) / 100) * (2.0 if at >= 200 else 1.0) * math.exp(y))
+            if detector.holds:
+                break
+        delays.append(at - 200)
+    assert min(delays) > 0
+    assert max(delays) < 30
+    metric = BlockCusum()
+    run(metric, [min(1.0, (at + 1) / 100) for at in range(66)])
+    assert metric.ready
+
+
+def test_a_later_crest_no_higher_than_the_first_is_nothing_new():
+    wave = [math.exp(0.4 * math.cos(step / 37)) for step in range(600)]
+    detector, new = BlockCusum(), []
+    for step, value in enumerate([*wave, *(2 * one for one in wave[:200])]):
+        detector.update(step, value)
+        new.append(bool(detector.holds) and detector.is_new)
+    assert detector.holds is not None
+    assert not any(new[:600])
+    assert any(new[600:620])
+
+
 def test_a_burn_in_is_no_baseline():
     """A pair that starts at zero by construction and settles does not alarm on having settled."""
     values = [*np.linspace(1e-5, 0.1, 15), *[0.1] * 100]

@@ -31,7 +31,7 @@ def statistics(values, sequence_sums=(), **more):
 
 OF_WEIGHTS = {
     "ess", "ess_perplexity", "max_weight_share", "chi2", "pareto_k", "pareto_k_excess", "pareto_k_inverse", "hill",
-    "k1", "k2", "k3", "clip_fraction",
+    "k1", "k2", "k3", "clip_fraction", "weight_above_2",
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ OF_WEIGHTS = {
         (200, {"count", "largest", "p50", *OF_WEIGHTS}),
         (399, {"count", "largest", "p50", *OF_WEIGHTS}),
         (400, {"count", "largest", "p50", "p95", *OF_WEIGHTS}),
-        (2000, {"count", "largest", "p50", "p95", "p99", *OF_WEIGHTS}),
+        (2000, {"count", "largest", "p50", "p95", "p99", "p99_up", "p99_down", *OF_WEIGHTS}),
     ],
 )
 def test_a_statistic_needs_its_samples(n, stats):
@@ -110,7 +110,7 @@ def test_float_noise_is_no_signal(value, signal):
 
 def test_every_statistic_can_be_taken():
     reference = counts(np.linspace(0.1, 0.3, 5000)).sum(axis=0)
-    applied, gradient = np.array([5000.0, 5000, 5000, 0]), np.ones(12) * 400
+    applied, gradient = np.array([5000.0, 5000, 5000, 0]), np.ones(13) * 400
     values = np.random.default_rng(0).normal(0, 0.1, 5000)
     found = statistics(
         values,

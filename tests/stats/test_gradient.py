@@ -13,6 +13,7 @@ from tracker_diag.stats.gradient import (
     clipped_away,
     gradient_sums,
     kept,
+    kept_by_sequence,
     outside,
 )
 
@@ -38,11 +39,16 @@ def test_the_share_is_that_of_the_losss_derivative(clip, weighted, library):
     row, weights = rng.integers(0, 4, n), rng.gamma(2, 0.5, n) if weighted else None
     given = [new - old, advantages, row] if weights is None else [new - old, advantages, row, weights]
     arrays = given if library == "numpy" else [torch.tensor(one) for one in given]
+    sequence = np.sort(rng.integers(0, 40, n))
+    per = 1 / np.bincount(sequence)[sequence]
+    share = per if library == "numpy" else torch.tensor(per)
     r, a, rows, *applied = arrays
-    sums = np.asarray(gradient_sums(r, a, rows, clip, *applied, rows=3))
+    sums = np.asarray(gradient_sums(r, a, rows, clip, *applied, rows=3, share=share))
     expected = pulls(old, new, advantages, clip, weights)
     of_row = [expected[row == i].sum() for i in range(3)]
     np.testing.assert_allclose([kept(one) for one in sums], of_row, rtol=1e-12)
+    by_sequence = [(expected * per)[row == i].sum() for i in range(3)]
+    np.testing.assert_allclose([kept_by_sequence(one) for one in sums], by_sequence, rtol=1e-12)
     mass = np.abs(advantages) * np.exp(new - old) * (1 if weights is None else weights)
     away = [1 - total / mass[row == i].sum() for i, total in enumerate(of_row)]
     np.testing.assert_allclose([clipped_away(one) for one in sums], away, atol=1e-12)
@@ -52,7 +58,7 @@ def test_the_share_is_that_of_the_losss_derivative(clip, weighted, library):
 def test_sides_and_signs_are_counted():
     w = np.array([0.5, 0.5, 1.0, 1.0, 1.5, 1.5, 1.5, 1.0, np.nan, 2.0])
     a = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, -1.0, 0.0, 1.0, np.nan])
-    (sums,) = gradient_sums(np.log(w), a, np.zeros(10, int), (0.2, 0.2), rows=1)
+    (sums,) = gradient_sums(np.log(w), a, np.zeros(10, int), (0.2, 0.2), rows=1, share=np.ones(10))
     share = {
         (side, sign): outside(sums, side, sign) for side in (BELOW, INSIDE, ABOVE) for sign in (NEGATIVE, POSITIVE)
     }
@@ -70,7 +76,7 @@ def test_sides_and_signs_are_counted():
 
 
 def test_nothing_given_is_nothing_told():
-    (sums,) = gradient_sums(np.zeros(3), np.zeros(3), np.zeros(3, int), (0.2, 0.2), rows=1)
+    (sums,) = gradient_sums(np.zeros(3), np.zeros(3), np.zeros(3, int), (0.2, 0.2), rows=1, share=np.ones(3))
     assert kept(sums) == 0
     assert np.isnan(clipped_away(sums))
     assert np.isnan(outside(sums, ABOVE, POSITIVE))
@@ -78,6 +84,8 @@ def test_nothing_given_is_nothing_told():
 
 def test_a_weight_beyond_floats_is_large_and_no_nan():
     r = np.array([800.0, -800.0, 0.0], np.float32)
-    (sums,) = gradient_sums(r, np.array([-1.0, 1.0, 1.0], np.float32), np.zeros(3, int), (0.2, 0.2), rows=1)
+    (sums,) = gradient_sums(
+        r, np.array([-1.0, 1.0, 1.0], np.float32), np.zeros(3, int), (0.2, 0.2), rows=1, share=np.ones(3)
+    )
     assert np.isfinite(sums).all()
     assert kept(sums) > 1e20

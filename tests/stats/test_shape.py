@@ -10,7 +10,15 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import ks_2samp, linregress, wasserstein_distance
 
 from tracker_diag.stats.histogram import BINS, EDGES, QUANTILE_VALUES
-from tracker_diag.stats.shape import QQ_LEVELS, ecdf_points, ks_distance, qq_slope, tail_stretch, wasserstein
+from tracker_diag.stats.shape import (
+    QQ_LEVELS,
+    ecdf_points,
+    ks_distance,
+    one_sided_quantile,
+    qq_slope,
+    tail_stretch,
+    wasserstein,
+)
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, *(1 - 10.0 ** np.linspace(-1, -3.3, 24)))
 PAIRS = (tail_stretch, qq_slope, wasserstein, ks_distance)
@@ -236,3 +244,13 @@ def test_nothing_to_draw_is_no_points():
 def test_one_point_is_no_curve():
     with pytest.raises(ValueError, match="n_points is 1; a curve needs at least 2, for its first and its last value"):
         ecdf_points(window({5: 1}), 1)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
+def test_tails_of_either_sign_are_quantiles_of_what_is_above_and_below_zero(level):
+    rng = np.random.default_rng(3)
+    r = np.where(rng.random(20_000) < 0.7, rng.normal(0.01, 0.05, 20_000), -rng.gamma(0.3, 0.4, 20_000))
+    signed = np.stack([counts(r[r >= 0]), counts(r[r < 0])])
+    for side, sign in ((0, 1), (1, -1)):
+        expected = np.quantile(np.maximum(sign * r, 0), level, method="lower")
+        assert one_sided_quantile(signed, side, level) == pytest.approx(expected, rel=0.004, abs=1e-7)

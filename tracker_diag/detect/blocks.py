@@ -16,6 +16,8 @@ Direction: TypeAlias = Literal["rising", "falling"]
 
 LEAST = 1e-6
 """A value on the log scale, and a noise on either, counts as at least this."""
+FEWEST = 10
+"""Values of a baseline, at least, where most of its steps have none."""
 MOST = 1e100
 """Values and errors count as at most this in size, so that their squares can be added up."""
 
@@ -60,10 +62,14 @@ class BlockDetector(ABC, Generic[Settings]):
     onset: int | None = None
     """First step of the block in which the growth began, as far as the detector can tell."""
     seen: int = 0
-    """Valid steps so far; after `rebaseline` those of the burn-in and the new baseline."""
+    """Steps so far that its values stand for; after `rebaseline` those of the burn-in and the new baseline."""
+    size: int = 0
+    """Values of the baseline; 0 until it is frozen."""
 
     _baseline_values: list[float] = field(default_factory=list[float])
     _baseline_steps: list[int] = field(default_factory=list[int])
+    _left_out: int = 0
+    """Values that were no baseline."""
     _errors: int = 0
     _error_squares: float = 0.0
     _mean: float = 0.0
@@ -82,16 +88,31 @@ class BlockDetector(ABC, Generic[Settings]):
         return self._grown if self.ready and not self._too_noisy else None
 
     @property
+    def is_new(self) -> bool:
+        """Whether the last full block lies beyond every level that the series has come back from."""
+        return True
+
+    @property
     def needed(self) -> int:
         """Valid steps that it takes until the baseline is there."""
         return self.settings.burn_in + self.settings.baseline
+
+    @property
+    def block(self) -> int:
+        """Values of a block: fewer where the baseline has fewer than its steps."""
+        settings = self.settings
+        return (
+            settings.block
+            if self.size >= settings.baseline
+            else max(settings.block * self.size // settings.baseline, 2)
+        )
 
     @property
     def undetectable(self) -> float | None:
         """The factor of growth below which a baseline that swings too much tells nothing; None if it does not."""
         return math.exp(min(self._reference, math.log(1e6))) if self._too_noisy else None
 
-    def update(self, step: int, x: float, error: float | None = None) -> None:
+    def update(self, step: int, x: float, error: float | None = None, steps: int = 1) -> None:
         """Take the value of the series at `step`.
 
         Args:
@@ -99,9 +120,11 @@ class BlockDetector(ABC, Generic[Settings]):
             x: Value in the series' own unit; on the log scale values below 1e-6 count as 1e-6.
             error: Standard deviation of `x` through sampling, on the detector's scale (on the log scale that
                 of the logarithm); None where it is not known.
+            steps: Steps that it stands for: itself, and those before it that had no value. Burn-in and baseline last
+                for so many steps, and the baseline has `FEWEST` values at least.
         """
         y = self._scaled(x)
-        self.seen += 1
+        self.seen += steps
         if self.seen <= self.settings.burn_in:
             return
         if self.baseline is None:
@@ -110,7 +133,7 @@ class BlockDetector(ABC, Generic[Settings]):
         if not self._block:
             self._block_start = step
         self._block.append(y)
-        if len(self._block) == self.settings.block:
+        if len(self._block) == self.block:
             block, self._block = self._block, []
             self._end_block(block)
 
@@ -163,16 +186,27 @@ class BlockDetector(ABC, Generic[Settings]):
         if error is not None:
             self._errors += 1
             self._error_squares += min(error, MOST) ** 2
-        if len(self._baseline_values) == self.settings.baseline:
-            values = np.array(self._baseline_values)
-            means = values.reshape(-1, self.settings.block).mean(axis=1)
-            self._mean = float(means.mean())
-            self.baseline = self._unscale(self._mean)
-            error = math.sqrt(self._error_squares / self._errors) if self._errors else 0.0
-            # Where successive values come from overlapping windows, a block mean is hardly less noisy than one value.
-            error /= math.sqrt(self.settings.block) if self.disjoint else 1.0
-            self._freeze(values, means, error)
-            self._baseline_values, self._baseline_steps = [], []
+        if self.seen < self.needed or len(self._baseline_values) < min(FEWEST, self.settings.baseline):
+            return
+        self.size = len(self._baseline_values)
+        values = np.array(self._baseline_values[-(self.size // self.block * self.block) :])
+        means = values.reshape(-1, self.block).mean(axis=1)
+        if not self._is_settled(values, means):
+            self.seen -= (self.seen - self.settings.burn_in) * self.block // self.size
+            self._left_out += self.block
+            del self._baseline_values[: self.block], self._baseline_steps[: self.block]
+            return
+        self._mean = float(means.mean())
+        self.baseline = self._unscale(self._mean)
+        error = math.sqrt(self._error_squares / self._errors) if self._errors else 0.0
+        # Where successive values come from overlapping windows, a block mean is hardly less noisy than one value.
+        error /= math.sqrt(self.block) if self.disjoint else 1.0
+        self._freeze(values, means, error)
+        self._baseline_values, self._baseline_steps = [], []
+
+    def _is_settled(self, values: Float64Array, means: Float64Array) -> bool:
+        """Whether `values` with block `means` are a baseline, or else the first block of them is none."""
+        return True
 
     def _least_change(self, growth: float) -> float:
         """A growth by `growth`, in log units, on the detector's scale."""

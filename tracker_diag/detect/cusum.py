@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracker_diag.detect.blocks import LEAST, BlockDetector, BlockSettings
+from tracker_diag.detect.blocks import LEAST, MOST, BlockDetector, BlockSettings
 from tracker_diag.stats.arrays import Float64Array
 
 CLEARLY = 2.0
@@ -32,6 +32,12 @@ ABOVE = 2.0
 
 CHANCE = 3.0
 """Standard errors by which the second half of a baseline lies above the first without having grown."""
+
+WARM_UP = 3
+"""Baselines for which the tail of a slice may rise before it has one."""
+
+FEW = 12
+"""Values of a baseline of which the threshold is twice the usual one."""
 
 FEWEST_BLOCKS = 5
 """Blocks that tell their noise."""
@@ -55,6 +61,11 @@ class CusumSettings(BlockSettings):
         super().__post_init__()
         if self.slack <= 0 or self.threshold <= 0 or self.floor < 0:
             raise ValueError(f"{self}: expected positive numbers")
+
+
+def few_values(threshold: float, size: int) -> float:
+    """`threshold` where the noise is that of a baseline of `size` values: of few blocks it is less sure."""
+    return threshold * (1 + FEW / size)
 
 
 @dataclass
@@ -86,6 +97,11 @@ class BlockCusum(BlockDetector[CusumSettings]):
     """Known standard deviation of a block mean through sampling, of the first baseline."""
     _trail: list[float] = field(default_factory=list[float])
     """The last values, as many as a baseline has, since m last moved."""
+    _last: float = -MOST
+    _peak: float = -MOST
+    """Mean of the last block, and the most that two blocks in a row have kept to since `score` left zero."""
+    _crest: float = -MOST
+    """The highest level that the series has come back from: a better one became the baseline, or `score` is zero."""
     _falling: int = 0
     """Values for which a level is followed that is better by less: what was taken may reach back into the fall."""
     _first: list[float] = field(default_factory=list[float])
@@ -93,27 +109,68 @@ class BlockCusum(BlockDetector[CusumSettings]):
 
     @property
     def _grown(self) -> bool:
-        return self.score > self.settings.threshold
+        return self.score > self._threshold
+
+    @property
+    def is_new(self) -> bool:
+        return self._last >= self._crest + self._least_change(self.settings.floor / 2)
+
+    @property
+    def _threshold(self) -> float:
+        """h, higher where few values tell the noise of the baseline, by as much as in a short run."""
+        return (
+            few_values(self.settings.threshold, self.size)
+            if self.size < self.settings.baseline
+            else self.settings.threshold
+        )
+
+    def _is_settled(self, values: Float64Array, means: Float64Array) -> bool:
+        """Whether the tail of a slice has ceased to rise, as it does while the learning rate warms up.
+
+        Between its first and last third it then rises by less than is counted, or than its noise about a straight line
+        explains. What jumps after half a baseline of calm is no warm-up; nor is what rises for too long.
+        """
+        if not self.disjoint or self.scale != "log" or self._left_out > WARM_UP * self.settings.baseline:
+            return True
+        if not self._rises(values):
+            return True
+        half = len(means) // 2 * self.block
+        return not self._left_out and self._jumps(values, means) and not self._rises(values[:half])
+
+    def _rises(self, values: Float64Array) -> bool:
+        """Whether the last third of `values` is above the first, by more than their noise about a line explains."""
+        size, third, block = len(values), len(values) // 3, self.block
+        at = np.arange(size) - (size - 1) / 2
+        rest = values - at * float(at @ values / (at @ at))
+        error = self._noise_of(rest, rest.reshape(-1, block).mean(axis=1)) * math.sqrt(2 * block / third)
+        rise = float(values[-third:].mean() - values[:third].mean())
+        return rise > max(self.settings.floor / 2, CLEARLY * error)
 
     def _freeze(self, values: Float64Array, means: Float64Array, error: float) -> None:
         self._error = error
         whole, noise = self._mean, self._noise_of(values, means)
-        half, block = len(means) // 2, self.settings.block
-        early = float(means[:half].mean())
-        enough = self.scale == "log" and half >= FEWEST_BLOCKS
-        calm = self._noise_of(values[: half * block], means[:half]) if enough else math.inf
-        self._take(early, calm)
-        if calm < CALMER * noise and float(means[-2:].min()) > early + self._reference:
+        if self._jumps(values, means):
+            half, block, steps = len(means) // 2, self.block, self._baseline_steps[-len(values) :]
+            self._take(float(means[:half].mean()), self._noise_of(values[: half * block], means[:half]))
             for start in range(half * block, len(values), block):
-                self._block_start = self._baseline_steps[start]
+                self._block_start = steps[start]
                 self._end_block(values[start : start + block].tolist())
         else:
             self._take(whole, noise)
             self._first = values.tolist()
 
+    def _jumps(self, values: Float64Array, means: Float64Array) -> bool:
+        """Whether the first half of a baseline is calm, and its end beyond what that half calls normal."""
+        half = len(means) // 2
+        if self.scale != "log" or half < FEWEST_BLOCKS:
+            return False
+        early, calm = float(means[:half].mean()), self._noise_of(values[: half * self.block], means[:half])
+        beyond = float(means[-2:].min()) > early + self._reference_of(calm)
+        return beyond and calm < CALMER * self._noise_of(values, means)
+
     def _noise_of(self, values: Float64Array, means: Float64Array) -> float:
         """Standard deviation of a block mean about that of a baseline of `values`, with block `means`."""
-        size, block = len(values), self.settings.block
+        size, block = len(values), self.block
         spread, deviations = float(values.std(ddof=1)), values - values.mean()
         square = float(deviations @ deviations)
         phi = float(deviations[1:] @ deviations[:-1]) / square if square > 0 else 0.0
@@ -130,14 +187,16 @@ class BlockCusum(BlockDetector[CusumSettings]):
         if self.score == 0:
             self.onset = self._block_start
         gain = (mean - self._mean - self._reference) / self._noise
-        self.score = min(max(0.0, self.score + gain), 2 * self.settings.threshold)
+        self.score = min(max(0.0, self.score + gain), 2 * self._threshold)
+        self._peak, self._last = max(self._peak, min(self._last, mean)), mean
         if self.score == 0:
             self.onset = None
+            self._crest, self._peak = max(self._crest, self._peak), -MOST
         self._follow(values)
 
     def _follow(self, values: Sequence[float]) -> None:
         """Take `values`, and what came before them, into the baseline, or for the baseline if that is a better one."""
-        size, block = self.settings.baseline, self.settings.block
+        size, block = self.size // self.block * self.block, self.block
         self._trail = [*self._trail[max(len(self._trail) + len(values) - size, 0) :], *values]
         self._falling = max(self._falling - len(values), 0)
         if self.score > 0 or len(self._trail) < size:
@@ -155,6 +214,7 @@ class BlockCusum(BlockDetector[CusumSettings]):
             return
         by = self._least_change((LOWER_AGAIN if self._falling else LOWER) * self.settings.floor)
         if level < self._mean - max(by, CLEARLY * noise) or noise < self._noise * CALMER:
+            self._crest = max(self._crest, self._mean)
             self._take(min(level + ABOVE * share * noise, self._mean), noise)
             self._trail, self._falling = [], 2 * size
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracker_diag.detect.blocks import Direction, Scale
-from tracker_diag.detect.cusum import BlockCusum, CusumSettings
+from tracker_diag.detect.cusum import BlockCusum, CusumSettings, few_values
 from tracker_diag.detect.esr import BlockEsr, EsrSettings
 from tracker_diag.detect.known import KnownCusum
 
@@ -91,7 +91,7 @@ class GrowthSettings:
             burn_in=min(usual.burn_in, max(3, rows // 12)),
             baseline=baseline,
             block=block,
-            threshold=usual.threshold * (1 + 12 / baseline),
+            threshold=few_values(usual.threshold, baseline),
         )
         return cls(short, expected_steps=rows)
 
@@ -126,18 +126,24 @@ class GrowthDetector:
         self._known = self._new_known() if earlier else None
         if self._known:
             self._known.know(earlier)
+        self.step: int | None = None
+        """The step of the last value."""
         self._steps = 0
         """Valid steps ever, also those before `rebaseline`: a long run remains one."""
         self._handed_over = False
 
-    def update(self, step: int, x: float, error: float | None = None) -> None:
-        """Take the value of the series at `step`; see `BlockDetector.update`."""
+    def update(self, step: int, x: float, error: float | None = None, steps: int = 1) -> None:
+        """Take the value of the series at `step`; see `BlockDetector.update`.
+
+        The long detector counts values and not steps: what it promises rests on the number of its blocks.
+        """
+        self.step = step
         self._steps += 1
         self._long.update(step, x, error)
         if self._known and self._known.ready:
             self._known.update(step, x, error)
         if not self._handed_over:
-            self._short.update(step, x, error)
+            self._short.update(step, x, error, steps)
             is_long = max(self._steps, self.settings.expected_steps or 0) > LONG_RUN
             self._handed_over = is_long and self._long.holds is not None and not self._short.holds
 
@@ -177,6 +183,11 @@ class GrowthDetector:
     def baseline(self) -> float | None:
         """Mean of the baseline, in the series' own unit; None until it is frozen."""
         return self._decides.baseline
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the last full block lies beyond every level that the series has come back from."""
+        return self._decides.is_new
 
     @property
     def onset(self) -> int | None:

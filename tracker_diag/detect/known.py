@@ -36,7 +36,8 @@ class KnownCusum(BlockCusum):
 
         Of fewer than two blocks no noise can be told: such a run is left out, and without any there is no baseline.
         """
-        size, block = self.settings.baseline, self.settings.block
+        self.size = size = self.settings.baseline
+        block = self.block
         levels, noises = list[float](), list[float]()
         for run in (run for run in runs if len(run) >= 2 * block):
             values = np.array([self._scaled(x) for x in run[: len(run) // block * block]])

@@ -15,9 +15,9 @@ from tracker_diag.metrics.registry import PREFIX, Metric, training
 from tracker_diag.metrics.series import ALL, CONTEXT, StatKey
 from tracker_diag.stats.gradient import ABOVE, BELOW, NEGATIVE, POSITIVE
 from tracker_diag.stats.pareto import hill, pareto_k_of
-from tracker_diag.stats.shape import ks_distance, qq_slope, tail_stretch, wasserstein
+from tracker_diag.stats.shape import ks_distance, one_sided_quantile, qq_slope, tail_stretch, wasserstein
 from tracker_diag.stats.tails import Estimate, SliceWindow
-from tracker_diag.stats.weights import clip_fraction
+from tracker_diag.stats.weights import clip_fraction, mass_above
 
 Section: TypeAlias = Literal["Tails", "ESS", "Shape"]
 """Parts of a tracker's panels, in their order."""
@@ -114,6 +114,14 @@ def _quantile(
         name=name, unit="nat", meaning=meaning, worse="higher", scale="log", in_page=in_page,
         needs=needs or max(MIN_TOKENS, round(20 / (1 - level))),
         value=lambda of: of.quantile(level), error=lambda of: of.log_error(level), **shown,
+    )  # fmt: skip
+
+
+def _one_sided(name: str, side: int, meaning: str) -> Statistic:
+    """The size of r at the 99th percentile of all tokens, those of the other sign counting as 0."""
+    return Statistic(
+        name=name, unit="nat", meaning=f"99th percentile of |r| of {meaning}; other tokens count as 0", worse="higher",
+        scale="log", needs=2000, value=lambda of: one_sided_quantile(of.counts, side, 0.99),
     )  # fmt: skip
 
 
@@ -238,7 +246,14 @@ _TABLE = (
     Statistic(
         name="k3", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.kl_k3,
         meaning="k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
-        logged=(ALL,), in_page=True,
+        logged=("post_tool", ALL), in_page=True,
+    ),
+    _one_sided("p99_up", 0, "tokens that gained probability, r > 0"),
+    _one_sided("p99_down", 1, "tokens that lost probability, r < 0"),
+    Statistic(
+        name="weight_above_2", unit="share", worse="higher", of_reference=False,
+        value=lambda of: mass_above(of.counts, 2),
+        meaning="part of Σ exp r that is above weights of 2, a usual cap: what truncating them there would take away",
     ),
     Statistic(
         name="clip_fraction", unit="share", worse="higher", value=lambda of: clip_fraction(of.counts, *of.clip),
@@ -248,6 +263,11 @@ _TABLE = (
         name="gradient_share", unit="share", worse="neither", samples=GRADIENT, of_reference=False, in_page=True,
         meaning="part of Σ|advantage · weight| over all unclipped tokens, of PPO and GRPO what reaches the optimiser",
         logged=("post_tool",), value=lambda of: of.gradient_share,
+    ),
+    Statistic(
+        name="gradient_share_sequence", unit="share", worse="neither", samples=GRADIENT, of_reference=False,
+        meaning="gradient_share where the loss is averaged over each sequence first, as GRPO does, not over all tokens",
+        in_page=True, value=lambda of: of.gradient_share_sequence,
     ),
     Statistic(
         name="gradient_clipped", unit="share", worse="higher", samples=GRADIENT, of_reference=False,

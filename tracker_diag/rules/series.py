@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracker_diag.detect.growth import GrowthSettings
+from tracker_diag.detect.growth import GrowthDetector, GrowthSettings
 from tracker_diag.metrics.reasons import Reason, Why, reason
 from tracker_diag.metrics.registry import Algorithm, Metric
 from tracker_diag.metrics.series import Pair, SeriesKey
@@ -39,6 +39,8 @@ class Series:
         """Steps of the run before the first rule asked for this series."""
         self._missing = list(self.keys)
         """Keys that have never come."""
+        self.growth: dict[tuple[str, str, bool], GrowthDetector] = {}
+        """What signals of its growth share, by scale, direction and whether no values share samples."""
 
     @property
     def has_come(self) -> bool:

@@ -3,7 +3,8 @@
 The loss of PPO and GRPO is −min(w A, clip(w, 1 − low, 1 + high) A) for each token, with w = exp(log π − log π_old)
 (Schulman et al. 2017). Its derivative by the token's log π is −w A, or 0 where the minimum is the clipped term: A > 0
 and w > 1 + high, or A < 0 and w < 1 − low. So |w A| over the tokens that are not clipped that way is what they
-pull at the policy with, each on its own.
+pull at the policy with, each on its own. A trainer averages it over all tokens (DAPO, verl's token-mean; Dr. GRPO by a
+constant), or over those of each sequence first (GRPO), where a token of a short sequence weighs more.
 """
 
 import math
@@ -18,14 +19,23 @@ NEGATIVE, POSITIVE = range(2)
 """Advantages."""
 SHAPE = (2, 3, 2)
 """Number of tokens and sum of |w A|, by side, by sign of the advantage."""
+SIZE = 13
+"""Those twelve, and the sum of |w A| of the tokens that are not clipped over the number of tokens of their sequence."""
 MOST = 50.0
 """Log-ratios beyond this count as this, so that float32 holds their weights."""
 
 
 def gradient_sums(
-    r: Array, advantages: Array, row: Array, clip: tuple[float, float], applied: Array | None = None, *, rows: int
+    r: Array,
+    advantages: Array,
+    row: Array,
+    clip: tuple[float, float],
+    applied: Array | None = None,
+    *,
+    rows: int,
+    share: Array,
 ) -> Array:
-    """(rows, 12) float64, the last axis of `SHAPE`, over the tokens of each row; they add up over parts.
+    """(rows, 13) float64, of `SHAPE` and one more, over the tokens of each row; they add up over parts.
 
     Args:
         r: (N,) log-ratios of the policy, in nats.
@@ -34,39 +44,53 @@ def gradient_sums(
         clip: how far below and above 1 the ratio is clipped.
         applied: (N,) weights that the loss of each token is multiplied by, as those against a mismatch.
         rows: how many there are.
+        share: (N,) 1 over the number of model tokens of each token's sequence.
     """
     xp = namespace(r)
     pull = abs(advantages) if applied is None else abs(advantages * applied)
     counted = (row < rows) & xp.isfinite(r) & xp.isfinite(pull) & (advantages != 0)
     side = (r >= math.log1p(-clip[0])) * 1 + (r > math.log1p(clip[1])) * 1
-    cell = xp.where(counted, (row * 3 + side) * 2 + (advantages > 0) * 1, rows * 6)
-    mass = xp.where(counted, pull * xp.exp(xp.clip(xp.where(counted, r, 0.0), -MOST, MOST)), 0.0)
-    found = xp.stack([_summed(cell, of, rows * 6 + 1)[:-1].reshape(rows, 6) for of in (counted, mass)], 1)
-    return found.reshape(rows, 12)
+    everything = xp is np and counted.all()  # on a host it is known, and saves three passes
+
+    def only(values: Array, otherwise: float) -> Array:
+        return values if everything else xp.where(counted, values, otherwise)
+
+    cell = only((row * 3 + side) * 2 + (advantages > 0) * 1, rows * 6)
+    mass = only(pull * xp.exp(xp.clip(only(r, 0.0), -MOST, MOST)), 0.0)
+    found = [_summed(cell, of, rows * 6 + 1)[:-1].reshape(rows, 6) for of in (counted, mass, mass * share)]
+    by_sequence = found[2].sum(1) - found[2][:, 2 * ABOVE + POSITIVE] - found[2][:, 2 * BELOW + NEGATIVE]
+    return xp.concatenate([found[0], found[1], by_sequence[:, None]], 1)
 
 
 def _summed(cell: Array, values: Array, cells: int) -> Array:
     """(cells,) float64 sums of `values` by `cell`; on a device nothing is read back."""
     if isinstance(cell, np.ndarray):
-        return np.bincount(cell, values, cells)
+        return (
+            np.bincount(cell, values, cells) if values.dtype != np.bool_ else np.bincount(cell, minlength=cells) * 1.0
+        )
     xp = namespace(cell)
     return xp.zeros(cells, dtype=xp.float64, device=cell.device).index_add_(0, cell.long(), values.double())
 
 
 def kept(sums: Float64Array) -> float:
-    """Σ|w A| of the tokens that are not clipped, of `sums` (12,)."""
-    mass = sums.reshape(SHAPE)[1]
+    """Σ|w A| of the tokens that are not clipped, of `sums` (13,)."""
+    mass = sums[:-1].reshape(SHAPE)[1]
     return float(mass.sum() - mass[ABOVE, POSITIVE] - mass[BELOW, NEGATIVE])
+
+
+def kept_by_sequence(sums: Float64Array) -> float:
+    """The same where each sequence counts alike, whatever its length."""
+    return float(sums[-1])
 
 
 def clipped_away(sums: Float64Array) -> float:
     """The part of Σ|w A| that clipping takes away; NaN where there is none."""
-    total = float(sums[6:].sum())
+    total = float(sums[6:-1].sum())
     return 1 - kept(sums) / total if total > 0 else math.nan
 
 
 def outside(sums: Float64Array, side: int, sign: int) -> float:
     """Share of the tokens with an advantage that lie on `side` of the clip range and have an advantage of `sign`."""
-    counts = sums.reshape(SHAPE)[0]
+    counts = sums[:-1].reshape(SHAPE)[0]
     n = float(counts.sum())
     return float(counts[side, sign]) / n if n else math.nan

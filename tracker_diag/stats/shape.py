@@ -32,6 +32,17 @@ def tail_stretch(now: IntArray, then: IntArray) -> float:
     return _tail(now) - _tail(then)
 
 
+def one_sided_quantile(counts: IntArray, side: int, level: float) -> float:
+    """Quantile at `level` of max(r, 0), or with `side` 1 of max(−r, 0), in nats; counts (2, 4098) of r by its sign.
+
+    To 0.39 % of the order statistic, as `quantiles`; 0 where fewer than 1 − `level` of the tokens have that sign.
+    """
+    of_side = counts[side].copy()
+    of_side[0] += counts[1 - side].sum()
+    (answer,) = quantiles(of_side, (level,))
+    return answer
+
+
 def qq_slope(now: IntArray, then: IntArray) -> float:
     """Least-squares slope of log Q(p) on log Q_then(p) over `QQ_LEVELS`, minus 1; counts (4098,) of |r|.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracker_diag.metrics.series import ALL, CONTEXT, FIXED, NAMED_ROWS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, IntArray, namespace
-from tracker_diag.stats.gradient import gradient_sums
+from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import BINS, Sketch, sketch
 from tracker_diag.stats.tails import cells_have_signal
 from tracker_diag.stats.weights import WeightSums, applied_sums
@@ -25,7 +25,7 @@ ROWS = FIXED["context"]
 SEQUENCE_ROWS = (*CONTEXT, ALL)
 """Of `Observation.sequences`."""
 
-FLOAT_SHAPES = ((8, 3), (8, 3), (3, 17), (2, 3))
+FLOAT_SHAPES = ((8, 3), (8, 3), (3, 18), (2, 3))
 """Of `Observation.floats`."""
 
 
@@ -45,7 +45,7 @@ class Observation:
     sequence_sketch: Sketch
     """3 rows, of the same sums."""
     applied: Array
-    """(3, 5 + 12) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
+    """(3, 5 + 13) of `applied_sums` and `gradient_sums`, as `tokens`; zeros where no applied weights were given, and
     no advantages or for another pair than policy."""
     lengths: Array
     """(2, 3) of `sequences`: over their tokens n and summed log-ratios S there, the sums of n · S and of n²."""
@@ -84,9 +84,11 @@ class Observation:
         applied = np.zeros((len(member), 5)) if xp is np else xp.zeros_like(tokens.array()[:5, :].T)
         if pair == pair_of_applied(batch):
             applied = xp.stack([applied_sums(batch.applied_weights, r, m) for m in member])
-        update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:12, :].T)
+        update = xp.zeros_like(xp.concatenate([tokens.array(), tokens.array()])[:SIZE, :].T)
         if pair == "policy" and "advantages" in batch.labels:
-            update = gradient_sums(r, batch.labels["advantages"], context, clip, multiplied(batch), rows=len(ROWS))
+            given, by, n = batch.labels["advantages"], multiplied(batch), xp.clip(sum(lengths), 1, None)
+            share = batch.per_token(1 / n)
+            update = gradient_sums(r, given, context, clip, by, rows=len(ROWS), share=share)
         return cls.built(sketches, tokens, sums, lengths, xp.concatenate([applied, update], 1))
 
     @classmethod

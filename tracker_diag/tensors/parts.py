@@ -11,7 +11,7 @@ import numpy as np
 
 from tracker_diag.metrics.series import FIRST, PAIRS, Dimension, Pair
 from tracker_diag.stats.arrays import Array, BoolArray, Float64Array, IntArray, RowArray
-from tracker_diag.stats.gradient import gradient_sums
+from tracker_diag.stats.gradient import SIZE, gradient_sums
 from tracker_diag.stats.histogram import Tally
 from tracker_diag.stats.weights import StretchSums, WeightSums, applied_sums
 from tracker_diag.tensors.batch import TokenBatch
@@ -173,7 +173,7 @@ class _Reduced:
         self._dimensions: list[Dimension] = []
         self._tokens: list[Float64Array] = []
         self._sums = np.zeros((len(ROWS), batch.sequences))
-        self._applied, self._update = np.zeros((len(ROWS), 5)), np.zeros((len(ROWS), 12))
+        self._applied, self._update = np.zeros((len(ROWS), 5)), np.zeros((len(ROWS), SIZE))
         self._clip, self._multiplied = clip, multiplied(batch)
         self._advantages = batch.labels.get("advantages") if pair == "policy" else None
 
@@ -197,8 +197,10 @@ class _Reduced:
             self._applied += np.stack([applied_sums(applied, r, stretches.of_token == row) for row in range(len(ROWS))])
         if self._advantages is not None:
             by = None if self._multiplied is None else part.of(self._multiplied)
-            advantages = part.of(self._advantages)
-            self._update += gradient_sums(r, advantages, stretches.of_token, self._clip, by, rows=len(ROWS))
+            advantages, lengths = part.of(self._advantages), _lengths(part.starts, len(part.at))
+            self._update += gradient_sums(
+                r, advantages, stretches.of_token, self._clip, by, rows=len(ROWS), share=np.repeat(1 / lengths, lengths)
+            )
 
     def observation(self, lengths: Float64Array) -> Observation:
         """What all of them come to; `lengths` says of each row and sequence how many tokens it has."""

@@ -1,8 +1,9 @@
-"""A value over the mean of the series' own baseline, against a limit."""
+"""A value over the mean of the series' own baseline, or over one of its largest values, against a limit."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from tracker_diag.metrics.reasons import Why, reason
@@ -15,7 +16,7 @@ from tracker_diag.rules.signals.base import CLOSED, Limited, Verb
 
 @dataclass(config=CLOSED, kw_only=True)
 class BaselineRatio(Limited):
-    """The series over the mean of its own frozen baseline is above or below a limit."""
+    """The series over the mean of its own frozen baseline, or one of its largest values, is above or below a limit."""
 
     historical: ClassVar[bool] = True
     verbs: ClassVar[Mapping[str, Verb]] = {
@@ -24,23 +25,30 @@ class BaselineRatio(Limited):
 
     kind: Literal["baseline_ratio"] = "baseline_ratio"
     series: SeriesRef
+    largest: int | None = Field(default=None, ge=1)
+    """Held against this largest value of the baseline, 3 for the third, so that bursts of always are not new."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
         self._series = at.series(self.series)
         self.looks_at = (self._series,)
         self._burn_in, self._steps = at.settings.short.burn_in, at.settings.short.baseline
-        self._seen, self._total = 0, 0.0
+        self._seen, self._sum, self._top = 0, 0.0, list[float]()
 
     def update(self, observed: Observed) -> None:
         now, self.holds = self._series.now, None
         if now is None:
             return
         self._seen += 1
-        if self._seen <= self._burn_in + self._steps:
-            self._total += now.value if self._seen > self._burn_in else 0.0
-        elif self._total:
-            self.holds = self._is_beyond(now.value / (self._total / self._steps))
+        if self._seen > self._burn_in + self._steps:
+            self.holds = self._is_beyond(now.value / self._baseline) if self._sum else None
+        elif self._seen > self._burn_in:
+            self._sum += now.value
+            self._top = sorted([*self._top, now.value], reverse=True)[: self.largest or 0]
+
+    @property
+    def _baseline(self) -> float:
+        return self._top[-1] if self._top else self._sum / self._steps
 
     def reading(self) -> Reading:
         now, needed = self._series.now, self._burn_in + self._steps
@@ -48,15 +56,15 @@ class BaselineRatio(Limited):
             return self._series.unknown()
         if self._seen <= needed:
             return self._series.unknown(reason(Why.SHORT_BASELINE, have=self._seen, needed=needed))
-        if self._total == 0:
+        if self._sum == 0:
             return self._series.unknown(reason(Why.ZERO_BASELINE))
-        return self._series.reading(self.holds, now.value, self._total / self._steps)
+        return self._series.reading(self.holds, now.value, self._baseline)
 
     def rebaseline(self) -> None:
-        self._seen, self._total = min(self._seen, self._burn_in), 0.0
+        self._seen, self._sum, self._top = min(self._seen, self._burn_in), 0.0, []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seen": self._seen, "total": self._total}
+        return {"seen": self._seen, "sum": self._sum, "top": list(self._top)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._seen, self._total = state["seen"], state["total"]
+        self._seen, self._sum, self._top = state["seen"], state["sum"], list(state["top"])

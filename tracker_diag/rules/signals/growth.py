@@ -37,6 +37,8 @@ class Growth(Signal):
     """How many times its baseline the series has to be, if rising; or which part of it, if falling."""
     each: float | None = Field(default=None, gt=1)
     """The same of the value of each step: it does not hold at steps on which a series that comes in bursts is back."""
+    anew: bool = False
+    """Whether only growth beyond every level that the series has come back from counts: no later crest of a wave."""
 
     def begin(self, at: Place) -> None:
         super().begin(at)
@@ -45,18 +47,24 @@ class Growth(Signal):
         # A ratio of two positive series is positive, and halving it is as much as doubling it.
         metric = self._series.definition
         self._scale: Scale = "log" if self.relative_to else metric.scale
-        disjoint = all(ref is None or ref.stat in OF_STEP for ref in (self.series, self.relative_to))
-        self._detector = GrowthDetector(
-            at.settings, self._scale, self.direction, metric.matters, disjoint,
-            earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
-        )  # fmt: skip
+        self._disjoint = disjoint = all(ref is None or ref.stat in OF_STEP for ref in (self.series, self.relative_to))
+        alike = self._scale, self.direction, disjoint
+        if alike not in self._series.growth:  # signals that ask for other factors share it
+            self._series.growth[alike] = GrowthDetector(
+                at.settings, self._scale, self.direction, metric.matters, disjoint,
+                earlier=at.earlier.values(self._series.keys) if self._scale == "log" else (),
+            )  # fmt: skip
+        self._detector = self._series.growth[alike]
         self._last: tuple[float, int | None] | None = None
         self._last_step, self._missed = 0, 0
 
     def update(self, observed: Observed) -> None:
         now = self._series.now
         if now is not None:
-            self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None)
+            # A slice with few tokens has a value at every few steps: its baseline lasts for as many steps as any.
+            if self._detector.step != observed.step:
+                steps = self._missed + 1 if self._disjoint else 1
+                self._detector.update(observed.step, now.value, now.error if self._scale == "log" else None, steps)
             self._last, self._last_step, self._missed = (now.value, now.n), observed.step, 0
             self.holds = self._judged()
             return
@@ -78,7 +86,8 @@ class Growth(Signal):
         detector = self._detector
         if not detector.holds or detector.value is None or self._last is None:
             return detector.holds
-        return self._is_off(detector.value, self.factor) and self._is_off(self._last[0], self.each)
+        grown = self._is_off(detector.value, self.factor) and self._is_off(self._last[0], self.each)
+        return grown and (detector.is_new or not self.anew)
 
     def _is_off(self, value: float, factor: float | None) -> bool:
         """Whether `value` is `factor` times the baseline, or as small a part of it; without a factor any is."""
