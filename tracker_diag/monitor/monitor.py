@@ -51,7 +51,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 15
+STATE_VERSION = 16
 
 
 class Monitor(AbstractContextManager["Monitor"]):
