@@ -47,7 +47,7 @@ def _color(arm: int) -> str:
 
 
 def _curves(comparison: Comparison, unit: str) -> Curves:
-    others = [(index, one) for index, against in enumerate(comparison.others, 1) if against.unit == unit]
+    others = [(index, against) for index, against in enumerate(comparison.others, 1) if against.unit == unit]
     ends = (min(against.low for _, against in others), max(against.high for _, against in others))
     largest: dict[str, Parted] = {}
     for _, against in others:
