@@ -47,7 +47,7 @@ def _color(arm: int) -> str:
 
 
 def _curves(comparison: Comparison, unit: str) -> Curves:
-    others = [(index, one) for index, against in enumerate(comparison.others, 1) if against.unit == unit]
+    others = [(index, against) for index, against in enumerate(comparison.others, 1) if against.unit == unit]
     ends = (min(against.low for _, against in others), max(against.high for _, against in others))
     largest: dict[str, Parted] = {}
     for _, against in others:
@@ -56,7 +56,9 @@ def _curves(comparison: Comparison, unit: str) -> Curves:
                 largest[series.series] = series
     parted = []
     for name in [series.series for series in words.by_effect([*largest.values()])][:MOST_CURVES]:
-        apart = [(index, against, series) for index, against in others for series in against.parted if series.series == name]
+        apart = [
+            (index, against, series) for index, against in others for series in against.parted if series.series == name
+        ]
         marks = [_mark(index, against, series, ends) for index, against, series in apart]
         drawn = _chart(comparison, others, name, ends)
         if drawn is not None:
