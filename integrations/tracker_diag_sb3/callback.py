@@ -181,7 +181,7 @@ class DiagnosticsCallback(BaseCallback):
         self._episodes.clear()
         if self.monitor is not None and self.monitor.step is None:
             with self.monitor.guard("integration_errors"):
-                lengths = [float(one["episode"]["l"]) for one in ended]
+                lengths = [float(episode["episode"]["l"]) for episode in ended]
                 self.monitor.expect(rows_by_episodes(self.model, self._begun_at, self._every, lengths))
         if ended and self.monitor is not None:
             with self.monitor.guard("integration_errors"):

@@ -7,7 +7,7 @@ import pytest
 
 from tracker_diag.attach.resume import FILE, leave, resume_from
 from tracker_diag.errors import DiagError
-from tracker_diag.guards.checkpoints import Checkpoint, prove
+from tracker_diag.guards.checkpoints import Register, of_state
 
 
 @pytest.fixture
@@ -15,7 +15,9 @@ def saved(tmp_path):
     folder = tmp_path / "checkpoint-20"
     folder.mkdir()
     (folder / "model.bin").write_bytes(b"weights")
-    return Checkpoint(str(folder), 20, digest=prove(folder).digest)
+    register = Register()
+    register.add(folder, 20, [])
+    return of_state(register.state_dict()[0])
 
 
 def test_it_is_taken_once(saved, tmp_path):
@@ -38,11 +40,11 @@ def test_training_is_rolled_back_so_often_and_no_more(saved, tmp_path):
 
 def test_a_checkpoint_that_is_gone_or_changed_is_refused(saved, tmp_path):
     leave(replace(saved, path=str(tmp_path / "gone")), "why")
-    with pytest.raises(DiagError, match="gone or changed since it was saved"):
+    with pytest.raises(DiagError, match=r"gone.*expected the checkpoint of step 20 as it was saved"):
         resume_from(tmp_path)
     leave(saved, "why")
     (tmp_path / "checkpoint-20" / "model.bin").write_bytes(b"other")
-    with pytest.raises(DiagError, match="expected the checkpoint of step 20 as it was"):
+    with pytest.raises(DiagError, match="expected the checkpoint of step 20 as it was saved"):
         resume_from(tmp_path)
 
 

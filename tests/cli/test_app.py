@@ -145,7 +145,6 @@ def test_fail_on(table):
     [
         (lambda folder, table: ["replay", folder / "none.parquet"], "none.parquet: No such file"),
         (lambda folder, table: ["replay", table(), "--metrics", folder / "none"], "none: No such file"),
-        (lambda folder, table: ["replay", table(nan_at=0)], "step 0: old_logprobs: 1 NaN or infinite among"),
         (lambda folder, table: ["demo", "--out", table()], "tokens.parquet is a file, expected a folder"),
         (lambda folder, table: ["demo", "--arm", "nonsense"], "--arm: 'nonsense' given, expected one of healthy,"),
     ],

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from tracker_diag.errors import SourceError, without_password
+from tracker_diag.errors import SourceError
+from tracker_diag.scrub import without_password
 from tracker_diag.trackers.mlflow.read import read_mlflow
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,6 @@ again before it is used.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,10 +66,10 @@ def resume_from(folder: str | Path, *, most: int = 2) -> Resume | None:
         )
     if problem := changed(checkpoint):
         raise DiagError(
-            f"{checkpoint.path}: gone or changed since it was saved ({problem}), expected the checkpoint of step "
-            f"{checkpoint.step} as it was; resume from an earlier one by hand"
+            f"{checkpoint.path}: {problem}; expected the checkpoint of step {checkpoint.step} as it was saved, resume "
+            "from an earlier one by hand"
         )
-    os.replace(file, file.with_name(TAKEN))
+    file.replace(file.with_name(TAKEN))
     return Resume(checkpoint.path, checkpoint.step, why, times)
 
 
@@ -84,4 +83,4 @@ def _write(file: Path, content: object) -> None:
     """Whole or not at all."""
     part = file.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1))
-    os.replace(part, file)
+    part.replace(file)

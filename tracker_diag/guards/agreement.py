@@ -40,11 +40,11 @@ class Agreement:
     def others(self, checkpoint: Checkpoint) -> str | None:
         """What other ranks say is wrong with it, as a `Check`."""
         self._wanted = checkpoint
-        said = [said["problem"] for said in self._heard[1:] if said["digest"] == checkpoint.digest]
-        problem = next((f"rank {rank}: {text}" for rank, text in enumerate(said, 1) if text), "")
+        problems = [vote["problem"] for vote in self._heard[1:] if vote["digest"] == checkpoint.digest]
+        problem = next((f"rank {rank}: {text}" for rank, text in enumerate(problems, 1) if text), "")
         if problem or not self._heard[1:]:
             return problem or None
-        return None if len(said) < len(self._heard) - 1 or None in said else ""
+        return None if len(problems) < len(self._heard) - 1 or None in problems else ""
 
     def reach(self, step: int, proposal: Mapping[str, Any] | None, *, acts: bool) -> Mapping[str, Any] | None:
         """What is done at `step` by all ranks; None where they do not agree.

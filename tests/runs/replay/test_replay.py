@@ -143,18 +143,14 @@ def test_batches_of_a_step_merge_to_the_counts_of_the_step():
 
 
 def test_a_batch_that_cannot_be_taken_is_counted_and_the_first_is_refused(tmp_path):
-    def write(bad_step):
-        steps = np.repeat(np.arange(3), 4)
-        broken = np.where(steps == bad_step, np.nan, -1.0)
-        columns = {"step": steps, "sequence": steps, "position": np.tile(np.arange(4), 3), "logprob": np.full(12, -1.0)}
-        masked = np.where(steps == bad_step, False, True)
-        table = pa.table({**columns, "old_logprob": broken, "is_model": masked if bad_step else np.ones(12, bool)})
-        pq.write_table(table, tmp_path / "t.parquet")
-        return tmp_path / "t.parquet"
-
-    with pytest.raises(SourceError, match=r"t\.parquet: step 0: old_logprobs: 4 NaN"):
-        replay(write(0))
-    assert replay(write(1)).to_json()["run"]["steps"] == 3
+    steps = np.repeat(np.arange(3), 4)
+    columns = {"step": steps, "sequence": steps, "position": np.tile(np.arange(4), 3), "logprob": np.full(12, -1.0)}
+    table, file = pa.table({**columns, "is_model": steps != 1}), tmp_path / "t.parquet"
+    pq.write_table(table, file)
+    with pytest.raises(SourceError, match=r"t\.parquet: step 0: logprobs: logprobs given, expected"):
+        replay(file)
+    pq.write_table(table.append_column("old_logprob", table["logprob"]), file)
+    assert replay(file).to_json()["run"]["steps"] == 3  # step 1 has no token of the model
 
 
 DRIVER = """

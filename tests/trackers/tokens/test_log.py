@@ -254,7 +254,7 @@ def corrupt(table, folder):
 def wrong_values(table, folder):
     table = table.set_column(0, "step", pa.array(np.asarray(table["step"]) + 0.5))
     plain(table, folder / "b")
-    return r"b/tokens\.parquet: row group 0: column step: expected integer"
+    return r"b/tokens\.parquet: row group 0: column step: double given, expected integer"
 
 
 def wrong_mask(table, folder):

@@ -100,7 +100,7 @@ def judge(
         where: the log's name, for errors.
 
     Raises:
-        SourceError: the tensors of the first step do not fit together, or hold NaN or inf.
+        SourceError: the tensors of the first step do not fit together.
     """
     own = dict(sorted((metrics or {}).items()))
     waiting = iter(own)

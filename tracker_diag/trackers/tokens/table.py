@@ -96,7 +96,7 @@ def _typed(where: str, name: str, values: Any) -> Any:
         elif types.is_null(values.type):
             values = values.cast(pa.float32())
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise SourceError(f"{where}: column {name}: expected {kind}: {one_line(error)}") from error
+        raise SourceError(f"{where}: column {name}: {values.type} given, expected {kind}: {one_line(error)}") from error
     if name in WHOLE and values.null_count:
         raise SourceError(f"{where}: column {name}: {values.null_count} nulls, expected none")
     return values

@@ -39,7 +39,7 @@ def report(entity: str, project: str, run_id: str, summary: Summary, keys: Colle
     first = summary.first_break
     outcomes = [reports.LinePlot(title=key, y=[key]) for key in outcome_keys(keys)]
     pairs = [pair for pair in PAIRS if any(key.startswith(f"{PREFIX}{pair}/") for key in keys)]
-    plots = outcomes + [one for of in line_plots(pairs).values() for one in of if {*one.y} & {*keys}]
+    plots = outcomes + [plot for group in line_plots(pairs).values() for plot in group if {*plot.y} & {*keys}]
     again = f"`tracker-diag diagnose wandb:{entity}/{project}/{run_id}` shows it again."
     blocks: list[Any] = [reports.MarkdownBlock(text=note_on(summary, again))]
     if plots:
