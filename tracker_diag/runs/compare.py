@@ -275,7 +275,8 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
     error = math.sqrt(sum(variances)) / min(references, len(points) - references)
     if not few and abs(after - before) <= MAY_DIFFER * error:
         return ""
-    return f"too few values to tell: {before:.3g} against {after:.3g} over the last third"
+    why = f"too few {'values' if few else 'runs'} to tell"
+    return f"{why}: {before:.3g} against {after:.3g} over the last third"
 
 
 def _back(level: float, *, log: bool) -> float:
