@@ -1,6 +1,6 @@
 """What holds on a GPU, printed as JSON: python tests/benchmarks/gpu.py
 
-- statistics of tensors on the GPU are those of the same tensors on the CPU, to the bit;
+- statistics of tensors on the GPU are those of the same tensors on the CPU, to rounding;
 - `observe` waits for nothing: no call that synchronises, and it returns while earlier work is still running;
 - the memory of a training step is what `preflight` estimates.
 """

@@ -116,14 +116,20 @@ class Model(BaseModel):
     def sparse_layers(self) -> int:
         return sum(map(self._is_sparse, range(self.shape[1]))) if self.experts else 0
 
-    def kept(self, lora_rank: int | None) -> tuple[float, float]:
-        """Values that a token keeps for the backward pass, in a dense and in a sparse layer; 2 bytes each in 16 bits.
+    def kept(self, plan: "Plan") -> tuple[float, float]:
+        """Values that a token keeps for the backward pass, in a dense and in a sparse layer, as wide as the weights.
 
-        7 · hidden for norms, attention and residuals (4 where weights are frozen), 4 for each unit of inner width
-        (gate, up, activation, product), 2 · hidden for each expert (what it takes and gives), the 7 outputs of LoRA.
+        8.3 · hidden for norms, attention and residuals, 3 less where weights are frozen, and 2.2 more in 16 bits, in
+        which norms keep float32. Keys and values; 4 for each unit of inner width (gate, up, activation, product);
+        2 · hidden for each expert (what it takes and gives), and the 7 outputs of LoRA. In float32, PyTorch keeps the
+        weights of attention where several queries share a key. Measured on a GPU: docs/performance.md.
         """
         hidden, (inner, expert, shared) = self.shape[0], self._widths
-        always = 4 * hidden + 7 * lora_rank if lora_rank else 7 * hidden
+        heads = self.num_attention_heads or 1
+        keys = self.num_key_value_heads or heads
+        always = (8.3 if plan.precision == "float32" else 10.5) * hidden + 2 * keys * (self.head_dim or hidden // heads)
+        always += 7 * plan.lora_rank - 3 * hidden if plan.lora_rank else 0
+        always += heads * plan.length if plan.precision == "float32" and keys < heads else 0
         routed = self.num_experts_per_tok * (4 * expert + 2 * hidden)
         return always + 4 * inner, always + 4 * shared + routed
 
@@ -220,21 +226,21 @@ def states(model: Model, plan: Plan, *, trained: bool) -> dict[str, float]:
 def activations(model: Model, plan: Plan) -> float:
     """Bytes of activations of a forward pass of one model that is trained; 0 where its shape is not known.
 
-    With checkpointing 2 · s · b · h bytes a layer, and the whole of the largest. The logits are there in the width of
-    the weights, and in float32 with their gradient.
+    The logits are there in the width of the weights, and three times in float32: a copy, its log-softmax, its gradient.
+    With checkpointing a layer keeps its input alone, and the whole of the largest is there when the logits are gone.
     """
     if not plan.length or model.hidden_size is None:
         return 0.0
     hidden, layers, vocabulary = model.shape
     width = 4 if plan.precision == "float32" else 2
     tokens = plan.length * plan.micro_batch
-    dense, routed = model.kept(plan.lora_rank)
+    dense, routed = model.kept(plan)
+    logits = vocabulary * (width + 12)
     sparse = model.sparse_layers
     if plan.checkpointing:
-        values = layers * hidden + max(dense if sparse < layers else 0.0, routed if sparse else 0.0)
-    else:
-        values = (layers - sparse) * dense + sparse * routed
-    return float(tokens * width * values + tokens * vocabulary * (width + 8))
+        largest = max(dense if sparse < layers else 0.0, routed if sparse else 0.0)
+        return float(tokens * (width * layers * hidden + max(width * largest, logits)))
+    return float(tokens * (width * ((layers - sparse) * dense + sparse * routed) + logits))
 
 
 def estimate(plan: Plan) -> dict[str, float]:
