@@ -86,7 +86,7 @@ def batch(rng, *, post=0.02, text=0.02, pairs=("policy", "reference"), size=64, 
 @pytest.fixture(autouse=True)
 def journals(tmp_path_factory, monkeypatch):
     """Where journals lie in a test, and in what it starts."""
-    folder = tmp_path_factory.getbasetemp() / f"journals{next(COUNT)}"  # `mktemp` looks at all folders before it
+    folder = tmp_path_factory.getbasetemp() / f"of-test-{next(COUNT)}"  # `mktemp` looks at all folders before it
     folder.mkdir()
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(folder))
     monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "30")  # a busy machine is no server that is down

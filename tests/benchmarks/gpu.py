@@ -81,8 +81,18 @@ def waiting() -> dict[str, Any]:
         torch.cuda.set_sync_debug_mode("default")
     monitor.log({}, step=1)
     torch.cuda.synchronize()
+    calls: dict[str, list[float]] = {"observe_ms": [], "log_ms": []}
+    for step in range(2, 12):
+        begun = time.perf_counter()
+        monitor.observe(**tensors)
+        seen = time.perf_counter()
+        torch.cuda.synchronize()
+        arrived = time.perf_counter()
+        monitor.log({}, step=step)
+        calls["observe_ms"].append(1000 * (seen - begun))
+        calls["log_ms"].append(1000 * (time.perf_counter() - arrived))
     taken: dict[bool, list[float]] = {False: [], True: []}
-    for step in range(2, 22):
+    for step in range(12, 32):
         for watched in (False, True):
             begun = time.perf_counter()
             work(int(times * 500 / 300))
@@ -93,6 +103,7 @@ def waiting() -> dict[str, Any]:
             taken[watched].append(time.perf_counter() - begun)
     return {
         "observe_ms_behind_300_ms_of_work": 1000 * behind,
+        **{name: median(values) for name, values in calls.items()},
         "step_of_half_a_second_ratio": median(taken[True]) / median(taken[False]),
     }
 

@@ -17,6 +17,7 @@ from tracker_diag.detect.cusum import CusumSettings
 from tracker_diag.detect.growth import GrowthSettings
 from tracker_diag.errors import BatchError, DiagError, SourceError
 from tracker_diag.metrics import registry
+from tracker_diag.metrics.reasons import Why, reason
 from tracker_diag.metrics.statistics import STATISTICS
 from tracker_diag.records import Histogram
 from tracker_diag.rules.findings import Finding
@@ -1104,7 +1105,7 @@ def test_the_one_tool_that_goes_ill_is_named(rng, make_batch):
 @pytest.mark.slow
 def test_without_names_the_rule_of_cells_is_blind(rng, make_batch):
     _, monitor = watch(make_batch(rng) for _ in range(3))
-    assert [str(why) for why in monitor.summary().blind["POL019"]] == ["no name of a tool or an environment observed"]
+    assert [str(why) for why in monitor.summary().blind["POL019"]] == [str(reason(Why.NO_CELLS))]
 
 
 @pytest.mark.nightly

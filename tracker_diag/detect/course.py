@@ -126,6 +126,8 @@ class Course:
     """Rows on which it was."""
     _fallen: bool = False
     """Whether it was seen for long enough, and the level has not come back."""
+    _since: int = 0
+    """The step at which that was so."""
     _at: "dict[int, Levels]" = field(default_factory=dict[int, Levels], compare=False)
     """Where it stands, by the part of the run that a level is the mean of, until the next block."""
 
@@ -137,10 +139,10 @@ class Course:
         self._at = {}
         part, size = self._looks_down(), self._blocks.size
         self._seen = self._seen + size if part else max(0, self._seen - DIP * size)
-        if part and self._seen >= 1 + self.rows / STAYS:
-            self._fallen, self._part = True, part
+        if part and not self._fallen and self._seen >= 1 + self.rows / STAYS:
+            self._fallen, self._part, self._since = True, part, step
         elif self._fallen:
-            self._fallen = not all(map(self._is_back, PARTS))
+            self._fallen = not self._is_back()
         if not self._fallen:
             self._part = PARTS[0]
 
@@ -149,11 +151,12 @@ class Course:
         """Whether it has fallen, and is not back near its best; None with fewer than `FEWEST` rows."""
         return self._fallen if len(self._blocks.means) >= FEWEST else None
 
-    def _is_back(self, part: int) -> bool:
-        """Whether the last level has come `BACK` from the lowest since the best."""
-        at = self._stands(part)
+    def _is_back(self) -> bool:
+        """Whether the best level has come since the fall, or the last one is `BACK` of the way from the lowest."""
+        at = self._stands(self._part)
         low = float(at.levels[at.best :].min())
-        return at.now >= low + BACK * (at.top - low)
+        is_new = self._blocks.ends[at.best + at.width - 1] > self._since
+        return is_new or at.now >= low + BACK * (at.top - low)
 
     def fall(self) -> Fall | None:
         """Where the series stands; None with fewer than `FEWEST` rows."""
@@ -292,7 +295,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs, in JSON values."""
         return {"rows": self.rows, "blocks": self._blocks.state_dict(), "part": self._part, "seen": self._seen,
-                "fallen": self._fallen}  # fmt: skip
+                "fallen": self._fallen, "since": self._since}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; SourceError if it is none."""
@@ -300,4 +303,5 @@ class Course:
         if len(blocks["means"]) != len(blocks["ends"]) or blocks["size"] < 1:
             raise SourceError(f"course: {len(blocks['means'])} means with {len(blocks['ends'])} ends given")
         self.rows, self._blocks, self._at = state["rows"], BlockMeans(**blocks), {}
-        self._part, self._seen, self._fallen = state["part"], state["seen"], state["fallen"]
+        self._part, self._seen = state["part"], state["seen"]
+        self._fallen, self._since = state["fallen"], state["since"]

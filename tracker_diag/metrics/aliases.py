@@ -272,7 +272,9 @@ class _Matcher:
             for form in forms:
                 if match := pattern.fullmatch(form):
                     member = match.groupdict().get("member")
-                    return self._mapped(name, place, order, f"{name}:{member}" if member else "") if name else None
+                    if name or not registry.of_evaluation(key):
+                        return self._mapped(name, place, order, f"{name}:{member}" if member else "") if name else None
+                    break  # what is no evaluation of the trainer's own may be one of the user's
         if self.file.framework != GENERIC and registry.of_evaluation(key):
             # An evaluation is often the user's own, whatever the trainer.
             well_known = _matcher(GENERIC).find(key, order)

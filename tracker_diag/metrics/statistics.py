@@ -246,7 +246,7 @@ _TABLE = (
     Statistic(
         name="k3", unit="nat", worse="higher", scale="log", value=lambda of: of.weights.kl_k3,
         meaning="k3 estimate of KL(sampler ‖ trainer); of the reference pair, of KL(policy ‖ reference)",
-        logged=("post_tool", ALL), in_page=True,
+        logged=(ALL,), in_page=True,
     ),
     _one_sided("p99_up", 0, "tokens that gained probability, r > 0"),
     _one_sided("p99_down", 1, "tokens that lost probability, r < 0"),

@@ -83,7 +83,7 @@ def test_it_saves_evaluates_and_stops_and_the_register_knows_where_to_go_back_to
     assert any(event.startswith("guard rollback: not done, gives way to stop_training") for event in done)
     register = monitor.guards.checkpoints
     assert {row[0]: row[2] for row in register.table().rows} == {3: "yes", 6: "yes", 7: "no"}
-    found, wrong, certain = register.before(7, look=True)
+    found, wrong, certain = register.before(7, register.reread)
     assert (found.step, found.path, wrong, certain) == (6, str(tmp_path / "checkpoint-6"), [], True)
 
 
