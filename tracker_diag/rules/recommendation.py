@@ -1,7 +1,7 @@
 """What to do with a run: stop, watch or continue, by its outcome and by what is ongoing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
@@ -72,7 +72,7 @@ def recommend(
         over = max((f.resolved for incident in loud for f in incident.findings if f.resolved is not None), default=None)
         since = "any more" if over is None else f"any more since step {over}"
         return Recommendation("continue", True, None, f"Yes. What was found is not detected {since}")
-    good = _last_good(ongoing, lost)
+    good = _last_good(ongoing, lost, {outcome.series: outcome for outcome in outcomes})
     reason = _stops(ongoing, lost) or ("A guard stopped it" if stopped else None)
     if reason is None:
         return Recommendation("watch", False, good and good[0], _watches(ongoing, outcomes, good))
@@ -113,14 +113,19 @@ def _watches(ongoing: Sequence[Finding], outcomes: Sequence[Reading], good: tupl
     return "; ".join(parts)
 
 
-def _last_good(ongoing: Sequence[Finding], lost: Sequence[Reading]) -> tuple[int, str] | None:
-    """The last step before anything that is ongoing may have begun, no later than the best of what is lost; and why."""
+def _last_good(
+    ongoing: Sequence[Finding], lost: Sequence[Reading], outcomes: Mapping[str, Reading]
+) -> tuple[int, str] | None:
+    """The last step before anything that is ongoing may have begun, no later than the best of what is lost; and why.
+
+    The best level of an outcome is that of today, as everywhere else, and not the one when a rule fired.
+    """
     steps: list[tuple[int, str]] = [
         (outcome.at, f"{outcome.series} {outcome.baseline:.3g}, its best") for outcome in lost if outcome.at is not None
     ]
     for finding in ongoing:
         held = [(r, finding.rule.signals.get(r.signal)) for r in finding.evidence if r.holds]
-        levels = [reading for reading, signal in held if isinstance(signal, Collapse)]
+        levels = [outcomes.get(reading.series, reading) for reading, signal in held if isinstance(signal, Collapse)]
         steps += [(r.at, f"{r.series} {r.baseline:.3g}, its best") for r in levels if r.at is not None]
         began_with_the_run = any(isinstance(signal, Gain) and signal.never for _, signal in held)
         if not levels and not began_with_the_run:
