@@ -38,6 +38,8 @@ EFFECT = 4.0
 rows make sure may still be too small to matter."""
 SURE = 5.0
 """Standard errors of the difference of two levels by which one lies below the best: the best is one of many."""
+AGAIN = 1.2
+"""Times as sure in the wider levels: a second look is a second chance to be wrong."""
 FAR = 6.0
 """Times as far as the level has gone the other way, from which on a fall is no chance however the rows depend."""
 LEARNT = 0.25
@@ -269,7 +271,7 @@ class Course:
         if high + 1 < len(levels):  # a level is low some rows after the first low one
             low = y[high + 1 : high + width] < quarter
             began = high + width - int(np.argmin(low[::-1]) if not low.all() else len(low))
-        wider = self.surer * (1 + FEW / math.sqrt(len(y)))
+        wider = self.surer * (1 + FEW / math.sqrt(len(y))) * (1.0 if part == PARTS[0] else AGAIN)
         sure, stays = drop > SURE * wider * at.error, self._stands().width
         learnt = best >= width and gained > LEARNT * drop
         far = learnt and drop > FAR * wider * max(wander, at.noise_of_levels)
