@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from html import escape
 from itertools import pairwise
 from urllib.parse import quote, quote_plus
@@ -73,8 +74,13 @@ RANDOM = re.compile(r"(?<![\w+=/.-])[A-Za-z0-9+=]{20,120}(?![\w+=/-])")
 
 def is_secret(name: str) -> bool:
     """Whether a variable or setting of this name holds a secret."""
-    low = name.lower()
-    if low in {denied.strip().lower() for denied in os.environ.get(DENIED, "").split(",")} - {""}:
+    return _is_secret(name.lower(), os.environ.get(DENIED, ""))
+
+
+@lru_cache(4096)
+def _is_secret(low: str, denied: str) -> bool:
+    """The answer for a name in lower case. Each text that leaves asks it of every variable of the environment."""
+    if low in {name.strip().lower() for name in denied.split(",")} - {""}:
         return True
     return bool(NAME.search(low)) and not NO_SECRET.search(low)
 
@@ -95,10 +101,9 @@ def without_secrets(text: str, known: Collection[str] = ()) -> str:
     Args:
         known: further secrets, of the run's settings say.
     """
-    held = [value for name, value in os.environ.items() if is_secret(name)]
-    forms = {form for value in (*held, *known) for part in _parts(value) for form in _forms(part)}
-    if forms:
-        text = re.sub("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)), STARS, text)
+    held = tuple(value for name, value in os.environ.items() if is_secret(name))
+    if (values := _pattern_of((*held, *known))) is not None:
+        text = values.sub(STARS, text)
     for pattern, stars in FORMS:
         text = pattern.sub(stars, text)
     for named in NAMED:
@@ -116,6 +121,13 @@ def _next_to_name(match: re.Match[str]) -> str:
         end = value[0] if value[0] in "\"'" else ""
         hidden = f"{end}{STARS}{end}"
     return match[0].removesuffix(value) + hidden
+
+
+@lru_cache(16)
+def _pattern_of(secrets: tuple[str, ...]) -> re.Pattern[str] | None:
+    """What finds any of `secrets`, however it is written, the longest first; None where there is none."""
+    forms = {form for value in secrets for part in _parts(value) for form in _forms(part)}
+    return re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
 
 
 def _parts(value: str) -> Iterator[str]:

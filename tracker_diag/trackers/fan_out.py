@@ -139,5 +139,7 @@ def scrubbed(entry: Entry) -> Entry:
 
 
 def _table(table: Table) -> Table:
-    rows = [tuple(without_secrets(cell) if isinstance(cell, str) else cell for cell in row) for row in table.rows]
+    texts = {cell for row in table.rows for cell in row if isinstance(cell, str)}
+    clean = {text: without_secrets(text) for text in texts}
+    rows = [tuple(clean[cell] if isinstance(cell, str) else cell for cell in row) for row in table.rows]
     return replace(table, rows=tuple(rows))
