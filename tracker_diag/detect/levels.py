@@ -26,7 +26,7 @@ BARELY = 1.5
 APART = 0.4
 """The same in ranks, of the number of rows: 0.5 if every later row lies higher than every earlier one."""
 SPLITS = (0.1, 0.25, 0.5, 0.75)
-"""Parts of the run, the first three rows beside them, after which the rest is held against what came before."""
+"""Parts of the run after which the rest is compared with what came before; as well as the first three rows."""
 
 
 class Rows:

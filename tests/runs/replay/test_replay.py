@@ -182,8 +182,7 @@ print(json.dumps({name: part for name, part in summary.to_json().items() if name
 def test_a_ray_cluster_that_loses_a_node_gives_the_same(log, replayed):
     root = Path(__file__).parents[3]
     frameworks = root / "build" / "frameworks"
-    if not (frameworks / "shared" / "ray").is_dir():
-        pytest.skip("Ray is not installed")
+    assert (frameworks / "shared" / "ray").is_dir(), "`make nightly` installs Ray there"
     folders = (root, root / "integrations", frameworks / "rllib", frameworks / "shared")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "RAY_USAGE_STATS_ENABLED": "0"}
     command = [sys.executable, "-c", DRIVER, str(log)]
