@@ -107,13 +107,16 @@ def play(scenario: Scenario, seed: int) -> dict[str, Any]:
         world = scenario.change(scenario.world, step) if scenario.change else scenario.world
         drift = 0.8 * drift + world.noise * math.sqrt(1 - 0.8**2) * rng.normal(size=2)
         monitor.observe(**batch(scenario, world, step, np.exp(drift), rng))
-        monitor.log({"reward": 0.5 + 0.02 * rng.normal()}, step)
+        learnt = 0.7 - 0.3 * math.exp(-step / 200)
+        monitor.log({"reward": learnt + 0.02 * rng.normal()}, step)
         if loud.findings and scenario.rules:  # a healthy run goes on, to count what people are told
             break
     monitor.close()
     fired = sorted(loud.findings, key=lambda finding: (finding.onset, finding.rule.id))
     return {
         "first": [fired[0].rule.id, fired[0].slice, fired[0].fired, fired[0].onset] if fired else None,
+        "loud": sorted({finding.rule.id for finding in fired}),
+        "blind": sorted(monitor.summary().blind),
         "notices": loud.notices,
     }
 
@@ -338,7 +341,7 @@ HEALTHY = (
     *(
         Scenario(
             f"{steps:,} steps of drift to ×3, below the limit",
-            World(size=12, scale=0.008),
+            World(size=12, scale=0.006),
             common=drift(steps),
             steps=steps,
         )
@@ -352,6 +355,7 @@ HEALTHY = (
         )
         for width in (4096, 16384, 32768)
     ),
+    Scenario("tools and environments are named", NAMED, steps=600),
     Scenario("all three pairs", World(pairs=("policy", "mismatch", "reference")), steps=600),
 )
 

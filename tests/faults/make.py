@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from dataset import Run, write
 from labels import labelled
-from plan import HALVES, Planned, planned
+from plan import CONTROL, HALVES, Planned, planned
 
 FOLDER = Path(__file__).parents[2] / "build" / "faults"
 NOT_KEPT = ("diag/rule/", "diag/health/", "diag/alert/")
@@ -30,8 +30,8 @@ NOT_KEPT = ("diag/rule/", "diag/health/", "diag/alert/")
 
 def rows_of(run: Planned) -> dict[int, dict[str, float]]:
     """Train."""
-    given = run.fault.planted if run.fault else {}
-    if run.trainer in ("PPO", "A2C", "DQN", "SAC"):
+    given = run.planted
+    if run.trainer in CONTROL:
         import control
 
         return control.run(run.trainer, run.task, given, run.seed)

@@ -234,10 +234,23 @@ class Planned:
     task: str
     seed: int
     fault: Fault | None
+    evaluated: bool = False
+    """Whether a healthy run has an evaluation too, of the environment that it is trained in."""
+
+    @property
+    def planted(self) -> Mapping[str, Any]:
+        healthy: Mapping[str, Any] = {"evaluate": {}} if self.evaluated else {}
+        return healthy if self.fault is None else self.fault.planted
 
     @property
     def name(self) -> str:
         return f"{self.trainer}, {self.task}, {self.fault.name if self.fault else 'healthy'}, {self.seed}"
+
+
+CONTROL = {"PPO", "A2C", "DQN", "SAC"}
+"""Trainers of Stable-Baselines3."""
+FRESH_HEALTHY, FRESH_FAULTY = 10, 2
+"""Runs of each trainer and task, and with each fault, that rules earn their record by."""
 
 
 def planned() -> list[Planned]:
@@ -249,4 +262,27 @@ def planned() -> list[Planned]:
         many = max(HEALTHY[half], HEALTHY_LEAST.get(trainer, 0))
         many = HEALTHY_BROAD if (trainer, task) in BROAD else many
         runs += [(seed / many, Planned(trainer, task, seed, None)) for seed in range(many)]
+    return [run for _, run in sorted(runs, key=lambda pair: pair[0])]
+
+
+def fresh(first_seed: int) -> list[Planned]:
+    """Runs that no rule was changed by: the tuned and development tasks from `first_seed` on, healthy and faulty in
+    turn. The untouched half earns nothing.
+    """
+    seen = [(trainer, task) for (trainer, task), half in HALVES.items() if half != "untouched"]
+    runs: list[tuple[float, Planned]] = []
+    for seed in range(FRESH_HEALTHY):
+        runs += [
+            (
+                seed / FRESH_HEALTHY,
+                Planned(trainer, task, first_seed + seed, None, seed % 2 == 0 and trainer in CONTROL),
+            )
+            for trainer, task in seen
+        ]
+    for seed in range(FRESH_FAULTY):
+        runs += [
+            (seed / FRESH_FAULTY, Planned(fault.trainer, fault.task, first_seed + seed, fault))
+            for fault in FAULTS
+            if fault.half != "untouched"
+        ]
     return [run for _, run in sorted(runs, key=lambda pair: pair[0])]

@@ -17,6 +17,7 @@ from tracker_diag.rules.cases import check_rule, load_cases
 from tracker_diag.rules.conditions import words
 from tracker_diag.rules.loader import chosen, in_force, load_rules
 from tracker_diag.rules.model import Rule
+from tracker_diag.rules.record import TIERS, tier_of, why
 from tracker_diag.rules.signals.fired import Fired
 
 rules_app = typer.Typer(help="List and show the rules; write and test your own.", no_args_is_help=True)
@@ -26,15 +27,17 @@ Folder = Annotated[Path, typer.Argument(help="Folder with one rule a file, or on
 
 @rules_app.command("list")
 def list_rules(which: Which = None) -> None:
-    """List the catalogue and your own rules."""
+    """List your own rules and the catalogue, those with the best evidence first."""
     with refusing():
         rules = chosen(which)
     own = any(rule.own for rule in rules)
     table = Table(box=None, header_style="dim")
-    for column in ("id", "name", "severity", "link", *(["file"] if own else [])):
+    for column in ("id", "name", "severity", "link", "tier", *(["file"] if own else [])):
         table.add_column(column, no_wrap=column != "file", overflow="fold")
-    for rule in rules:
-        table.add_row(rule.id, rule.name, rule.severity, rule.link, *([str(rule.file)] if rule.own else []))
+    tiers = {rule.id: tier_of(rule) for rule in rules}
+    for rule in sorted(rules, key=lambda rule: (TIERS.index(tiers[rule.id]), rule.id)):
+        place = [str(rule.file)] if rule.own else []
+        table.add_row(rule.id, rule.name, rule.severity, rule.link, tiers[rule.id], *place)
     Terminal().print(table)
 
 
@@ -69,6 +72,7 @@ def page(rule: Rule) -> dict[str, str]:
         "rule": f"{rule.id} {rule.name}",
         "says": rule.title,
         "severity": f"{rule.severity}, {rule.status}, link {rule.link}",
+        "evidence": "" if rule.own else why(rule),
         "detects": rule.description.strip().removeprefix("Detects "),
         "harms": rule.rationale.strip(),
         "holds if": words(rule.when),

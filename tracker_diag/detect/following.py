@@ -1,8 +1,8 @@
 """Whether a series follows another one: the leader has gained, and what had gained with it has not.
 
-For a training reward and what it stands for, as an evaluation. Both are held against their own course, whatever their
-scale. The last level is compared with an earlier one, at the same steps for both, so the answer is about levels: it
-stays yes as long as they do.
+For a training reward and what it stands for, as an evaluation. Both are held against their own course. The last level
+is compared with an earlier one, at the same steps for both, so the answer is about levels: it stays yes as long as they
+do.
 """
 
 import math
@@ -25,14 +25,14 @@ PAID = 0.15
 """The same of what it had gained before, from which a pace can be told."""
 FOLLOWED = 0.25
 """Part of what the follower would have gained at its earlier pace, up to which it has not followed."""
-FELL = 0.25
-"""Part of its range by which the follower has fallen, whatever its pace was."""
 FLAT = 0.05
-"""Part of the leader's relative gain, up to which a follower that never had a pace has not moved."""
+"""Part of the leader's relative gain, up to which a follower in another unit that never had a pace has not moved."""
 MOSTLY = 0.5
 """Part of its range by which the leader has gained, at least, where the follower never had a pace."""
 NEARLY = 0.95
 """Part of the widest gap from which an earlier level may be the one at which the two came apart."""
+ONE_UNIT = 10.0
+"""Factor between the largest values of the two up to which they may have one unit."""
 ROUNDING = 1e-9
 """Part of the largest value that is no gain but rounding."""
 FEW = 2.0
@@ -68,9 +68,12 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     steps. They have come apart if since some earlier level
 
     - `leader` has gained a quarter of its range beyond its best until then, and more than its noise explains;
-    - `follower` has gained less than a quarter of what it would have at its pace until then, for sure; or it has fallen
-      by a quarter of its range, for sure; or it never had a pace, `leader` has gained half of its range, and
-      the relative gain of `follower` is less than a twentieth of that of `leader`, for sure.
+    - `follower` has gained less than a quarter of what it would have at its pace until then, for sure; or it never had
+      a pace, `leader` has gained half of its range, and `follower` for sure less than a twentieth of the relative
+      gain, or in one unit, if it has never risen at all, less than a quarter of the gain.
+
+    A follower that is no lower than its leader, in what may be one unit, is ahead of it: an evaluation without
+    exploration is at its ceiling long before the training reward. Falls are a matter of detect/course.py.
     """
     n = len(follower.means)
     if n < FEWEST or len(leader.means) < FEWEST:
@@ -99,9 +102,12 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
     pace = np.divide(risen, paid, out=np.zeros_like(risen), where=has_pace)
     is_behind = has_pace & (followed + error < FOLLOWED * pace * np.maximum(gained, 0))
     relative = np.minimum(np.divide(gained, best, out=np.zeros_like(gained), where=best > 0), 1.0)
-    is_flat = ~has_pace & (gained > MOSTLY * reach) & (followed + error < FLAT * relative * levels[earlier])
-    has_fallen = (followed < -error) & (followed < -FELL * float(np.ptp(levels)))
-    behind = has_gained & (is_behind | is_flat | has_fallen)
+    has_one_unit = _has_one_unit(levels, rewards)
+    never = has_one_unit and levels[-1] - levels[0] <= error and not has_pace.any()
+    no_move = FOLLOWED * gained if never else FLAT * relative * levels[earlier]
+    is_flat = ~has_pace & (gained > MOSTLY * reach) & (followed + error < no_move)
+    is_ahead = has_one_unit and levels[-1] + error >= rewards[-1]
+    behind = has_gained & (is_behind | is_flat) & (not is_ahead)
     if not behind.any():
         return Following(
             False,
@@ -124,6 +130,12 @@ def following(leader: BlockMeans, follower: BlockMeans) -> Following | None:
         float(best[when]),
         float(rewards[-1]),
     )
+
+
+def _has_one_unit(levels: Float64Array, rewards: Float64Array) -> bool:
+    """Whether both may be measured in one unit, as returns of one environment are."""
+    smaller, larger = sorted(float(np.abs(each).max()) for each in (levels, rewards))
+    return larger <= ONE_UNIT * smaller
 
 
 def _means_of(y: Float64Array, width: int) -> Float64Array:

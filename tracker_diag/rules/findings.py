@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from tracker_diag.metrics.series import ALL, Pair, any_of
 from tracker_diag.rules.model import Rule, Severity
 from tracker_diag.rules.reading import Reading
+from tracker_diag.rules.record import tier_of
 from tracker_diag.stats.attribution import Carrier
 
 State: TypeAlias = Literal["pending", "firing", "resolved"]
@@ -90,6 +91,7 @@ class Finding:
             "rule": rule.id,
             "name": rule.name,
             "link": rule.link,
+            "tier": tier_of(rule),
             "pair": self.pair,
             "slice": self.slice,
             "severity": self.severity,

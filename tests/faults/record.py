@@ -1,0 +1,131 @@
+"""Count what each rule's alarms are worth on fresh runs: writes tracker_diag/rules/record.json.
+
+    python tests/faults/record.py --door build/alerts.jsonl [--first-seed N]
+
+Trains the fresh runs of plan.py that build/fresh does not have, half an hour on 16 cores, and judges them with the
+rules of this checkout. `--door` has the runs of tests/benchmarks/door.py, as it keeps them. No rule may have changed
+between those runs and this command. Give other seeds whenever a rule was changed after a look at these runs.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import door
+import make
+import plan
+from dataset import Run
+from labels import labelled
+from score import is_healthy, written
+
+from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.record import FILE, Record, Records, hash_of
+from tracker_diag.runs.diagnose import diagnose
+from tracker_diag.trackers.open import read_run
+
+FRESH = Path(__file__).parents[2] / "build" / "fresh"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the rules made of one run."""
+
+    place: str
+    """Its trainer and task, or its kind at the door."""
+    right: tuple[str, ...]
+    """Rules that name its fault; none of a healthy run."""
+    loud: frozenset[str]
+    """Rules that were part of an incident above info, and above info themselves."""
+    blind: frozenset[str]
+
+
+def judged(run: Run) -> Judged:
+    with tempfile.TemporaryDirectory() as folder:
+        summary = diagnose(read_run(str(written(run, Path(folder))))).summary
+    incidents = [incident for incident in summary.incidents if incident.severity != "info"]
+    loud = {one.rule.id for incident in incidents for one in incident.findings if one.severity != "info"}
+    return Judged(f"{run.trainer}, {run.task}", tuple(run.right), frozenset(loud), frozenset(summary.blind))
+
+
+def trained(first_seed: int) -> list[Run]:
+    """The fresh runs that are faulty or healthy, trained where they are not there."""
+    FRESH.mkdir(parents=True, exist_ok=True)
+    files = {run: FRESH / f"{run.name.replace('/', '-')}.json" for run in plan.fresh(first_seed)}
+    with ProcessPoolExecutor() as pool:
+        left = {pool.submit(make.made, run): file for run, file in files.items() if not file.exists()}
+        for done in as_completed(left):
+            left[done].write_text(done.result().model_dump_json(), encoding="utf-8")
+    runs = labelled([Run.model_validate_json(file.read_text(encoding="utf-8")) for file in files.values()])
+    return [run for run in runs if run.fault or is_healthy(run)]
+
+
+def at_the_door(file: Path) -> Iterator[Judged]:
+    """Runs with tensors."""
+    kinds = {kind.name: kind for kind in (*door.FAILURES, *door.HEALTHY)}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        name, _, result, *_ = json.loads(line)
+        yield Judged(name, kinds[name].rules, frozenset(result["loud"]), frozenset(result["blind"]))
+
+
+def counted(runs: list[Judged]) -> dict[str, Record]:
+    """The record of each rule that some run has the inputs of."""
+    records: dict[str, Record] = {}
+    for rule in catalog():
+        seeing = [run for run in runs if rule.id not in run.blind or rule.id in run.loud]
+        faulty = [run for run in seeing if rule.id in run.right]
+        hits = [run for run in faulty if rule.id in run.loud]
+        healthy = [run for run in seeing if not run.right]
+        if faulty or healthy:
+            records[rule.id] = Record(
+                hash_of(rule),
+                len(hits),
+                len(faulty),
+                len({run.place for run in hits}),
+                sum(rule.id in run.loud for run in healthy),
+                len(healthy),
+            )
+    return records
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--door", type=Path, required=True)
+    parser.add_argument("--first-seed", type=int, default=900_001)
+    arguments = parser.parse_args()
+    runs = trained(arguments.first_seed)
+    with ProcessPoolExecutor() as pool:
+        planted = list(pool.map(judged, runs))
+    tensors = list(at_the_door(arguments.door))
+    write(planted, tensors, f"seeds from {arguments.first_seed:,}")
+
+
+def write(planted: list[Judged], tensors: list[Judged], seeds: str) -> None:
+    def corpus(runs: list[Judged], what: str) -> str:
+        return f"{sum(bool(run.right) for run in runs)} faulty and {sum(not run.right for run in runs)} healthy {what}"
+
+    content = Records(
+        format=1,
+        made=datetime.now(UTC).date().isoformat(),
+        corpora={
+            "trainings": f"{corpus(planted, 'trainings')}, {seeds}",
+            "tensors": corpus(tensors, "runs of drawn tensors through the monitor"),
+        },
+        rules=counted([*planted, *tensors]),
+    )
+    rules = {name: asdict(record) for name, record in content.rules.items()}
+    head = json.dumps(content.model_dump(exclude={"rules"}))[:-1]
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(record)}" for name, record in rules.items())
+    FILE.write_text(f'{head}, "rules": {{\n{lines}\n}}}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Tiers follow from the record, and the record from the rule as it was when the runs were judged."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracker_diag.rules import record
+from tracker_diag.rules.loader import catalog, load_rule, rule_called
+from tracker_diag.rules.record import Record, hash_of, records, tier_of, why
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
+GOOD = Record(hash="", hits=5, faulty=9, places=2, false_alarms=2, healthy=200)
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Give the rule POL010 a record."""
+
+    def give(**changes):
+        rule = rule_called("POL010")
+        kept = replace(GOOD, hash=hash_of(rule), **changes) if "hash" not in changes else replace(GOOD, **changes)
+        monkeypatch.setattr(record, "records", lambda: records().model_copy(update={"rules": {"POL010": kept}}))
+        return rule
+
+    return give
+
+
+@pytest.mark.parametrize(
+    "worse", [{"hits": 4}, {"places": 1}, {"false_alarms": 3}, {"healthy": 199}, {"hash": "0" * 16}]
+)
+def test_a_rule_is_measured_if_its_record_reaches_every_number(given, worse):
+    assert tier_of(given()) == "measured"
+    assert tier_of(given(**worse)) == "candidate"
+
+
+def test_a_page_says_what_a_rule_has_earned_or_lacks(given):
+    assert why(given()) == "measured: alarmed in 2 of 200 healthy runs; found 5 of 9"
+    assert why(given(hash="0" * 16)) == "candidate: the rule has changed since its record"
+    assert why(rule_called("POL011")) == "candidate: no run of the record has its inputs"
+
+
+def test_the_hash_is_that_of_what_decides():
+    rule = rule_called("POL001")
+    assert hash_of(rule.model_copy(update={"title": "Another", "remedy": ()})) == hash_of(rule)
+    assert hash_of(rule.model_copy(update={"for_steps": rule.for_steps + 1})) != hash_of(rule)
+    assert hash_of(rule_called("POL002")) != hash_of(rule)
+
+
+def test_a_rule_of_ones_own_has_no_record(tmp_path):
+    file = tmp_path / "ZZZ001.yaml"
+    file.write_text("id: ZZZ001\ntitle: A title\nsignals: {low: reward below 0.1}\nwhen: [low]\nsummary: It is low\n")
+    assert tier_of(load_rule(file)) == "own"
+
+
+def test_the_committed_record_is_of_rules_that_there_are_and_of_possible_counts():
+    assert set(records().rules) <= {rule.id for rule in catalog()}
+    for counts in records().rules.values():
+        assert counts.places <= counts.hits <= counts.faulty
+        assert counts.false_alarms <= counts.healthy
+    assert {tier_of(rule) for rule in catalog()} == {"fact", "measured", "candidate"}
+
+
+def test_runs_are_counted_where_the_rule_had_its_inputs():
+    from record import Judged, counted  # tests/faults/record.py
+
+    def run(place, right, loud, blind=()):
+        return Judged(place, tuple(right), frozenset(loud), frozenset(blind))
+
+    runs = [
+        run("PPO", ["POL010"], ["POL010"]),
+        run("A2C", ["POL010"], []),
+        run("DQN", ["POL010"], [], ["POL010"]),
+        run("PPO", [], ["POL010"]),
+        run("PPO", [], []),
+        run("DQN", [], [], ["POL010"]),
+    ]
+    counts = counted(runs)["POL010"]
+    assert (counts.hits, counts.faulty, counts.places, counts.false_alarms, counts.healthy) == (1, 2, 1, 1, 2)
