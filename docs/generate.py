@@ -4,31 +4,28 @@ A test holds them against what this would write.
 """
 
 import json
+import re
 import runpy
 from collections.abc import Callable, Iterable
-from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
 
-from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, file_of, frameworks, load
-from tracker_diag.metrics.registry import BY_CANARY, HEALTH, OWN, SAMPLED, TRAINING, Metric, training
+from tracker_diag.metrics.aliases import file_of, frameworks
+from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric
 from tracker_diag.metrics.statistics import STATISTICS
-from tracker_diag.rules.conditions import words
-from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.new import SCHEMA, schema
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
-from tracker_diag.rules.signals.often import Often
 
 DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
 DOCS = Path(__file__).parent
+CASES = DOCS.parent / "tests" / "rules"
 INTEGRATION = runpy.run_path(str(DOCS / "make_matrix.py"))["integration"]
 """The integration that a package is watched by."""
 
@@ -198,116 +195,6 @@ def alerts_page() -> str:
     )
 
 
-def rules_page() -> str:
-    """docs/rules/README.md, the list of all rules."""
-    lines = [
-        "# Rules",
-        "",
-        "Made from `tracker_diag/rules/catalog` by `make docs`. `tracker-diag rules show <ID>` prints a page in the",
-        "terminal. info: something moved, shown in the table only. warn: the update is being harmed, or will be: look",
-        "today. error: the outcome is harmed. Findings that hang together are one incident, with one alert. It becomes",
-        "an error as soon as reward or evaluation has lost what it had gained.",
-        "Rules of your own stand beside these: [own-rules.md](../own-rules.md).",
-        "",
-    ]
-    for link in get_args(Link):
-        rules = [rule for rule in catalog() if rule.link == link]
-        if rules:
-            lines += [f"## {link.replace('_', ' ').capitalize()}", "", "| rule | detects | severity |", "|---|---|---|"]
-            for rule in rules:
-                what = " ".join(rule.description.split()).removeprefix("Detects ")
-                lines.append(f"| [{rule.id}]({rule.id}.md) {rule.name} | {_cell(what)} | {rule.severity} |")
-            lines.append("")
-    return "\n".join(lines)
-
-
-@cache
-def alias_files() -> tuple[Aliases, ...]:
-    """Of each framework, the names that it logs."""
-    return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
-
-
-def rule_page(rule: Rule) -> str:
-    """The page of one rule."""
-    read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
-    explains = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "no other rule"
-    leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to)
-    steps = f"{rule.for_steps} step{'s' if rule.for_steps > 1 else ''}"
-    about = f"pairs {', '.join(rule.pairs)}; slices {', '.join(rule.slices)}; " if rule.pairs else ""
-    return "\n".join(
-        [
-            f"# {rule.id} {rule.name}",
-            "",
-            f"**{rule.title}.** {rule.severity}, {rule.status}, link {rule.link.replace('_', ' ')}.",
-            "",
-            *_part("", [" ".join(rule.description.split())]),
-            *_part("Why it is bad", [" ".join(rule.rationale.split())]),
-            "## Evidence",
-            "",
-            f"It reads {', '.join(f'`{name}`' for name in read) or 'every metric'}; {about}and must hold for",
-            f"{steps}. While it fires it explains {explains}.{leads and ' It leads to ' + leads + '.'}",
-            "",
-            *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
-            "",
-            *(
-                [*(f"- `{name}`: {words(ways)}" for name, ways in rule.predicates.items()), ""]
-                if rule.predicates
-                else []
-            ),
-            f"It holds when {words(rule.when)}.",
-            *([f"It is information only while {words(rule.harmless)}."] if rule.harmless else []),
-            "",
-            *_inputs(rule),
-            *_part("What to do", (f"{i}. {text}" for i, text in enumerate(rule.remedy, 1))),
-            *_part("When it is wrong", (f"- {text}" for text in rule.false_positives)),
-            *_part("Where the numbers come from", [" ".join(rule.calibration.split())]),
-            *_part("References", (f"- <{url}>" for url in rule.references)),
-        ]
-    )
-
-
-def _inputs(rule: Rule) -> list[str]:
-    """What it needs to see, and who gives that."""
-    rows: list[str] = []
-    for name in sorted({ref.metric for ref in rule.series() if ref.metric}):
-        metric = training(name)
-        givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
-        given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
-        given += ["[a canary](../canary.md)"] if name in BY_CANARY else []
-        given += [f"logs of {', '.join(givers)}"] if givers else []
-        rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
-    slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
-    dimensions = sorted({one.partition(":")[0] for one in slices})
-    said = [f"`observe` with {' and '.join(f'`{one}`' for one in dimensions)}."] if dimensions else []
-    table = ["| metric | unit | what it is | who gives it |", "|---|---|---|---|", *rows] if rows else []
-    heading = "What it needs to see"
-    return [*_part(heading, table), *_part("" if rows else heading, said)]
-
-
-NOBODY = "nobody by itself: log it under this name"
-
-
-def _part(heading: str, lines: Iterable[str]) -> list[str]:
-    """Lines under a heading; neither, where there is nothing to say."""
-    said = [line for line in lines if line]
-    return [*([f"## {heading}", ""] if heading else []), *said, ""] if said else []
-
-
-def _signal(signal: Signal) -> str:
-    if isinstance(signal, Often):
-        anew = ", each time anew" if signal.anew else ""
-        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
-    parts = DATA.dump_python(signal, exclude_none=True, exclude_defaults=True, mode="json")
-    said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
-    return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, dict) and value.keys() <= {"stat", "metric", "slice", "pair"}:
-        return f"`{'/'.join(str(value[key]) for key in ('pair', 'slice', 'stat', 'metric') if key in value)}`"
-    return f"`{', '.join(dict.fromkeys(map(str, value))) if isinstance(value, list) else value}`"
-
-
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -382,6 +269,31 @@ def _logs() -> list[str]:
     ]
 
 
+def llms_page() -> str:
+    """docs/llms.txt: the pages of the site for language models, each with its title and first sentence."""
+    nav = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    lines = [
+        "# tracker_diag",
+        "",
+        "> Diagnoses runs of reinforcement learning inside W&B, MLflow, Trackio or TensorBoard.",
+    ]
+    for part in nav:
+        heading, files = next(iter(part.items())) if isinstance(part, dict) else ("Home", [part])
+        lines += ["", f"## {heading}", ""]
+        for file in files:
+            page = PAGES[file]() if file in PAGES else (DOCS / file).read_text(encoding="utf-8")
+            title = page.partition("\n")[0].removeprefix("# ")
+            lines.append(f"- [{title}]({file.replace('README', 'index').removesuffix('md')}html): {_first_sentence(page)}")
+    return "\n".join([*lines, ""])
+
+
+def _first_sentence(page: str) -> str:
+    """The first sentence of a page that is neither code, a heading nor about its making."""
+    prose = re.sub(r"(?ms)^```.*?^```$|^#.*?$|\*\*|!?\[|\]\([^)]*\)", "", page)
+    sentences = re.split(r"(?<=[.?])\s", " ".join(prose.split()))
+    return next(sentence for sentence in sentences if not sentence.startswith("Made "))
+
+
 ABOUT = ("install", "edit", "switch off", "processes", "versions", "tested")
 """What is said of each integration, in this order."""
 
@@ -428,10 +340,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "alerts.md": alerts_page,
     "chaos.md": chaos_page,
     "integrations.md": integrations_page,
+    "llms.txt": llms_page,
     "metrics.md": metrics_page,
-    "rules/README.md": rules_page,
     f"../tracker_diag/rules/{SCHEMA}": schema,
-    **{f"rules/{rule.id}.md": partial(rule_page, rule) for rule in catalog()},
+    **runpy.run_path(str(DOCS / "rule_pages.py"))["PAGES"],
 }
 
 
