@@ -9,7 +9,7 @@ UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb)
 NIGHTLY := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10 skyrl-0.4) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0) \
-	$(addprefix build/quickstart/,trackio tensorboard)
+	$(addprefix build/quickstart/,trackio tensorboard panels replay notify mcp)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')

@@ -283,7 +283,9 @@ def llms_page() -> str:
         for file in files:
             page = PAGES[file]() if file in PAGES else (DOCS / file).read_text(encoding="utf-8")
             title = page.partition("\n")[0].removeprefix("# ")
-            lines.append(f"- [{title}]({file.replace('README', 'index').removesuffix('md')}html): {_first_sentence(page)}")
+            lines.append(
+                f"- [{title}]({file.replace('README', 'index').removesuffix('md')}html): {_first_sentence(page)}"
+            )
     return "\n".join([*lines, ""])
 
 
@@ -344,6 +346,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     f"../tracker_diag/rules/{SCHEMA}": schema,
     **runpy.run_path(str(DOCS / "rule_pages.py"))["PAGES"],
+    **runpy.run_path(str(DOCS / "schemas.py"))["PAGES"],
 }
 
 

@@ -181,3 +181,22 @@ def test_wheel_and_sdist_are_built_to_the_same_bytes_twice(tmp_path):
         hashes.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in built})
     assert hashes[0] == hashes[1]
     assert {Path(name).suffix for name in hashes[0]} == {".whl", ".gz"}
+
+
+MODULES = {"mcp": "mcp", "notify": "apprise", "panels": "wandb_workspaces", "replay": "pyarrow"}
+"""What each extra brings. Those of trackers have their own environments in test_quickstart.py."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("extra", MODULES)
+def test_each_extra_is_all_that_its_part_needs(extra, built_wheel, metrics, tmp_path):
+    environment = ROOT / "build" / "quickstart" / extra
+    assert environment.is_dir(), f"{environment} is missing; `make {environment.relative_to(ROOT)}` makes it"
+    install = [sys.executable, "-m", "pip", "--python", environment, "install", "--no-index", "--no-deps"]
+    subprocess.run([*install, "--force-reinstall", built_wheel], check=True, capture_output=True, cwd=tmp_path)
+    code = f"import sys, {MODULES[extra]}; print(*sorted({{*{tuple(MODULES.values())}}} & {{*sys.modules}}))"
+    found = subprocess.run([environment / "bin" / "python", "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == [MODULES[extra]]
+    command = [environment / "bin" / "tracker-diag", "diagnose", metrics, "--json"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert json.loads(printed)["first_break"]["rule"] == "NUM004"
