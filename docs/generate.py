@@ -93,12 +93,12 @@ FAULTS = {
 CHAOS = """\
 # Random programs
 
-`make nightly` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
-jump, go backwards or are missing, values that are NaN or infinite, calls that the tracker refuses. Each is run twice
-against the real tracker, without the diagnostics and with them, and none, one or two things befall it. If a journal is
-left, `tracker-diag flush` runs. What the user logged is read from the tracker's own file or database and has to be the
-same, value by value; of a script that was killed it has to be a part of what it had logged. What the diagnostics
-computed has to be there, under its step.
+`make nightly` makes random training scripts of 3 to 18 calls of the tracker and of the diagnostics. Steps rise, jump,
+go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice against
+the real tracker, without the diagnostics and with them. None, one or two of the things below happen to it. If a journal
+is left, `tracker-diag flush` runs. What the user logged is then read from the tracker's own file or database. It has to
+be the same, value by value. If a script was killed, it has to be a part of that. What the diagnostics computed has to be
+there, under its step.
 """
 CALLS = {
     "row alone": "a call of the user's, without us",
@@ -149,13 +149,14 @@ ALERTS = """\
 
 `make alerts` plays 200 runs of each kind{so_far}: real tensors for each step,
 through `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
-tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution with a standard deviation
-of 0.05, which itself moves from step to step, in each slice on its own, by 10 % as an AR(.8). The author of the rules
-wrote these runs too: they measure delays and false alarms under such noise, not whether real failures look like this.
+tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution, with a standard
+deviation of 0.05. That deviation moves from step to step, in each slice by itself, by 10 % as an AR(.8). The author of
+the rules wrote these runs too: they measure delays and false alarms under such noise.
+They do not measure whether real failures look like this.
 
 A run ends with the first rule that fires and is no part of another finding. Seeds are those from 20,000 on, which the
-rules were not made on. Once they were looked at: of the first 27 runs of each kind, played before, 2 of *one of four
-tools ×4* had an environment's name. POL019 was then changed, on other seeds, and all runs were played anew.
+rules were not made on. They were looked at once. Of the first 27 runs of each kind, 2 of *one of four tools ×4* had an
+environment's name. POL019 was then changed, on other seeds, and all runs were played again.
 
 ## Failures
 

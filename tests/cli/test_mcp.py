@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from mcp import Client, StdioServerParameters
 from typer.testing import CliRunner
 
@@ -157,7 +158,9 @@ def test_the_skill_is_written_where_agents_look(tmp_path, monkeypatch):
     text = files("tracker_diag.cli").joinpath("SKILL.md").read_text()
     for folder in (".claude/skills", ".agents/skills", "mine"):
         assert (tmp_path / folder / "tracker-diag" / "SKILL.md").read_text() == text
-    assert text.startswith("---\nname: tracker-diag\ndescription: ")
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert head["name"] == "tracker-diag"
+    assert 100 < len(head["description"]) < 1024
     (tmp_path / "file").touch()
     refused = CliRunner().invoke(app, ["skill", "install", "--to", "file"])
     assert refused.exit_code == 2
