@@ -94,11 +94,11 @@ CHAOS = """\
 # Random programs
 
 `make nightly` makes random training scripts of 3 to 18 calls of the tracker and of the diagnostics. Steps rise, jump,
-go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice against
-the real tracker, without the diagnostics and with them. None, one or two of the things below happen to it. If a journal
-is left, `tracker-diag flush` runs. What the user logged is then read from the tracker's own file or database. It has to
-be the same, value by value. If a script was killed, it has to be a part of that. What the diagnostics computed has to be
-there, under its step.
+go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice
+against the real tracker, without the diagnostics and with them. None, one or two of the things below happen to it. If
+a journal is left, `tracker-diag flush` runs. What the user logged is then read from the tracker's own file or
+database. It has to be the same, value by value. If a script was killed, it has to be a part of that. What the
+diagnostics computed has to be there, under its step.
 """
 CALLS = {
     "row alone": "a call of the user's, without us",
