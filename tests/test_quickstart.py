@@ -21,15 +21,19 @@ ENVIRONMENTS = ROOT / "build" / "quickstart"
 PAGE = (ROOT / "docs" / "start.md").read_text()
 BLOCKS = dict(re.findall(r"\*\*([\w&-]+)\*\*[^`]*\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 EXTRAS = {"MLflow": "mlflow", "W&B": "wandb", "Trackio": "trackio", "TensorBoard": "tensorboard"}
+ON_CPU = (
+    "import functools, trl\ntrl.GRPOConfig = functools.partial(trl.GRPOConfig, bf16=False, use_cpu=True, max_steps=4)\n"
+)
 TRAINERS = {
-    "TRL": "from task import CHECKPOINT, judge, prompts, tokenizer\nfrom datasets import Dataset\n"
-    "model, reward, dataset = str(CHECKPOINT), judge(0.2), Dataset.from_list(prompts(8))\n",
+    "TRL": ON_CPU + "from task import CHECKPOINT\nfrom datasets import Dataset\n"
+    "model, reward = str(CHECKPOINT), lambda completions, **_: [float(len(text)) for text in completions]\n"
+    "dataset = Dataset.from_dict({'prompt': ['get 42'] * 8})\n",
     "Stable-Baselines3": "",
     "Transformers": "import torch\nfrom task import CHECKPOINT\nfrom transformers import Qwen2ForCausalLM\n"
     "model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT)\n"
     "dataset = [{'input_ids': torch.arange(8), 'labels': torch.arange(8)}] * 8\n",
 }
-"""What stands in for the model and the data that the page leaves to its reader."""
+"""What stands in for the GPU, the model and the data that the page leaves to its reader."""
 
 
 def test_each_tracker_has_one():
@@ -81,7 +85,7 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.by_day("Stable-Baselines3")
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_the_snippet_of_a_trainer_runs_and_says_what_is_seen(trainer, tmp_path):
+def test_the_snippet_of_a_trainer_runs_and_ends_with_a_verdict(trainer, tmp_path):
     (tmp_path / "quickstart.py").write_text(TRAINERS[trainer] + BLOCKS[trainer])
     paths = [ROOT, ROOT / "integrations", ROOT / "tests" / "integrations" / "trl"]
     settings = os.environ | {
@@ -94,4 +98,4 @@ def test_the_snippet_of_a_trainer_runs_and_says_what_is_seen(trainer, tmp_path):
         [sys.executable, "quickstart.py"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "tracker_diag: what is seen at step" in done.stderr
+    assert "tracker_diag: verdict after" in done.stderr, done.stderr
