@@ -348,6 +348,7 @@ PAGES: dict[str, Callable[[], str]] = {
     f"../tracker_diag/rules/{SCHEMA}": schema,
     **runpy.run_path(str(DOCS / "rule_pages.py"))["PAGES"],
     **runpy.run_path(str(DOCS / "schemas.py"))["PAGES"],
+    **runpy.run_path(str(DOCS / "curves.py"))["PAGES"],
 }
 
 
