@@ -26,8 +26,8 @@ ON_CPU = (
 )
 TRAINERS = {
     "TRL": ON_CPU + "from task import CHECKPOINT\nfrom datasets import Dataset\n"
-    "model, reward = str(CHECKPOINT), lambda completions, **_: [float(len(text)) for text in completions]\n"
-    "dataset = Dataset.from_dict({'prompt': ['get 42'] * 8})\n",
+    "def reward(completions, **_):\n    return [float(len(text)) for text in completions]\n"
+    "model, dataset = str(CHECKPOINT), Dataset.from_dict({'prompt': ['get 42'] * 8})\n",
     "Stable-Baselines3": "",
     "Transformers": "import torch\nfrom task import CHECKPOINT\nfrom transformers import Qwen2ForCausalLM\n"
     "model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT)\n"
