@@ -9,14 +9,14 @@ UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb)
 NIGHTLY := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10 skyrl-0.4) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0) \
-	$(addprefix build/quickstart/,trackio tensorboard)
+	$(addprefix build/quickstart/,trackio tensorboard panels replay notify mcp)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
 # More workers than cores: many tests wait, for servers, browsers and other processes.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --workers 4
 
-.PHONY: demo test check nightly browser lint types fast faults alerts docs matrix evidence guards-study bench screenshots clean
+.PHONY: demo test check nightly browser lint types fast faults alerts docs matrix evidence guards-study bench screenshots site clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
@@ -36,6 +36,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python tests/prose.py  # plain English in what people read
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict  # no page, link or anchor is missing
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
@@ -57,6 +58,9 @@ alerts: $(VENV)/.dev  ## what the alarms make of 4,800 runs, docs/alerts.json; h
 
 docs: $(VENV)/.dev  ## the generated pages
 	$(BIN)/python docs/generate.py
+
+site: docs  ## all pages as a site that can be searched, build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 matrix: $(VENV)/.dev $(FRAMEWORKS) $(NIGHTLY)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
 	rm -f build/matrix.jsonl

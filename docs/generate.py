@@ -4,32 +4,28 @@ A test holds them against what this would write.
 """
 
 import json
+import re
 import runpy
 from collections.abc import Callable, Iterable
-from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import TypeAdapter
 
-from tracker_diag.metrics.aliases import FOLDER, GENERIC, Aliases, file_of, frameworks, load
-from tracker_diag.metrics.registry import BY_CANARY, HEALTH, OWN, SAMPLED, TRAINING, Metric, training
+from tracker_diag.metrics.aliases import file_of, frameworks
+from tracker_diag.metrics.registry import HEALTH, OWN, SAMPLED, TRAINING, Metric
 from tracker_diag.metrics.statistics import STATISTICS
-from tracker_diag.rules.conditions import words
-from tracker_diag.rules.loader import catalog
-from tracker_diag.rules.model import Link, Rule
 from tracker_diag.rules.new import SCHEMA, schema
-from tracker_diag.rules.record import tier_of, why
 from tracker_diag.rules.signals import AnySignal
 from tracker_diag.rules.signals.base import Signal
-from tracker_diag.rules.signals.often import Often
 
 DATA: TypeAdapter[Signal] = TypeAdapter(AnySignal)
 DOCS = Path(__file__).parent
+CASES = DOCS.parent / "tests" / "rules"
 INTEGRATION = runpy.run_path(str(DOCS / "make_matrix.py"))["integration"]
 """The integration that a package is watched by."""
 
@@ -97,12 +93,12 @@ FAULTS = {
 CHAOS = """\
 # Random programs
 
-`make nightly` makes random training scripts: 3 to 18 calls of the tracker and of the diagnostics, with steps that rise,
-jump, go backwards or are missing, values that are NaN or infinite, calls that the tracker refuses. Each is run twice
-against the real tracker, without the diagnostics and with them, and none, one or two things befall it. If a journal is
-left, `tracker-diag flush` runs. What the user logged is read from the tracker's own file or database and has to be the
-same, value by value; of a script that was killed it has to be a part of what it had logged. What the diagnostics
-computed has to be there, under its step.
+`make nightly` makes random training scripts of 3 to 18 calls of the tracker and of the diagnostics. Steps rise, jump,
+go backwards or are missing. Values are NaN or infinite. The tracker refuses some calls. Each script runs twice
+against the real tracker, without the diagnostics and with them. None, one or two of the things below happen to it. If
+a journal is left, `tracker-diag flush` runs. What the user logged is then read from the tracker's own file or
+database. It has to be the same, value by value. If a script was killed, it has to be a part of that. What the
+diagnostics computed has to be there, under its step.
 """
 CALLS = {
     "row alone": "a call of the user's, without us",
@@ -153,13 +149,14 @@ ALERTS = """\
 
 `make alerts` plays 200 runs of each kind{so_far}: real tensors for each step,
 through `Monitor.observe` and `Monitor.log`, with all rules. A batch is 64 sequences of 44 tokens, half of them with a
-tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution with a standard deviation
-of 0.05, which itself moves from step to step, in each slice on its own, by 10 % as an AR(.8). The author of the rules
-wrote these runs too: they measure delays and false alarms under such noise, not whether real failures look like this.
+tool's answer in their middle. The log-ratio of each token is drawn from a normal distribution, with a standard
+deviation of 0.05. That deviation moves from step to step, in each slice by itself, by 10 % as an AR(.8). The author of
+the rules wrote these runs too: they measure delays and false alarms under such noise.
+They do not measure whether real failures look like this.
 
 A run ends with the first rule that fires and is no part of another finding. Seeds are those from 20,000 on, which the
-rules were not made on. Once they were looked at: of the first 27 runs of each kind, played before, 2 of *one of four
-tools ×4* had an environment's name. POL019 was then changed, on other seeds, and all runs were played anew.
+rules were not made on. They were looked at once. Of the first 27 runs of each kind, 2 of *one of four tools ×4* had an
+environment's name. POL019 was then changed, on other seeds, and all runs were played again.
 
 Two healthy kinds of this table were drawn wrongly: 1,500 and 5,000 steps of drift. Their tails end at the limit of 0.05
 and not below it, and their reward never rises, which OUT003 rightly says. Both are corrected, and the reward of all
@@ -201,124 +198,6 @@ def alerts_page() -> str:
             "",
         ]
     )
-
-
-def rules_page() -> str:
-    """docs/rules/README.md, the list of all rules."""
-    lines = [
-        "# Rules",
-        "",
-        "Made from `tracker_diag/rules/catalog` by `make docs`. `tracker-diag rules show <ID>` prints a page in the",
-        "terminal. info: something moved, shown in the table only. warn: the update is being harmed, or will be: look",
-        "today. error: the outcome is harmed. Findings that hang together are one incident, with one alert. It becomes",
-        "an error as soon as reward or evaluation has lost what it had gained.",
-        "",
-        "The tier says how far an alarm is backed by runs made after the rule's last change. fact: it cannot be",
-        "otherwise. measured: it found its own pathology in 5 runs or more, of 2 tasks or more, and alarmed in 1 % or",
-        "less of 200 healthy runs or more. candidate: any other. Tiers are shown; they do not yet silence a rule.",
-        "Rules of your own stand beside these: [own-rules.md](../own-rules.md).",
-        "",
-    ]
-    for link in get_args(Link):
-        rules = [rule for rule in catalog() if rule.link == link]
-        if rules:
-            lines += [f"## {link.replace('_', ' ').capitalize()}", ""]
-            lines += ["| rule | detects | severity | tier |", "|---|---|---|---|"]
-            for rule in rules:
-                what = " ".join(rule.description.split()).removeprefix("Detects ")
-                lines.append(
-                    f"| [{rule.id}]({rule.id}.md) {rule.name} | {_cell(what)} | {rule.severity} | {tier_of(rule)} |"
-                )
-            lines.append("")
-    return "\n".join(lines)
-
-
-@cache
-def alias_files() -> tuple[Aliases, ...]:
-    """Of each framework, the names that it logs."""
-    return tuple(load(file) for file in sorted(FOLDER.glob("*.yaml")))
-
-
-def rule_page(rule: Rule) -> str:
-    """The page of one rule."""
-    read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
-    explains = ", ".join(f"[{other}]({other}.md)" for other in rule.inhibits) or "no other rule"
-    leads = ", ".join(f"[{other}]({other}.md)" for other in rule.leads_to)
-    steps = f"{rule.for_steps} step{'s' if rule.for_steps > 1 else ''}"
-    about = f"pairs {', '.join(rule.pairs)}; slices {', '.join(rule.slices)}; " if rule.pairs else ""
-    return "\n".join(
-        [
-            f"# {rule.id} {rule.name}",
-            "",
-            f"**{rule.title}.** {rule.severity}, {rule.status}, link {rule.link.replace('_', ' ')}.",
-            "",
-            *_part("", [" ".join(rule.description.split())]),
-            *_part("Why it is bad", [" ".join(rule.rationale.split())]),
-            "## Evidence",
-            "",
-            f"It reads {', '.join(f'`{name}`' for name in read) or 'every metric'}; {about}and must hold for",
-            f"{steps}. While it fires it explains {explains}.{leads and ' It leads to ' + leads + '.'}",
-            "",
-            *(f"- `{name}`: {_signal(signal)}" for name, signal in rule.signals.items()),
-            "",
-            *(
-                [*(f"- `{name}`: {words(ways)}" for name, ways in rule.predicates.items()), ""]
-                if rule.predicates
-                else []
-            ),
-            f"It holds when {words(rule.when)}.",
-            *([f"It is information only while {words(rule.harmless)}."] if rule.harmless else []),
-            "",
-            *_inputs(rule),
-            *_part("What to do", (f"{i}. {text}" for i, text in enumerate(rule.remedy, 1))),
-            *_part("When it is wrong", (f"- {text}" for text in rule.false_positives)),
-            *_part("Where the numbers come from", [" ".join(rule.calibration.split())]),
-            *_part("Record of its alarms", [f"{why(rule).capitalize()}."]),
-            *_part("References", (f"- <{url}>" for url in rule.references)),
-        ]
-    )
-
-
-def _inputs(rule: Rule) -> list[str]:
-    """What it needs to see, and who gives that."""
-    rows: list[str] = []
-    for name in sorted({ref.metric for ref in rule.series() if ref.metric}):
-        metric = training(name)
-        givers = [file.framework for file in alias_files() if name in file.metrics and file.framework != GENERIC]
-        given = [f"`samples` with {SAMPLED[name]}"] if name in SAMPLED else []
-        given += ["[a canary](../canary.md)"] if name in BY_CANARY else []
-        given += [f"logs of {', '.join(givers)}"] if givers else []
-        rows.append(f"| `{name}` | {metric.unit} | {_cell(metric.meaning)} | {'; '.join(given) or NOBODY} |")
-    slices = {ref.slice for ref in rule.series() if ref.stat and ref.slice and ":" in ref.slice}
-    dimensions = sorted({one.partition(":")[0] for one in slices})
-    said = [f"`observe` with {' and '.join(f'`{one}`' for one in dimensions)}."] if dimensions else []
-    table = ["| metric | unit | what it is | who gives it |", "|---|---|---|---|", *rows] if rows else []
-    heading = "What it needs to see"
-    return [*_part(heading, table), *_part("" if rows else heading, said)]
-
-
-NOBODY = "nobody by itself: log it under this name"
-
-
-def _part(heading: str, lines: Iterable[str]) -> list[str]:
-    """Lines under a heading; neither, where there is nothing to say."""
-    said = [line for line in lines if line]
-    return [*([f"## {heading}", ""] if heading else []), *said, ""] if said else []
-
-
-def _signal(signal: Signal) -> str:
-    if isinstance(signal, Often):
-        anew = ", each time anew" if signal.anew else ""
-        return f"at {signal.count} or more of the last {signal.steps} values{anew}: {_signal(signal.signal)}"
-    parts = DATA.dump_python(signal, exclude_none=True, exclude_defaults=True, mode="json")
-    said = ", ".join(f"{name} {_value(value)}" for name, value in parts.items())
-    return f"{getattr(signal, 'kind', '')}" + (f" of {said}" if said else "")
-
-
-def _value(value: object) -> str:
-    if isinstance(value, dict) and value.keys() <= {"stat", "metric", "slice", "pair"}:
-        return f"`{'/'.join(str(value[key]) for key in ('pair', 'slice', 'stat', 'metric') if key in value)}`"
-    return f"`{', '.join(dict.fromkeys(map(str, value))) if isinstance(value, list) else value}`"
 
 
 def _cell(text: str) -> str:
@@ -395,6 +274,33 @@ def _logs() -> list[str]:
     ]
 
 
+def llms_page() -> str:
+    """docs/llms.txt: the pages of the site for language models, each with its title and first sentence."""
+    nav = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    lines = [
+        "# tracker_diag",
+        "",
+        "> Diagnoses runs of reinforcement learning inside W&B, MLflow, Trackio or TensorBoard.",
+    ]
+    for part in nav:
+        heading, files = next(iter(part.items())) if isinstance(part, dict) else ("Home", [part])
+        lines += ["", f"## {heading}", ""]
+        for file in files:
+            page = PAGES[file]() if file in PAGES else (DOCS / file).read_text(encoding="utf-8")
+            title = page.partition("\n")[0].removeprefix("# ")
+            lines.append(
+                f"- [{title}]({file.replace('README', 'index').removesuffix('md')}html): {_first_sentence(page)}"
+            )
+    return "\n".join([*lines, ""])
+
+
+def _first_sentence(page: str) -> str:
+    """The first sentence of a page that is neither code, a heading nor about its making."""
+    prose = re.sub(r"(?ms)^```.*?^```$|^#.*?$|\*\*|!?\[|\]\([^)]*\)", "", page)
+    sentences = re.split(r"(?<=[.?])\s", " ".join(prose.split()))
+    return next(sentence for sentence in sentences if not sentence.startswith("Made "))
+
+
 ABOUT = ("install", "edit", "switch off", "processes", "versions", "tested")
 """What is said of each integration, in this order."""
 
@@ -441,10 +347,12 @@ PAGES: dict[str, Callable[[], str]] = {
     "alerts.md": alerts_page,
     "chaos.md": chaos_page,
     "integrations.md": integrations_page,
+    "llms.txt": llms_page,
     "metrics.md": metrics_page,
-    "rules/README.md": rules_page,
     f"../tracker_diag/rules/{SCHEMA}": schema,
-    **{f"rules/{rule.id}.md": partial(rule_page, rule) for rule in catalog()},
+    **runpy.run_path(str(DOCS / "rule_pages.py"))["PAGES"],
+    **runpy.run_path(str(DOCS / "schemas.py"))["PAGES"],
+    **runpy.run_path(str(DOCS / "curves.py"))["PAGES"],
 }
 
 

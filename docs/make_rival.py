@@ -212,7 +212,7 @@ def compare(log: Log, rival: str) -> Compared:
 def page(found: list[Compared]) -> str:
     """docs/rival.md."""
     text = [
-        "# Beside the living rival",
+        "# Another tool on the same files",
         "",
         "rl-doctor 0.2.0 (`rldoctor` on the package index) and `tracker-diag diagnose` on the same files, metrics only",
         "and with default settings: what this package is for, slices and tails of tensors, is left out. A run is",
@@ -231,9 +231,9 @@ def page(found: list[Compared]) -> str:
         text.append(f"| {group} | {len(runs)} | {counted(rival)} | {counted(ours)} |")
     text += ["", *told("Failing runs that rl-doctor names and tracker-diag does not", missed(found))]
     text += [
-        "A plateau is information only, on purpose, as no log says where the ceiling of a reward lies: EXP008 tells it",
+        "A plateau is information only, on purpose, as no log says where the ceiling of a reward is: EXP008 reports",
         "in each of these. rl-doctor alarms about it on healthy runs too, below. A change of the settings of the",
-        "evaluation stands in no metric at all.",
+        "evaluation is in no metric at all.",
         "",
     ]
     text += told("Failing runs that tracker-diag names and rl-doctor does not", gained(found))

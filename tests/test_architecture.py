@@ -43,7 +43,7 @@ neither tensors nor the monitor. The other rooms only must not go in circles."""
 
 OPTIONAL = {
     "wandb", "mlflow", "torch", "pyarrow", "matplotlib", "jinja2", "safetensors", "trackio", "tensorboard", "pandas",
-    "apprise", "wandb_workspaces", "wandb_reports", "transformers", "trl", "lightning", "ray",
+    "apprise", "wandb_workspaces", "wandb_reports", "transformers", "trl", "lightning", "ray", "mcp",
 }  # fmt: skip
 # Rooms that are an optional library's own; whoever imports them does so where they are used.
 AT_HOME = {"demo": OPTIONAL, "report/figures.py": {"matplotlib"}}

@@ -1,13 +1,15 @@
-"""The generated pages are up to date, and what README, CONTRIBUTING and the pages name is there."""
+"""The generated pages are up to date, what README, CONTRIBUTING and the pages name is there, and the site is built."""
 
 import json
 import re
 import runpy
 from pathlib import Path
 
+import jsonschema
 import pytest
 import typer.main
 
+from tracker_diag import Monitor, diagnose
 from tracker_diag.cli.app import app
 from tracker_diag.demo.grpo import ARMS
 from tracker_diag.rules.loader import catalog
@@ -108,8 +110,8 @@ def test_every_file_that_the_readme_links_to_exists():
         assert (ROOT / target).exists(), target
 
 
-def test_the_readme_names_rules_of_tensors_rightly():
-    listed = set(re.findall(r"^\| ([A-Z]+\d+) ([a-z-]+) \|", README, re.MULTILINE))
+def test_the_page_of_panels_names_rules_rightly():
+    listed = set(re.findall(r"^\| ([A-Z]+\d+) ([a-z-]+) \|", (ROOT / "docs" / "panels.md").read_text(), re.MULTILINE))
     assert listed
     assert listed <= {(rule.id, rule.name) for rule in catalog()}
 
@@ -137,3 +139,27 @@ def test_every_command_that_a_page_names_exists():
         for name, after in re.findall(r"(?:^|`)tracker-diag ([a-z]+)\b(?: ([a-z]+)\b)?", page, re.MULTILINE):
             assert name in known, name
             assert not known[name] or not after or after in known[name], f"{name} {after}"
+
+
+def schema(name):
+    return json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text())
+
+
+@pytest.mark.slow
+def test_the_json_of_a_diagnosis_is_as_its_schema_says():
+    fallen = [{"step": step, "reward": 0.5 if step < 60 else 0.5 - step / 400, "loss": 0.1} for step in range(160)]
+    broken, short = (diagnose(rows).to_json() for rows in (fallen, fallen[:3]))
+    assert broken["incidents"]
+    assert not short["judged"]
+    for document in (broken, short):
+        jsonschema.validate(json.loads(json.dumps(document)), schema("diagnosis"))
+
+
+@pytest.mark.slow
+def test_a_row_of_a_token_table_and_saved_state_are_as_their_schemas_say():
+    row = {"step": 3, "sequence": 0, "position": 7, "is_model": True, "logprob": -0.3, "tool": None}
+    jsonschema.validate(row, schema("token"))
+    for wrong in (row | {"step": 0.5}, row | {"tool": 3}, {"step": 3, "logprob": -0.3}, {**row, "logprob": "-0.3"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema("token"))
+    jsonschema.validate(Monitor().state_dict(), schema("state"))

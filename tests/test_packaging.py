@@ -1,7 +1,10 @@
 """What is built is what is installed: the wheel holds all that the package needs, and works with what it requires."""
 
+import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -9,6 +12,7 @@ import zipfile
 from configparser import ConfigParser
 from email.parser import Parser
 from importlib.metadata import distribution, entry_points
+from importlib.metadata import metadata as metadata_of
 from pathlib import Path
 
 import pytest
@@ -135,3 +139,64 @@ def test_the_wheel_alone_diagnoses_a_file_in_python(run, metrics, fresh):
     file, rule = run("python", "-c", code).split()
     assert Path(file).is_relative_to(fresh)
     assert rule == "NUM004"
+
+
+PERMISSIVE = r"MIT|BSD|Apache|Python Software|PSF|ISC|HPND|MPL|Mozilla|Zlib|Permission is hereby granted"
+"""Marks of licences that a dependency may have. MPL binds changes of its own files alone."""
+ELSEWHERE = r"extra == .(dev|verl|openrlhf|skyrl|areal|rllib)"
+"""Extras that are not installed here, and what only tests use."""
+
+
+def licence(name):
+    """What a distribution says of its licence, with the beginning of the licence that is in it."""
+    about = metadata_of(name)
+    listed = [text for text in about.get_all("Classifier") or [] if text.startswith("License ::")]
+    texts = [file.read_text()[:200] for file in distribution(name).files or () if file.name.startswith("LICENSE")]
+    return " / ".join(filter(None, [about["License-Expression"], *listed, (about["License"] or "")[:200], *texts[:1]]))
+
+
+@pytest.mark.slow
+def test_no_dependency_of_any_extra_has_a_licence_that_binds_its_users(metadata):
+    direct = [text for text in metadata.get_all("Requires-Dist") if not re.search(ELSEWHERE, text)]
+    names = needed(text.partition(";")[0] for text in direct if not text.startswith("tracker-diag"))
+    stated = {name: licence(name) for name in names}
+    assert len(stated) > 100
+    assert {name: text for name, text in stated.items() if not re.search(PERMISSIVE, text)} == {}
+    assert {name: text for name, text in stated.items() if re.search(r"(?<!L)GPL|SSPL", text)} == {}
+
+
+@pytest.mark.nightly
+def test_wheel_and_sdist_are_built_to_the_same_bytes_twice(tmp_path):
+    hashes = []
+    for name in ("first", "second"):
+        copy = tmp_path / name
+        files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for file in filter(None, files.split("\0")):
+            if (ROOT / file).exists():
+                (copy / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / file, copy / file)  # with another time of change
+        command = [sys.executable, "-m", "hatchling", "build", "--directory", tmp_path / f"dist-{name}"]
+        subprocess.run(command, cwd=copy, check=True, capture_output=True)
+        built = sorted((tmp_path / f"dist-{name}").iterdir())
+        hashes.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in built})
+    assert hashes[0] == hashes[1]
+    assert {Path(name).suffix for name in hashes[0]} == {".whl", ".gz"}
+
+
+MODULES = {"mcp": "mcp", "notify": "apprise", "panels": "wandb_workspaces", "replay": "pyarrow"}
+"""What each extra brings. Those of trackers have their own environments in test_quickstart.py."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("extra", MODULES)
+def test_each_extra_is_all_that_its_part_needs(extra, built_wheel, metrics, tmp_path):
+    environment = ROOT / "build" / "quickstart" / extra
+    assert environment.is_dir(), f"{environment} is missing; `make {environment.relative_to(ROOT)}` makes it"
+    install = [sys.executable, "-m", "pip", "--python", environment, "install", "--no-index", "--no-deps"]
+    subprocess.run([*install, "--force-reinstall", built_wheel], check=True, capture_output=True, cwd=tmp_path)
+    code = f"import sys, {MODULES[extra]}; print(*sorted({{*{tuple(MODULES.values())}}} & {{*sys.modules}}))"
+    found = subprocess.run([environment / "bin" / "python", "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == [MODULES[extra]]
+    command = [environment / "bin" / "tracker-diag", "diagnose", metrics, "--json"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert json.loads(printed)["first_break"]["rule"] == "NUM004"

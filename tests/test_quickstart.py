@@ -1,4 +1,7 @@
-"""The README's quick starts, as they stand, each in an environment with nothing but its tracker's extra."""
+"""The quick starts of docs/start.md, as they are there.
+
+Those of trackers run in an environment with nothing but the tracker's extra, those of trainers in this one.
+"""
 
 import os
 import re
@@ -15,12 +18,26 @@ ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = ROOT / "build" / "quickstart"
 """`make` puts them there."""
 
-BLOCKS = dict(re.findall(r"\*\*([\w&]+)\*\*\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+PAGE = (ROOT / "docs" / "start.md").read_text()
+BLOCKS = dict(re.findall(r"\*\*([\w&-]+)\*\*[^`]*\n\n```python\n(.*?)```", PAGE, re.DOTALL))
 EXTRAS = {"MLflow": "mlflow", "W&B": "wandb", "Trackio": "trackio", "TensorBoard": "tensorboard"}
+ON_CPU = (
+    "import functools, trl\ntrl.GRPOConfig = functools.partial(trl.GRPOConfig, bf16=False, use_cpu=True, max_steps=4)\n"
+)
+TRAINERS = {
+    "TRL": ON_CPU + "from task import CHECKPOINT\nfrom datasets import Dataset\n"
+    "def reward(completions, **_):\n    return [float(len(text)) for text in completions]\n"
+    "model, dataset = str(CHECKPOINT), Dataset.from_dict({'prompt': ['get 42'] * 8})\n",
+    "Stable-Baselines3": "",
+    "Transformers": "import torch\nfrom task import CHECKPOINT\nfrom transformers import Qwen2ForCausalLM\n"
+    "model = Qwen2ForCausalLM.from_pretrained(CHECKPOINT)\n"
+    "dataset = [{'input_ids': torch.arange(8), 'labels': torch.arange(8)}] * 8\n",
+}
+"""What stands in for the GPU, the model and the data that the page leaves to its reader."""
 
 
 def test_each_tracker_has_one():
-    assert BLOCKS.keys() == EXTRAS.keys()
+    assert BLOCKS.keys() == {*EXTRAS, *TRAINERS}
     assert all(len(block.strip().splitlines()) <= 10 for block in BLOCKS.values())
 
 
@@ -63,3 +80,22 @@ def test_it_runs_as_it_stands(tracker, built_wheel, tmp_path):
     assert "broke first Token probabilities diverge after tool calls, on post_tool" in shown
     assert "said live" in shown
     assert all("continue? Watch. Token probabilities diverge" in one for one in (told, shown))
+
+
+@pytest.mark.nightly
+@pytest.mark.by_day("Stable-Baselines3")
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_snippet_of_a_trainer_runs_and_ends_with_a_verdict(trainer, tmp_path):
+    (tmp_path / "quickstart.py").write_text(TRAINERS[trainer] + BLOCKS[trainer])
+    paths = [ROOT, ROOT / "integrations", ROOT / "tests" / "integrations" / "trl"]
+    settings = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "quickstart.py"], cwd=tmp_path, env=settings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "tracker_diag: verdict after" in done.stderr, done.stderr

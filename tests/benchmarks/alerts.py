@@ -107,7 +107,7 @@ LONG = Length(
         Null("AR(.9), t4 noise", 0.9, heavy=True, aim=0.0),
         Null("AR(.9), common random walk", 0.9, disturb=common_walk, aim=0.0),
         Null("AR(.9), common step ×1.5", 0.9, disturb=common_step, aim=0.0),
-        Null("AR(.9), length not told", 0.9, told=False),
+        Null("AR(.9), length unknown", 0.9, told=False),
     ),
     growths=(
         Growth("×2 over 500 steps", 2, 500, 320),

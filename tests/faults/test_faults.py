@@ -1,5 +1,6 @@
 """The fault benchmark: that its data are what the page says, and that the figures are those of today's rules."""
 
+import asyncio
 import json
 import runpy
 import sys
@@ -7,7 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from mcp import Client
 
+from tracker_diag.cli.answers import LARGEST
+from tracker_diag.cli.mcp import make_server
 from tracker_diag.report.console import plain
 from tracker_diag.rules.loader import catalog
 from tracker_diag.runs.diagnose import diagnose
@@ -118,14 +122,14 @@ def test_a_thinned_run_keeps_its_last_row(runs):
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
+def test_the_page_of_finished_runs_shows_what_diagnose_says_today(benchmark, runs, tmp_path):
     (run,) = [run for run in runs if run.name == "GRPO, numbers, reward with the wrong sign, 0"]
     said = plain(on_screen(diagnose(read_run(str(benchmark.score.written(run, tmp_path))))))
-    assert said.rstrip() in (ROOT / "README.md").read_text()
+    assert said.rstrip() in (ROOT / "docs" / "finished.md").read_text()
 
 
 def test_the_readme_and_the_page_say_how_many_runs_there_are(runs):
-    assert f"scores them on {len(runs)} real training runs" in " ".join((ROOT / "README.md").read_text().split())
+    assert f"scores the rules on {len(runs)} real training runs" in " ".join((ROOT / "README.md").read_text().split())
     assert f"{len(runs)} training runs, made by" in (ROOT / "docs" / "faults.md").read_text()
 
 
@@ -142,3 +146,41 @@ def test_the_rules_of_today_judge_a_sample_of_all_runs_as_the_page_counts_them(b
     assert sorted(KEPT["sealed"]) == sorted(run.name for run in runs)
     for run in sorted(runs, key=lambda run: run.name)[::8]:
         assert benchmark.score.sealed(run, benchmark.score.ours(run)) == KEPT["sealed"][run.name], run.name
+
+
+def by_status(benchmark, runs, folder):
+    """What a scripted agent makes of each run by one call of `status`: is it ill, and which two rules it names."""
+
+    async def ask():
+        async with Client(make_server()) as client:
+            for run in runs:
+                answer = await client.call_tool("status", {"run": str(benchmark.score.written(run, folder))})
+                text = answer.content[0].text
+                assert len(text.encode()) <= LARGEST
+                status = json.loads(text)
+                names = [named["rule"] for named in (status["cause"], *status["followed"]) if named]
+                answers[run.name] = status["health"] in {"ill", "recovered"}, tuple(names[:2])
+
+    answers = {}
+    asyncio.run(ask())
+    return answers
+
+
+@pytest.mark.slow
+def test_an_agent_reads_in_status_what_the_benchmark_counts(benchmark, runs, tmp_path):
+    sample = [run for run in runs if run.half == "tuned"][::25]
+    counted = {run.name: benchmark.score.ours(run) for run in sample}
+    expected = {name: (verdict.alarmed, verdict.names) for name, verdict in counted.items()}
+    assert by_status(benchmark, sample, tmp_path) == expected
+    assert any(alarmed for alarmed, _ in expected.values())
+
+
+@pytest.mark.nightly
+def test_an_agent_without_a_language_model_finds_planted_faults_by_status_alone(benchmark, runs, tmp_path):
+    tuned = [run for run in runs if run.half == "tuned"]
+    harm = benchmark.labels.harmed(tuned)
+    answers = by_status(benchmark, tuned, tmp_path)
+    named = sum(bool(set(answers[run.name][1]) & set(run.right)) for run in tuned if run.name in harm)
+    healthy = [answers[run.name][0] for run in tuned if benchmark.score.is_healthy(run)]
+    assert named >= 0.85 * len(harm)
+    assert sum(healthy) <= 0.05 * len(healthy)

@@ -13,9 +13,11 @@ from tracker_diag.cli.diagnose import diagnose
 from tracker_diag.cli.export import export_app
 from tracker_diag.cli.flush import flush
 from tracker_diag.cli.integrations import integrations
+from tracker_diag.cli.mcp import mcp
 from tracker_diag.cli.preflight import preflight
 from tracker_diag.cli.replay import replay
 from tracker_diag.cli.rules import rules_app
+from tracker_diag.cli.skill import skill_app
 from tracker_diag.cli.traces import traces
 from tracker_diag.cli.watch import watch
 
@@ -27,10 +29,11 @@ app = typer.Typer(
     rich_markup_mode=None,  # it takes `[@tracking uri]` in a help text for markup, and drops it or crashes
     context_settings={"max_content_width": 120},
 )
-for command in (demo, preflight, diagnose, replay, compare, watch, traces, audit, flush, integrations):
+for command in (demo, preflight, diagnose, replay, compare, watch, traces, audit, flush, integrations, mcp):
     app.command()(command)
 app.add_typer(rules_app, name="rules")
 app.add_typer(export_app, name="export")
+app.add_typer(skill_app, name="skill")
 
 
 def _version(asked: bool) -> None:
