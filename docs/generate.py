@@ -159,8 +159,8 @@ rules were not made on. They were looked at once. Of the first 27 runs of each k
 environment's name. POL019 was then changed, on other seeds, and all runs were played again.
 
 Two healthy kinds of this table were drawn wrongly: 1,500 and 5,000 steps of drift. Their tails end at the limit of 0.05
-and not below it, and their reward never rises, which OUT003 rightly says. Both are corrected, and the reward of all
-kinds now rises; the table is of before.
+and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected, and the reward of all kinds
+now rises. The table is of before.
 
 ## Failures
 
