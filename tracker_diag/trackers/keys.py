@@ -1,11 +1,12 @@
-"""Which of a row's keys say when it was logged, and how nested keys become flat ones."""
+"""Which of a row's keys say when it was logged, how nested keys become flat ones, and rows of such records."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain, islice
 
 from tracker_diag.errors import SourceError
-from tracker_diag.trackers.rows import number
+from tracker_diag.trackers.rows import Rows, number
 
 STEPS = (
     "step", "_step", "global_step", "train/global_step", "trainer/global_step", "training/global_step",
@@ -20,7 +21,45 @@ NO_METRICS = {"_step", "_timestamp", "_runtime", "timestamp", "wall_time", "wall
 
 
 DEPTH = 16
-"""Levels that are taken apart; settings have a handful."""
+"""Levels that are taken elsewhere; settings have a handful."""
+
+HEAD = 100
+"""Records that are looked at to learn which key is the step."""
+
+
+def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]], file: object) -> dict[str, object]:
+    """Put records of a logger into `rows`; returns the settings that they have under `config`.
+
+    The step is under the first of `STEPS` that one of the first records has. Where none has a step, records are
+    counted from 0. Nested mappings become keys with `/`, as RLlib names them itself.
+
+    Args:
+        records: each with the place where it stands, such as "line 3".
+        file: for the error of a step that is no whole number; such a record is counted, and left out.
+    """
+    config: dict[str, object] = {}
+    upcoming = iter(records)
+    head = [*islice(upcoming, HEAD)]
+    step_key = next((key for key in STEPS if any(key in record for _, record in head)), None)
+    if step_key is None and head:
+        rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
+    for where, record in chain(head, upcoming):
+        settings = record.get("config")
+        if isinstance(settings, Mapping):
+            config |= flat(settings, ".")
+        given = rows.added if step_key is None else record.get(step_key)
+        if given is None:
+            rows.count("rows without a step, left out", where)
+            continue
+        try:
+            step = step_of(given, f"{file}: {where}".replace(": line ", ":"))
+        except SourceError as error:
+            rows.skip(error)
+            continue
+        elsewhere = {step_key, "config"} if isinstance(settings, Mapping) else {step_key}
+        values = {key: value for key, value in record.items() if key not in NO_METRICS and key not in elsewhere}
+        rows.put_row(step, dict(flat(values, "/")), where, clock_of(record))
+    return config
 
 
 def flat(

@@ -60,7 +60,7 @@ def test_a_monitor_file_counts_environment_steps(tmp_path):
     }
     assert run.seconds == {10: 0.0, 25: 2.0}
     assert run.config == {"t_start": 100.5, "env_id": "Ant-v3"}
-    assert run.notes == ("the last line, 5, breaks off and was left out",)
+    assert run.notes == ("the last row, at line 5, breaks off and was left out",)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_a_monitor_file_counts_environment_steps(tmp_path):
     [
         ("#{broken\nr,l,t\n", r"monitor\.csv:1: no header of a monitor file"),
         ('#{"a": 1}\nx,y\n', r"monitor\.csv:2: columns x,y, expected r, l and t"),
-        ('#{"a": 1}\nr,l,t\noops\n', r"monitor\.csv:3: 'oops', expected r,l,t"),
-        ('#{"a": 1}\nr,l,t\n1,2.5,3\n', r"monitor\.csv:3: '1,2.5,3', expected r,l,t, l a whole number"),
+        ('#{"a": 1}\nr,l,t\noops\n', r"monitor\.csv:3: 1 cells, expected 3 as in the header"),
+        ('#{"a": 1}\nr,l,t\n1,2.5,3\n', r"monitor\.csv:3: l is 2\.5, expected a whole number"),
         ('#{"a": 1}\nr,l,t\n', "it: no metrics"),
     ],
 )

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.console import ConsoleLog
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
-from tracker_diag.trackers.keys import STEPS, integer
+from tracker_diag.trackers.keys import STEPS, integer, put_records
 from tracker_diag.trackers.rows import Rows, number
 
 LARGEST = 1 << 28
@@ -31,8 +31,7 @@ def read_notebook(file: Path, source: str, progress: Progress | None = None) -> 
     tables = [(where, table) for where, kind, text in _outputs(cells) if kind == "html" for table in _tables(text)]
     own = [(where, table) for where, table in tables if LOSSES.keys() & set(table[0])]
     rows = Rows(in_order=True)
-    for where, table in own or tables:
-        _add(rows, where, table)
+    put_records(rows, (record for where, table in own or tables for record in _records(where, table)), file)
     if rows.added:
         rows.note(f"read from {len(own or tables)} tables in the outputs of the notebook")
         return rows.finish(source)
@@ -121,18 +120,15 @@ def _step_column(header: Sequence[str]) -> int | None:
     return next((lower.index(name) for name in (*STEPS, "epoch") if name in lower), None)
 
 
-def _add(rows: Rows, where: str, table: list[list[str]]) -> None:
+def _records(where: str, table: list[list[str]]) -> Iterator[tuple[str, Mapping[str, object]]]:
     header, *body = table
     column = _step_column(header)
     of_trainer = bool(LOSSES.keys() & set(header))
     names = [_name(name) if of_trainer else name for name in header]
     for cells in body:
-        step = None if column is None or len(cells) != len(header) else integer(_number(cells[column]))
-        if step is None:
-            rows.count("rows of tables without a step, left out", where)
-            continue
-        values = {name: _number(cell) for at, (name, cell) in enumerate(zip(names, cells, strict=True)) if at != column}
-        rows.put_row(step, {name: value for name, value in values.items() if name and value is not None}, where)
+        record = dict(zip(names, map(_number, cells), strict=False)) if len(cells) == len(header) else {}
+        step = None if column is None else integer(record.pop(names[column], None))
+        yield where, {"step": step} | {name: value for name, value in record.items() if name}
 
 
 def _name(column: str) -> str:

@@ -58,34 +58,20 @@ class ExportPart:
                 yield self.first, tensors
 
 
-def is_exports(source: str) -> bool:
-    """Whether `source` is a folder of token exports."""
-    return bool(_steps(Path(source)))
-
-
 def exports_of(folder: Path) -> list[ExportPart]:
-    """Each complete step of `folder`, in rising order.
+    """Each complete step of `folder`, in rising order; none where it is no folder of token exports.
 
     Args:
         folder: `token_exports`, or the output folder that it is in.
-
-    Raises:
-        SourceError: there is none.
     """
-    steps = _steps(folder)
-    if not steps:
-        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
-    return [ExportPart(step, tuple(sorted(at.glob("rank_*.jsonl"), key=_rank))) for step, at in sorted(steps.items())]
-
-
-def _steps(folder: Path) -> dict[int, Path]:
     inside = folder / "token_exports"
     root = inside if inside.is_dir() else folder
-    return {
-        int(named[1]): at
+    parts = [
+        ExportPart(int(named[1]), tuple(sorted(at.glob("rank_*.jsonl"), key=_rank)))
         for at in (root.iterdir() if root.is_dir() else ())
         if (named := re.fullmatch(r"step_(\d+)", at.name)) and (at / "STABLE").exists()
-    }
+    ]
+    return sorted(parts, key=lambda part: part.first)
 
 
 def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -96,9 +82,12 @@ def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     that of one step.
 
     Raises:
-        SourceError: what is wrong with which file and line.
+        SourceError: there is no step, or what is wrong with which file and line.
     """
-    for part in exports_of(folder):
+    parts = exports_of(folder)
+    if not parts:
+        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
+    for part in parts:
         yield from part.steps(None, Skipped())
 
 
