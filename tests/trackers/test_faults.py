@@ -231,33 +231,6 @@ def assert_the_same(client, run_id, folder):
     assert {name: [(point.step, point.value) for point in points] for name, points in arrived.items()} == logged
 
 
-@pytest.mark.nightly
-def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient, journals, tmp_path):
-    client = behind
-    run_id = client.create_run("0").info.run_id
-    monitor = a_monitor(client, run_id)
-    monitor.add(JsonlTracker(tmp_path))
-    train(monitor, range(20))
-    proxy.down = True
-    train(monitor, range(20, 40))
-    wait_for(lambda: proxy.errors >= 6)
-    proxy.slow, proxy.down = 3, False
-    wait_for(lambda: proxy.late)
-    train(monitor, range(40, STEPS))
-    assert proxy.late  # twenty steps take less than one answer
-    proxy.let_go.set()
-    monitor.close()
-
-    assert proxy.slow == 0
-    assert_all_arrived(client, run_id)
-    assert_the_same(client, run_id, tmp_path)
-    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))  # in order
-    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 30"
-    assert {file.path for file in client.list_artifacts(run_id, "diag")} >= {"diag/findings.json", "diag/report.html"}
-    assert monitor.health["tracker_errors"] > 0
-    assert list(journals.iterdir()) == []
-
-
 PASSING = {
     "an expired token": (401, b"<html>log in</html>"),
     "no permission": (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
@@ -302,43 +275,6 @@ def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
     monitor.close()
     assert_all_arrived(behind, run_id)
     assert list(journals.iterdir()) == []
-
-
-AT_THE_END = """
-import math, os, sys
-import mlflow
-import tracker_diag as td
-from tracker_diag.trackers.files.write import JsonlTracker
-
-mlflow.set_tracking_uri(sys.argv[1])
-with mlflow.start_run() as run:
-    watched = td.wrap(mlflow, also=[JsonlTracker(sys.argv[2])])
-    print(run.info.run_id, flush=True)
-    for step in range(61):
-        mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)
-    os._exit(9)
-"""
-
-
-@pytest.mark.nightly
-def test_the_step_whose_log_returned_last_is_there_with_what_it_fired(mlflow_store, tmp_path, journals):
-    """The loss is NaN, and the process is gone before anything else happens."""
-    environment = os.environ | {"TRACKER_DIAG_DIR": str(journals)}
-    command = [sys.executable, "-W", "ignore", "-c", AT_THE_END, mlflow_store, str(tmp_path / "files")]
-    died = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert died.returncode == 9, died.stderr
-    assert "NUM004" in died.stderr
-    last = json.loads((tmp_path / "files" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["step"], last["loss"], last["diag/rule/NUM004"]) == (60, "nan", 2.0)
-    assert "NUM004" in (tmp_path / "files" / "findings.jsonl").read_text()
-    done = CliRunner().invoke(app, ["flush", str(journals)])
-    assert done.exit_code == 0, done.output
-    import mlflow
-
-    run_id = died.stdout.split()[0]
-    (point,) = mlflow.MlflowClient().get_metric_history(run_id, "diag/rule/NUM004")
-    assert (point.step, point.value) == (60, 2.0)
-    assert mlflow.MlflowClient().get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
 
 
 def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):

@@ -34,7 +34,7 @@ def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]],
     counted from 0. Nested mappings become keys with `/`, as RLlib names them itself.
 
     Args:
-        records: each with the place where it stands, such as "line 3".
+        records: each with its place, such as "line 3".
         file: for the error of a step that is no whole number; such a record is counted, and left out.
     """
     config: dict[str, object] = {}
@@ -65,7 +65,7 @@ def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]],
 def flat(
     values: Mapping[str, object], separator: str, above: str = "", depth: int = DEPTH
 ) -> Iterator[tuple[str, object]]:
-    """Keys and values of nested mappings, with `separator` between the levels; what lies deeper stays whole."""
+    """Keys and values of nested mappings, with `separator` between the levels; what is deeper stays whole."""
     if not above and not any(issubclass(kind, Mapping) for kind in set(map(type, values.values()))):
         yield from values.items()
         return
@@ -111,7 +111,7 @@ def clock_of(row: Mapping[str, object]) -> float | None:
 
 
 def plain(text: str) -> object:
-    """The number, truth value or None that the `text` of a setting stands for; else `text`."""
+    """The number, truth value or None that the `text` of a setting means; else `text`."""
     words = {"True": True, "true": True, "False": False, "false": False, "None": None}
     if text in words:
         return words[text]

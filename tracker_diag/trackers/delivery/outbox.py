@@ -68,7 +68,7 @@ class Outbox(Tracker):
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
         self._known: dict[Identity, Finding] = {}
         self._changed: int | None = None
-        """Step of a finding that is not yet in what stands."""
+        """Step of a finding that is not yet among the standing ones."""
         self.new_locks()
         open_in_forks(self)
         self._thread: threading.Thread | None = None
@@ -369,7 +369,7 @@ class Outbox(Tracker):
             raise
 
     def _entry(self, line: Mapping[str, Any]) -> Entry:
-        """What is in a line; a finding that has fired changes what stands."""
+        """What is in a line; a finding that has fired is a standing one from now on."""
         entry = entry_of(line)
         if isinstance(entry, Finding) and entry.fired is not None:
             self._known[identity(entry)] = entry

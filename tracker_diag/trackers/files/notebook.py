@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
@@ -14,6 +14,8 @@ from tracker_diag.trackers.rows import Rows, number
 
 LARGEST = 1 << 28
 """Bytes of a notebook that is read; pictures make the largest ones."""
+ROW, CELL, TAG = re.compile(r"<tr\b"), re.compile(r"(?=<t[dh]\b)"), re.compile(r"<[^>]*>")
+"""Where the rows and the cells of a table begin, and what is no text in them."""
 LOSSES = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
 """Columns of the table of Hugging Face trainers, and the keys that they stand for."""
 
@@ -79,38 +81,14 @@ def _text(given: object) -> str:
     return "".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
-class _TableParser(HTMLParser):
-    """Collects the cells of each table, row by row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self._in_cell = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr" and self.tables:
-            self.tables[-1].append([])
-        elif tag in ("td", "th") and self.tables and self.tables[-1]:
-            self.tables[-1][-1].append("")
-            self._in_cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th", "tr", "table"):
-            self._in_cell = False
-
-    def handle_data(self, data: str) -> None:
-        if self._in_cell:
-            self.tables[-1][-1][-1] += data
-
-
 def _tables(html: str) -> Iterator[list[list[str]]]:
     """Tables with a header that names a column of steps."""
-    parser = _TableParser()
-    parser.feed(html)
-    for table in parser.tables:
-        rows = [[cell.strip() for cell in row] for row in table if row]
+    for table in html.split("<table")[1:]:
+        rows = [
+            [unescape(TAG.sub("", cell)).strip() for cell in CELL.split(row)[1:]]
+            for row in ROW.split(table.partition("</table")[0])[1:]
+        ]
+        rows = [row for row in rows if row]
         if rows and _step_column(rows[0]) is not None:
             yield rows
 

@@ -36,7 +36,7 @@ def read_metrics(file: Path) -> dict[int, dict[str, float]]:
 def read_jsonl(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
     """A run from JSON Lines, one object a row, with its step under one of the names that trainers use.
 
-    The object `config` becomes the settings, and verl's own file (`{"step": 3, "data": {...}}`) is taken apart.
+    The object `config` becomes the settings, and verl's own file (`{"step": 3, "data": {...}}`) is unwrapped.
 
     Raises:
         SourceError: "file:line: what is wrong".

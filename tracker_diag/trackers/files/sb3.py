@@ -1,4 +1,4 @@
-"""Files that Stable-Baselines3 writes beside its log: `evaluations.npz` and `monitor.csv`."""
+"""Files that Stable-Baselines3 writes next to its log: `evaluations.npz` and `monitor.csv`."""
 
 import json
 import lzma

@@ -222,7 +222,7 @@ class _Columns:
     def _of_sequences(self, name: str, values: Array, starts: IntArray) -> Array:
         """The names of a column: one for each sequence, where it is the same on all of its tokens."""
         values = values[starts] if np.isin(_changes(values), starts).all() else values
-        names = np.array([*self._dictionary(name), ""], object)  # the last one is that of null, −1
+        names = np.array([*self._dictionary(name), ""], object)  # the last is that of null, −1
         return names[values]
 
 
