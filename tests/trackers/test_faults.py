@@ -3,7 +3,6 @@
 Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is told to.
 """
 
-import http.client
 import json
 import math
 import os
@@ -12,11 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from forwarding import Forwarding
 from typer.testing import CliRunner
 
 from tracker_diag import Monitor
@@ -114,73 +112,44 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
         server.wait()
 
 
-class Proxy(ThreadingHTTPServer):
-    """Hands requests on to a real server; answers errors while it is `down`, and late as long as it is `slow`.
+class Proxy(Forwarding):
+    """Answers errors while it is `down`, and late as long as it is `slow`.
 
-    A late answer comes when `let_go` is set, and no sooner: whoever goes on before that does not wait for it.
+    A late answer comes when `let_go` is set, and no sooner: a call that returns before that does not wait for it.
     """
 
     down, only = False, ""
     """Whether it answers errors, and to what alone."""
-    status, said = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
+    status, text = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
     errors = 0
     slow, late = 0, 0
     """Answers that are still to be late, and those that are underway."""
 
     def __init__(self, target):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.target, self.address = target, f"http://127.0.0.1:{self.server_port}"
-        self.lock, self.steps, self.let_go = threading.Lock(), [], threading.Event()
+        super().__init__(target)
+        self.steps, self.let_go = [], threading.Event()
 
-    def answer(self, forward, path=""):
+    def respond(self, path, body, forward):
         with self.lock:
             down, slow = self.down and self.only in path, self.slow > 0
             self.errors += down
             lost = self.status >= 500 and self.errors % 2 == 0  # what is refused has not been done
             self.slow -= slow
-        if down:
-            if lost:  # done all the same: it is the answer alone that is lost
-                forward()
-            return self.status, self.said
-        done = forward()
+        if down and not lost:
+            return self.status, self.text
+        if path.endswith("/runs/log-batch"):
+            metrics = json.loads(body).get("metrics", [])
+            self.steps += [point["step"] for point in metrics if point["key"] == "diag/health/late_steps"]
+        answer = forward()
+        if down:  # done all the same: it is the answer alone that is lost
+            return self.status, self.text
         if slow:
             with self.lock:
                 self.late += 1
             self.let_go.wait(240)
             with self.lock:
                 self.late -= 1
-        return done
-
-    def handle_error(self, request, client_address):
-        """Whoever hung up has had enough."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def handle_any(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, answer = self.server.answer(lambda: self.forward(body), self.path)
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def forward(self, body):
-        if self.path.endswith("/runs/log-batch"):
-            metrics = json.loads(body).get("metrics", [])
-            self.server.steps += [point["step"] for point in metrics if point["key"] == "diag/health/late_steps"]
-        with closing(http.client.HTTPConnection(self.server.target, timeout=120)) as there:
-            headers = {k: v for k, v in self.headers.items() if k.lower() in ("content-type", "accept")}
-            there.request(self.command, self.path, body, headers)
-            answer = there.getresponse()
-            return answer.status, answer.read()
-
-    do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815  # names that http.server asks for
-
-    def log_message(self, *args):
-        pass
+        return answer
 
 
 @pytest.fixture(scope="module")
@@ -194,14 +163,14 @@ def server(tmp_path_factory, start_mlflow_server, new_mlflow_store):
 
 @pytest.fixture
 def proxy(server):
-    found = Proxy(server)
-    thread = threading.Thread(target=found.serve_forever)
+    before = Proxy(server)
+    thread = threading.Thread(target=before.serve_forever)
     thread.start()
-    yield found
-    found.let_go.set()
-    found.shutdown()
+    yield before
+    before.let_go.set()
+    before.shutdown()
     thread.join()
-    found.server_close()
+    before.server_close()
 
 
 @pytest.fixture
@@ -248,7 +217,7 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
     run_id = behind.create_run("0").info.run_id
     monitor = a_monitor(behind, run_id)
     monitor.add(JsonlTracker(tmp_path))
-    proxy.status, proxy.said = PASSING[answer]
+    proxy.status, proxy.text = PASSING[answer]
     train(monitor, range(10))
     proxy.down = True
     train(monitor, range(10, 20))
@@ -265,7 +234,7 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
 def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
     run_id = behind.create_run("0").info.run_id
     monitor = a_monitor(behind, run_id)
-    proxy.status, proxy.said = 429, b'{"error_code": "RESOURCE_LIMIT_EXCEEDED", "message": "quota of metrics"}'
+    proxy.status, proxy.text = 429, b'{"error_code": "RESOURCE_LIMIT_EXCEEDED", "message": "quota of metrics"}'
     proxy.only, proxy.down = "/runs/log-batch", True
     train(monitor, range(40))
     wait_for(lambda: behind.get_run(run_id).data.tags.get("diag.alert.rules") == "NUM004")
@@ -290,7 +259,7 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     monitor.close()
     assert proxy.late  # all that takes less than one answer
     assert any(journals.iterdir())
-    assert any("tracker-diag flush" in told for told in monitor.failures)
+    assert any("tracker-diag flush" in failure for failure in monitor.failures)
     proxy.slow = 0
     proxy.let_go.set()
 
@@ -401,7 +370,7 @@ def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, jour
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token-of-mine")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     asked = []
-    monkeypatch.setattr(proxy, "answer", lambda forward, path: (asked.append(1), (404, b"{}"))[1])
+    monkeypatch.setattr(proxy, "respond", lambda path, body, forward: (asked.append(1), (404, b"{}"))[1])
     left_for(proxy.address)
     done = CliRunner().invoke(app, ["flush"])
     assert done.exit_code == 2
