@@ -115,30 +115,27 @@ class Outbox(Tracker):
             self._put(journal_entry(step, records, at), pictures)
         for entry in entries:
             if isinstance(entry, End):
-                self._begin_end(entry)
+                with self._wake:
+                    self._end = self._end or entry
+                    self._end_within(min(exit_timeout(), CLOSE_WITHIN), CLOSE_WITHIN)
 
     def close(self) -> None:
         """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
         self._finish()
 
-    def _begin_end(self, end: End) -> None:
-        """Nothing comes after this. It waits for nothing; `close` then waits."""
-        with self._wake:
-            if self._end is None:
-                now, self._patience = time.monotonic(), min(exit_timeout(), CLOSE_WITHIN)
-                self._latest, self._deadline = now + CLOSE_WITHIN, now + self._patience
-                self._end = end
-                self._start()
-                self._wake.notify()
-
     def drain(self, seconds: float) -> bool:
         """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
         with self._wake:
-            self._stop, self._patience = True, seconds
-            self._deadline = self._latest = time.monotonic() + seconds
-            self._start()
-            self._wake.notify()
+            self._stop = True
+            self._end_within(seconds, seconds)
         return self._finish()
+
+    def _end_within(self, patience: float, at_most: float) -> None:
+        """End after so many seconds, or once nothing got through for `patience`. It waits for nothing."""
+        now, self._patience = time.monotonic(), patience
+        self._latest, self._deadline = now + at_most, now + patience
+        self._start()
+        self._wake.notify()
 
     def wait(self, deadline: float) -> bool:
         """Wait until all that was given is delivered, until `deadline` (of `time.monotonic`); whether it is."""
