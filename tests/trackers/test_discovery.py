@@ -62,12 +62,6 @@ def test_by_name():
         tracker_class("wand")
 
 
-@pytest.mark.slow
-def test_nothing_of_this_process_is_theirs_or_ours():
-    assert [tracker_of(target) for target in (None, 3, "wandb", object(), sys, Tracker)] == [None] * 6
-    assert active_trackers() == []
-
-
 def test_a_tracker_of_another_package_is_asked_after_ours(installed, tmp_path):
     installed(theirs=TheirTracker)
     assert isinstance(tracker_of(Fake()), TheirTracker)
