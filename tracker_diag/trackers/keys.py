@@ -43,35 +43,40 @@ def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]],
     step_key = next((key for key in STEPS if any(key in record for _, record in head)), None)
     if step_key is None and head:
         rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
-    for where, record in chain(head, upcoming):
-        settings = record.get("config")
-        if isinstance(settings, Mapping):
+    left_out = NO_METRICS | {step_key}
+    for where, given in chain(head, upcoming):
+        record = given
+        if isinstance(settings := given.get("config"), Mapping):
             config |= flat(settings, ".")
-        given = rows.added if step_key is None else record.get(step_key)
-        if given is None:
+            record = {key: value for key, value in given.items() if key != "config"}
+        step = rows.added if step_key is None else record.get(step_key)
+        if step is None:
             rows.count("rows without a step, left out", where)
             continue
         try:
-            step = step_of(given, f"{file}: {where}".replace(": line ", ":"))
+            number_of_step = step_of(step, f"{file}: {where}".replace(": line ", ":"))
         except SourceError as error:
             rows.skip(error)
             continue
-        elsewhere = {step_key, "config"} if isinstance(settings, Mapping) else {step_key}
-        values = {key: value for key, value in record.items() if key not in NO_METRICS and key not in elsewhere}
-        rows.put_row(step, dict(flat(values, "/")), where, clock_of(record))
+        values = {key: value for key, value in flat(record, "/") if key not in left_out}
+        rows.put_row(number_of_step, values, where, clock_of(record))
     return config
 
 
-def flat(
-    values: Mapping[str, object], separator: str, above: str = "", depth: int = DEPTH
-) -> Iterator[tuple[str, object]]:
-    """Keys and values of nested mappings, with `separator` between the levels; what is deeper stays whole."""
-    if not above and not any(issubclass(kind, Mapping) for kind in set(map(type, values.values()))):
-        yield from values.items()
-        return
+def flat(values: Mapping[str, object], separator: str, above: str = "") -> Iterable[tuple[str, object]]:
+    """Keys, after `above`, and values of nested mappings, with `separator` between the levels.
+
+    Mappings below `DEPTH` levels stay whole.
+    """
+    if above or any(issubclass(kind, Mapping) for kind in set(map(type, values.values()))):
+        return _nested(values, separator, above, DEPTH)
+    return values.items()
+
+
+def _nested(values: Mapping[str, object], separator: str, above: str, depth: int) -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         if isinstance(value, Mapping) and depth:
-            yield from flat(value, separator, f"{above}{key}{separator}", depth - 1)
+            yield from _nested(value, separator, f"{above}{key}{separator}", depth - 1)
         else:
             yield f"{above}{key}", value
 

@@ -1,9 +1,11 @@
 """Rows of numbers by step, put together from what a source gives in whatever order, with what was odd about it."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.aliases import known_keys
@@ -90,7 +92,7 @@ class Rows:
         self._top = -math.inf
         """The highest step so far."""
         self._last: dict[str, int] = {}
-        self._nan: dict[str, int] = {}
+        self._nan: Counter[str] = Counter()
         self._notes: list[str] = []
         self._caveats: list[str] = []
         self._odd = Odd()
@@ -126,26 +128,31 @@ class Rows:
     def put_row(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
         self.added += 1
-        numbers: dict[str, float] = {}
+        if not self._unread and set(map(type, values.values())) == {float}:
+            numbers = dict(cast("Mapping[str, float]", values))
+        else:
+            numbers = dict(self._numbers(values, where))
+        row = Row(step, numbers, clock if clock is not None and math.isfinite(clock) else None)
+        for placed in self._phases.place(row) if self._phases else (row,):
+            self._put_row(placed)
+
+    def _numbers(self, values: Mapping[str, object], where: str) -> Iterator[tuple[str, float]]:
         for key, given in values.items():
             if self._unread and self._is_unread(key):
                 continue
             value = given if type(given) is float else number(given)
             if value is not None:
-                numbers[key] = value
+                yield key, value
             elif given is not None and given != "":
                 self.count("values that are no numbers, left out", f"{key!r} at {where}")
-        row = Row(step, numbers, clock if clock is not None and math.isfinite(clock) else None)
-        for placed in self._phases.place(row) if self._phases else (row,):
-            self._put_row(placed)
 
     def _put_row(self, given: Row) -> None:
         if given.step > self._top and self._width == 1:  # as nearly all rows do
             self._rows[given.step] = _Held(given.step, given.values, given.clock)
             self._held += len(given.values)
             self._last.update(dict.fromkeys(given.values, given.step))
-            for key in [key for key, value in given.values.items() if math.isnan(value)]:
-                self._nan[key] = self._nan.get(key, 0) + 1
+            if any(map(math.isnan, given.values.values())):
+                self._nan.update(key for key, value in given.values.items() if math.isnan(value))
         else:
             held = self._rows.setdefault(given.step // self._width, _Held(given.step, {}))
             held.end = max(held.end, given.step)
@@ -197,7 +204,7 @@ class Rows:
             self.count("values logged after those of a later step, sorted in", f"{key!r}: {given.step} after {last}")
         self._last[key] = given.step
         if math.isnan(value):
-            self._nan[key] = self._nan.get(key, 0) + 1
+            self._nan[key] += 1
         before = held.values.get(key)
         self._held += before is None
         if self._width > 1:

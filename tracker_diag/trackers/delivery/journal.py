@@ -268,7 +268,7 @@ def file_name(text: str) -> str:
 
 
 def _line(entry: Mapping[str, object]) -> bytes:
-    data = json.dumps(entry).encode()
+    data = json.dumps(entry, default=dict).encode()  # a mapping need not be a dictionary
     return b"%s\t%08x\n" % (data, crc32(data))
 
 
