@@ -54,7 +54,7 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
     flushed = bool(_journals(place))
     wrong += _flush_all(place, server)
     read = _read(program.tracker, server)
-    (before, *_), (after, found, *latest) = read(folder / "alone"), read(place)
+    (before, *_), (after, listed, *latest) = read(folder / "alone"), read(place)
     if not (_part(after, before) if end is not None else after == before):
         wrong.append(f"the user's rows: {_difference(before, after)}")
     if end is None and reports["alone"].get("raised") != reports["watched"].get("raised"):
@@ -64,10 +64,10 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
     wrong += [f"ours: {error}" for error in reports["watched"].get("broken", ())]
     computed = play.emitted(place)
     if program.tracker == "tensorboard":
-        computed, found = play.single(computed), play.single(found)
-    there = [found, *latest]
+        computed, listed = play.single(computed), play.single(listed)
+    there = [listed, *latest]
     missing = {at[0] for at, values in computed.items() if not any(values & points.get(at, set()) for points in there)}
-    alien = [at for at, values in found.items() if not values <= computed.get(at, set())]
+    alien = [at for at, values in listed.items() if not values <= computed.get(at, set())]
     counted = reports["watched"].get("health", {}).get("dropped_steps", 0)
     if len(missing) > counted:
         wrong.append(f"ours: steps {sorted(missing)[:10]} of {len({at[0] for at in computed})} are not in the tracker")

@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "trackers"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from forwarding import Forwarding
+from tests.trackers.forwarding import Forwarding
 
 PAGES = {"ingress": 404, "garbage": 200}
 CODES = {"400": "BAD_REQUEST", "404": "ENDPOINT_NOT_FOUND", "401": "UNAUTHENTICATED"}

@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
-from forwarding import Forwarding
 from typer.testing import CliRunner
 
+from tests.trackers.forwarding import Forwarding
 from tracker_diag import Monitor
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
@@ -385,10 +385,10 @@ def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient
     monitor.record("tracker_errors", OSError(f"no answer from {address}"))
     left = "".join(file.read_text() for file in journals.iterdir())
     monitor.close()
-    told = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]
+    shown = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]
     assert "me:***" not in left
     assert "***@" in left
-    for text in told:
+    for text in shown:
         assert "a-password" not in text
     proxy.down = False
     impatient.setenv("MLFLOW_TRACKING_URI", address)

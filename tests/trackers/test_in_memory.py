@@ -23,7 +23,7 @@ def test_numbers_of_numpy():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ([1.0], r"1 rows: row 0 is of type float, expected a mapping"),
         ([{"step": 1.5, "kl": 1.0}], "step is '1.5', expected a whole number"),
@@ -33,8 +33,8 @@ def test_numbers_of_numpy():
         (7, "int given, expected"),
     ],
 )
-def test_what_is_no_run_says_so(given, said):
-    with pytest.raises(SourceError, match=said):
+def test_what_is_no_run_says_so(given, text):
+    with pytest.raises(SourceError, match=text):
         read_run(given)
 
 

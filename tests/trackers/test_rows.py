@@ -49,8 +49,8 @@ def padded(values, *, padded=True):
 
 def test_a_metric_on_another_cadence_is_sparse_not_nan():
     values = [0.1 * step if step % 5 == 4 else math.nan for step in range(23)]
-    found, notes = padded(values)
-    assert found == pytest.approx([0.4, 0.9, 1.4, 1.9])
+    result, notes = padded(values)
+    assert result == pytest.approx([0.4, 0.9, 1.4, 1.9])
     assert notes == ("eval is NaN but for every 5th row: taken for padding, not for numbers",)
     assert len(padded(values, padded=False)[0]) == 23
 

@@ -133,10 +133,10 @@ def test_a_last_line_that_breaks_off_is_a_note(tmp_path, tail):
 
 @pytest.mark.slow
 def test_progress_rises_to_the_end(tmp_path):
-    told = []
+    shown = []
     file = tmp_path / "m.jsonl"
     file.write_text("".join(f'{{"step": {i}, "text": "{"x" * 1000}", "a": 1}}\n' for i in range(6000)))
-    read_jsonl(file, "it", told.append)
-    assert told == sorted(told)
-    assert len(told) >= 5
-    assert 0.8 < told[-1] <= 1.0
+    read_jsonl(file, "it", shown.append)
+    assert shown == sorted(shown)
+    assert len(shown) >= 5
+    assert 0.8 < shown[-1] <= 1.0

@@ -3,9 +3,8 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.text import read_lines
@@ -51,50 +50,31 @@ def read_table(
 ) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of each row, the header first; blank rows and those that are broken are left out.
 
+    A row is one line, so that a quote that is never closed costs that line alone.
+
     Raises:
-        SourceError: the file cannot be read, or a quote in it is never closed.
+        SourceError: the file or its header cannot be read.
     """
-    lines = islice(read_lines(file, progress, errors="replace"), header_at - 1, None)
-    texts = (rows.checked(text, f"line {line}") for line, text, _ in lines)
-    first = next(texts, "")
-    # Without strict quoting a quote that is never closed would swallow the rest of the file.
-    reader = csv.reader(chain([first], texts), delimiter=delimiter(first), strict=True)
-    width, any_row = 0, False
-    broken: SourceError | None = None
-    for line, cells in _cells(file, reader, header_at):
-        if broken:
-            rows.skip(broken)
-        if isinstance(cells, SourceError):
-            broken = cells
+    width, separator, any_row = 0, ",", False
+    for line, text, ended in islice(read_lines(file, progress, errors="replace"), header_at - 1, None):
+        if not rows.checked(text, f"line {line}").strip():
             continue
-        broken = None
-        width = width or len(cells)
-        if len(cells) != width:
-            broken = SourceError(f"{file}:{line}: {len(cells)} cells, expected {width} as in the header")
-        else:
-            any_row = any_row or line > header_at
-            yield line, cells
-    if broken and any_row:
-        rows.note(f"the last row, at line {reader.line_num + header_at - 1}, breaks off and was left out")
-    elif broken:
-        rows.skip(broken)
-
-
-def _cells(file: Path, reader: Any, header_at: int) -> Iterator[tuple[int, list[str] | SourceError]]:
-    """Line number and cells of each row that is not blank, or what is wrong with it."""
-    while True:
-        before, line = reader.line_num, reader.line_num + header_at
+        separator = separator if width else delimiter(text)
         try:
-            cells: list[str] | SourceError = next(reader)
-        except StopIteration:
-            return
+            cells = next(csv.reader([text], delimiter=separator, strict=True))
+            wrong = SourceError(f"{file}:{line}: {len(cells)} cells, expected {width} as in the header")
         except csv.Error as error:
-            cells = SourceError(f"{file}:{line}: no CSV: {error}")
-            the_rest_too = "unexpected end" in str(error) and reader.line_num > before + 1
-            if before == 0 or the_rest_too:
-                raise cells from error
-        if cells:
+            cells, wrong = [], SourceError(f"{file}:{line}: no CSV: {error}")
+        if not width and not cells:
+            raise wrong
+        if not width or len(cells) == width:
+            any_row = width > 0
+            width = len(cells)
             yield line, cells
+        elif ended or not any_row:
+            rows.skip(wrong)
+        else:
+            rows.note(f"the last row, at line {line}, breaks off and was left out")
 
 
 def _names(file: Path, header: list[str], lower: list[str]) -> list[str]:
