@@ -1,7 +1,7 @@
 """Runs that are in memory already: a list of rows, or a data frame."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -44,17 +44,18 @@ def read_rows(given: Iterable[Mapping[str, object]], source: str = "") -> Finish
     if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
         kind = type(given).__name__
         raise SourceError(f"{kind} given, expected a path, a source, a pandas.DataFrame or a list of rows")
-    listed: list[object] = list(given)
+    listed = list(given)
     source = source or f"{len(listed)} rows"
-    own: list[Mapping[str, object]] = []
-    for at, row in enumerate(listed):
-        if not isinstance(row, Mapping):
-            kind = type(row).__name__
-            raise SourceError(f"{source}: row {at} is of type {kind}, expected a mapping from names to numbers")
-        own.append(row)
+
+    def records() -> Iterator[tuple[str, Mapping[str, object]]]:
+        for at, row in enumerate(listed):
+            if not isinstance(row, Mapping):
+                kind = type(row).__name__
+                raise SourceError(f"{source}: row {at} is of type {kind}, expected a mapping from names to numbers")
+            yield f"row {at}", {str(key): _plain(value) for key, value in flat(row, "/")}
+
     rows = Rows(in_order=True)
-    records = ((f"row {at}", {str(key): _plain(value) for key, value in flat(row, "/")}) for at, row in enumerate(own))
-    return rows.finish(source, put_records(rows, records, source))
+    return rows.finish(source, put_records(rows, records(), source))
 
 
 def read_frame(frame: Frame) -> FinishedRun:

@@ -110,12 +110,6 @@ class Rows:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
         self._odd.count(what, first)
 
-    def checked(self, text: str, where: str) -> str:
-        """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
-        if "\ufffd" in text:
-            self.count("lines with bytes that are no UTF-8", where)
-        return text
-
     def skip(self, error: SourceError) -> None:
         """Count one more row that cannot be read; `finish` raises the first error if nothing else was read."""
         self.count("rows that cannot be read, left out", str(error))

@@ -57,8 +57,10 @@ def read_table(
     """
     width, separator, any_row = 0, ",", False
     for line, text, ended in islice(read_lines(file, progress, errors="replace"), header_at - 1, None):
-        if not rows.checked(text, f"line {line}").strip():
+        if not text.strip():
             continue
+        if "\ufffd" in text:
+            rows.count("lines with bytes that are no UTF-8", f"line {line}")
         separator = separator if width else delimiter(text)
         try:
             cells = next(csv.reader([text], delimiter=separator, strict=True))
