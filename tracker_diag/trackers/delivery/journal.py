@@ -62,8 +62,9 @@ class Journal:
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path, self._fd = path, fd
-        self.about, self._start = _head(fd, path)
-        """What it is for: the tracker's name and address, and the kind; and where the second line begins."""
+        about, self._start = _head(fd, path)
+        self.about = about
+        """What it is for: the tracker's name and address, and the kind."""
         self.size = os.fstat(fd).st_size
         self.sent = self.given = self._start
         """Up to where it is delivered, and up to where it has been read; its owner moves `given`."""
