@@ -92,7 +92,7 @@ FOREIGN = {
     "no line": b"not json\nx",
     "a list": b"[1,2]\n[3,4]\n",
     "another version": module._line({"version": 99, "tracker": "jsonl"}),
-    "a head that was changed": module._line({"version": 3, **ABOUT}).replace(b'"jsonl"', b'"mlflo"'),
+    "a head that was changed": module._line({"version": module.VERSION, **ABOUT}).replace(b'"jsonl"', b'"mlflo"'),
 }
 
 

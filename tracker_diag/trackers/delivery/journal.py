@@ -27,7 +27,7 @@ from tracker_diag.health import folder
 from tracker_diag.trackers.delivery.owner import Owner, here, owner_of
 from tracker_diag.trackers.tracker import Tracker
 
-VERSION = 3
+VERSION = 4
 """Of the format; it is in the first line."""
 
 CHUNK = 1 << 20
