@@ -3,8 +3,8 @@
     python tests/chaos/chaos.py --programs 1000 [--trackers mlflow wandb ...] [--first 0] [--workers 4]
 
 What the user logged has to be the same; what the diagnostics computed has to be in the tracker, after `tracker-diag
-flush` where a process died or its server was ill to the end. The figures go to docs/chaos.json. A program that goes
-wrong is told with its number: `--programs 1 --first NUMBER --keep` plays it again and leaves its files.
+flush` where a process died or its server was ill to the end. The figures go to docs/chaos.json. A program that fails
+is reported with its number: `--programs 1 --first NUMBER --keep` plays it again and leaves its files.
 """
 
 import argparse
@@ -17,10 +17,13 @@ import sys
 import tempfile
 import time
 import urllib.request
+import warnings
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +46,29 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
     end = next((i for i, (name, _) in enumerate(program.calls) if name in ("kill", "exit")), None)
     # Whoever is killed may lose what its tracker had not written; what it wrote is a part of what it had logged.
     alone = program if end is None else replace(program, calls=program.calls[:end])
-    told, wrong = {}, []
-    for name, one in (("alone", alone), ("watched", program)):
-        told[name], problem = _played(one, folder / name, server, may_die=end is not None and name == "watched")
+    reports, wrong = {}, []
+    for name, played in (("alone", alone), ("watched", program)):
+        reports[name], problem = _played(played, folder / name, server, may_die=end is not None and name == "watched")
         wrong += problem
     place = folder / "watched"
     flushed = bool(_journals(place))
     wrong += _flush_all(place, server)
     read = _read(program.tracker, server)
-    (before, *_), (after, found, *latest) = read(folder / "alone"), read(place)
+    (before, *_), (after, listed, *latest) = read(folder / "alone"), read(place)
     if not (_part(after, before) if end is not None else after == before):
         wrong.append(f"the user's rows: {_difference(before, after)}")
-    if end is None and told["alone"].get("raised") != told["watched"].get("raised"):
-        wrong.append(f"the user's calls raised {told['watched'].get('raised')}, alone {told['alone'].get('raised')}")
-    wrong += [f"ours: {error}" for error in told["watched"].get("broken", ())]
+    if end is None and reports["alone"].get("raised") != reports["watched"].get("raised"):
+        wrong.append(
+            f"the user's calls raised {reports['watched'].get('raised')}, alone {reports['alone'].get('raised')}"
+        )
+    wrong += [f"ours: {error}" for error in reports["watched"].get("broken", ())]
     computed = play.emitted(place)
     if program.tracker == "tensorboard":
-        computed, found = play.single(computed), play.single(found)
-    there = [found, *latest]
-    missing = {at[0] for at, values in computed.items() if not any(values & one.get(at, set()) for one in there)}
-    alien = [at for at, values in found.items() if not values <= computed.get(at, set())]
-    counted = told["watched"].get("health", {}).get("dropped_steps", 0)
+        computed, listed = play.single(computed), play.single(listed)
+    there = [listed, *latest]
+    missing = {at[0] for at, values in computed.items() if not any(values & points.get(at, set()) for points in there)}
+    alien = [at for at, values in listed.items() if not values <= computed.get(at, set())]
+    counted = reports["watched"].get("health", {}).get("dropped_steps", 0)
     if len(missing) > counted:
         wrong.append(f"ours: steps {sorted(missing)[:10]} of {len({at[0] for at in computed})} are not in the tracker")
     if alien:
@@ -75,8 +80,8 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
         "counted": counted,
         "flushed": flushed,
         "took": {
-            "row alone": told["alone"].get("took", {}).get("row", []),
-            **{f"{kind} watched": took for kind, took in told["watched"].get("took", {}).items()},
+            "row alone": reports["alone"].get("took", {}).get("row", []),
+            **{f"{kind} watched": took for kind, took in reports["watched"].get("took", {}).items()},
         },
     }
 
@@ -84,13 +89,13 @@ def check(program: Program, folder: Path, server: "Server | None") -> dict[str, 
 def _played(
     program: Program, place: Path, server: "Server | None", *, may_die: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the process of `program` told, and what was wrong with how it ended."""
+    """What the process of `program` reports, and what was wrong with how it ended."""
     place.mkdir(parents=True)
     status = play.forked(lambda: _play(program, place, place.name == "watched", server), place / "log")
-    told = json.loads((place / "told").read_text()) if (place / "told").exists() else {}
+    reports = json.loads((place / "told").read_text()) if (place / "told").exists() else {}
     if status == 0 or (may_die and status in (signal.SIGKILL, 3 << 8)):
-        return told, []
-    return told, [f"{place.name}: the process ended with {status}: {(place / 'log').read_text()[-1500:]}"]
+        return reports, []
+    return reports, [f"{place.name}: the process ended with {status}: {(place / 'log').read_text()[-1500:]}"]
 
 
 def _journals(place: Path) -> list[Path]:
@@ -189,13 +194,15 @@ class Server:
 
     def befall(self, run: str, answers: tuple[str, ...], *, stays: bool) -> None:
         """What is done to the next requests of ours for `run`."""
-        told = json.dumps({"run": run, "answers": answers, "stays": stays}).encode()
-        request = urllib.request.Request(f"{self.address}/chaos", told, {"Content-Type": "application/json"})
+        reports = json.dumps({"run": run, "answers": answers, "stays": stays}).encode()
+        request = urllib.request.Request(f"{self.address}/chaos", reports, {"Content-Type": "application/json"})
         urllib.request.urlopen(request, timeout=60).close()
 
 
-def work(tracker: str, numbers: list[int], out: Path, keep: Path | None) -> None:
+def work(tracker: str, numbers: Sequence[int], out: Path, keep: Path | None) -> None:
     """Play the programs of `numbers`, a line of JSON each in `out`. No thread is started here, as it forks."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    warnings.simplefilter("ignore")
     os.environ |= ENVIRONMENT
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
@@ -261,26 +268,23 @@ def figures(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def workers(arguments: argparse.Namespace, folder: Path) -> Any:
+def working(arguments: argparse.Namespace, folder: Path) -> Iterator[list[Any]]:
     """Processes that play all programs, each a share of one tracker's."""
-    started = []
     numbers = range(arguments.first, arguments.first + arguments.programs)
-    for tracker in arguments.trackers:
-        for share in range(arguments.workers):
-            mine = list(numbers)[share :: arguments.workers]
-            if mine:
-                given = ["--work", tracker, json.dumps(mine), str(folder / f"{tracker}.jsonl")]
-                given += ["--keep", arguments.keep] if arguments.keep else []
-                started.append(
-                    subprocess.Popen([sys.executable, "-W", "ignore", __file__, *given], start_new_session=True)
-                )
+    shares = [
+        (tracker, numbers[share :: arguments.workers], folder / f"{tracker}.jsonl", arguments.keep)
+        for tracker in arguments.trackers
+        for share in range(arguments.workers)
+    ]
+    processes = [get_context("spawn").Process(target=work, args=share) for share in shares]
+    for process in processes:
+        process.start()
     try:
-        yield started
+        yield processes
     finally:
-        for one in started:
-            with suppress(ProcessLookupError):
-                os.killpg(one.pid, signal.SIGTERM)
-            one.wait()
+        for process in processes:
+            process.terminate()
+            process.join()
 
 
 def main() -> int:
@@ -289,31 +293,25 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="processes a tracker")
     parser.add_argument("--trackers", nargs="+", choices=TRACKERS, default=list(TRACKERS))
-    parser.add_argument("--keep", help="folder that keeps the files of each program")
+    parser.add_argument("--keep", type=Path, help="folder that keeps the files of each program")
     parser.add_argument("--out", type=Path, help="the figures, as JSON")
-    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.work:
-        tracker, numbers, out = arguments.work
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-        work(tracker, json.loads(numbers), Path(out), Path(arguments.keep) if arguments.keep else None)
-        return 0
+    result = {}
+    bad = 0
     with tempfile.TemporaryDirectory() as folder:
-        with workers(arguments, Path(folder)) as started:
-            for one in started:
-                one.wait()
-        found = {}
-        bad = 0
+        with working(arguments, Path(folder)) as processes:
+            for process in processes:
+                process.join()
         for tracker in arguments.trackers:
             results = [json.loads(line) for line in (Path(folder) / f"{tracker}.jsonl").read_text().splitlines()]
-            for result in results:
-                for wrong in result["wrong"]:
-                    print(f"{tracker} {result['number']} {result['faults']}: {wrong}")
-            found[tracker] = figures(results)
-            bad += found[tracker]["wrong"] + (len(results) != arguments.programs)
-            print(tracker, json.dumps(found[tracker]))
-        if arguments.out:
-            arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+            for program in results:
+                for wrong in program["wrong"]:
+                    print(f"{tracker} {program['number']} {program['faults']}: {wrong}")
+            result[tracker] = figures(results)
+            bad += result[tracker]["wrong"] + (len(results) != arguments.programs)
+            print(tracker, json.dumps(result[tracker]))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
     return min(bad, 1)
 
 

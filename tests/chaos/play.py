@@ -78,11 +78,11 @@ class Player:
         self.keep()
 
     def keep(self) -> None:
-        told = {"raised": self.raised, "took": self.took, "broken": self.broken}
+        shown = {"raised": self.raised, "took": self.took, "broken": self.broken}
         if self.diag is not None:
-            told |= {"health": dict(self.diag.health), "failures": list(self.diag.failures)}
+            shown |= {"health": dict(self.diag.health), "failures": list(self.diag.failures)}
         with _room():
-            (self.folder / "told").write_text(json.dumps(told))
+            (self.folder / "told").write_text(json.dumps(shown))
 
     def do_observe(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -329,8 +329,8 @@ def forked(call: Callable[[], object], log: Path, within: float = 120.0) -> int 
             os.dup2(out.fileno(), 2)
             os.setpgid(0, 0)
             atexit._clear()  # the parent tidies up what is the parent's
-            for one in list(weakref.finalize._registry):
-                one.atexit = False
+            for item in list(weakref.finalize._registry):
+                item.atexit = False
             code = 1
             try:
                 call()
@@ -381,15 +381,15 @@ def _emitted(folder: Path) -> Any:
 
 def emitted(folder: Path) -> Points:
     """What the diagnostics computed, as they wrote it beside the tracker; a line that breaks off is none."""
-    found: Points = defaultdict(set)
+    result: Points = defaultdict(set)
     file = folder / "emitted" / "metrics.jsonl"
     for line in file.read_text().splitlines() if file.exists() else ():
         with suppress(ValueError):
             row = json.loads(line)
             for key, value in row.items():
                 if key.startswith("diag/"):
-                    found[row["step"], key].add(_text(value))
-    return found
+                    result[row["step"], key].add(_text(value))
+    return result
 
 
 def _text(value: Any) -> str:
@@ -405,56 +405,56 @@ def single(points: Points) -> Points:
 def read_mlflow(folder: Path, store: Path) -> tuple[Any, Points]:
     """What the user logged, in order, and what we did: from the server's own database."""
     run_id = (folder / "run").read_text()
-    found: Points = defaultdict(set)
+    result: Points = defaultdict(set)
     mine: dict[str, list[Any]] = defaultdict(list)
     with closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True, timeout=60)) as db:
         query = "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY key, timestamp, step, value"
         for key, step, value, is_nan in db.execute(query, (run_id,)):
             text = "nan" if is_nan else _text(math.copysign(math.inf, value) if abs(value) > 1e308 else value)
             if key.startswith("diag/"):
-                found[step, key].add(text)
+                result[step, key].add(text)
             else:
                 mine[key].append((step, text))
         params = db.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run_id,)).fetchall()
         tags = db.execute("SELECT key, value FROM tags WHERE run_uuid = ?", (run_id,)).fetchall()
         status = db.execute("SELECT status FROM runs WHERE run_uuid = ?", (run_id,)).fetchall()
     own = sorted(tag for tag in tags if not tag[0].startswith(("diag", "mlflow.")))
-    return ({key: sorted(points) for key, points in sorted(mine.items())}, sorted(params), own, status), found
+    return ({key: sorted(points) for key, points in sorted(mine.items())}, sorted(params), own, status), result
 
 
 def read_wandb(folder: Path) -> tuple[Any, Points, Points]:
     from wandb.util import get_core_path
 
     run_id = (folder / "run").read_text()
-    found: Points = defaultdict(set)
+    result: Points = defaultdict(set)
     rows: list[Any] = []
     summary: dict[str, Any] = {}
     for file in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
         command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", file, file.parent]
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        for record in map(json.loads, said.splitlines()):
+        wording = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        for record in map(json.loads, wording.splitlines()):
             if record["type"] == "summary" and file.stem == f"run-{run_id}":
                 summary |= record["summary"].get("update", {})
             if record["type"] != "history":
                 continue
             row = record["history"]["item"]
             ours = {key: value for key, value in row.items() if key.startswith("diag/")}
-            _add(found, ours)
+            _add(result, ours)
             if file.stem == f"run-{run_id}":
                 own = {key: _plain(value) for key, value in row.items() if key not in ours and key[0] != "_"}
                 if own:
                     rows.append((row["_step"], own))
     latest: Points = defaultdict(set)  # beside the last step's, what earlier steps had and it has not
     _add(latest, {key: value for key, value in summary.items() if key.startswith("diag/")})
-    return rows, found, latest
+    return rows, result, latest
 
 
-def _add(found: Points, ours: dict[str, Any]) -> None:
+def _add(result: Points, ours: dict[str, Any]) -> None:
     if "diag/step" in ours:
         for key, value in ours.items():
             if isinstance(value, int | float | str) and key != "diag/step":
                 with suppress(ValueError):
-                    found[int(ours["diag/step"]), key].add(_text(value))
+                    result[int(ours["diag/step"]), key].add(_text(value))
 
 
 def _plain(value: Any) -> Any:
@@ -464,7 +464,7 @@ def _plain(value: Any) -> Any:
 def read_tensorboard(folder: Path) -> tuple[Any, Points]:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    found: Points = defaultdict(set)
+    result: Points = defaultdict(set)
     rows: list[Any] = []
     for file in sorted((folder / "tb").rglob("*tfevents*")):
         place = file.parent.relative_to(folder / "tb").as_posix()
@@ -472,22 +472,22 @@ def read_tensorboard(folder: Path) -> tuple[Any, Points]:
             for value in event.summary.value:
                 if place.split("/")[0] == OURS:
                     if place == OURS and value.WhichOneof("value") == "simple_value":  # charts repeat some
-                        found[event.step, value.tag].add(_text(value.simple_value))
+                        result[event.step, value.tag].add(_text(value.simple_value))
                 else:
                     kind = value.WhichOneof("value")
                     number = repr(value.simple_value) if kind == "simple_value" else kind
                     rows.append((place, value.tag, event.step, number))
-    return sorted(rows), found
+    return sorted(rows), result
 
 
 def read_trackio(folder: Path) -> tuple[Any, Points]:
     import trackio.utils
 
-    found: Points = defaultdict(set)
+    result: Points = defaultdict(set)
     rows: list[Any] = []
     file = Path(trackio.utils.TRACKIO_DIR) / f"{folder.parent.name}.db"
     if not file.exists():  # nothing was logged
-        return rows, found
+        return rows, result
     query = "SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY id"
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=60)) as db:
         for step, text in db.execute(query, ((folder / "run").read_text(),)):
@@ -496,7 +496,7 @@ def read_trackio(folder: Path) -> tuple[Any, Points]:
             for key, value in ours.items():
                 if isinstance(value, int | float | str):
                     with suppress(ValueError):
-                        found[step, key].add(_text(value))
+                        result[step, key].add(_text(value))
             if own := {key: repr(value) for key, value in row.items() if key not in ours}:
                 rows.append((step, own))
-    return rows, found
+    return rows, result

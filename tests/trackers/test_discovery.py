@@ -62,12 +62,6 @@ def test_by_name():
         tracker_class("wand")
 
 
-@pytest.mark.slow
-def test_nothing_of_this_process_is_theirs_or_ours():
-    assert [tracker_of(target) for target in (None, 3, "wandb", object(), sys, Tracker)] == [None] * 6
-    assert active_trackers() == []
-
-
 def test_a_tracker_of_another_package_is_asked_after_ours(installed, tmp_path):
     installed(theirs=TheirTracker)
     assert isinstance(tracker_of(Fake()), TheirTracker)
@@ -121,11 +115,11 @@ def test_what_is_underway_is_found_and_nothing_is_started(tmp_path, mlflow_store
     settings = wandb.Settings(mode="offline", silent=True, x_disable_stats=True, console="off")
     with wandb.init(project="p", dir=tmp_path, settings=settings), mlflow.start_run() as run:
         mine = trackio_runs.start()
-        found = {tracker.name: tracker for tracker in active_trackers()}
-        assert sorted(found) == ["mlflow", "trackio", "wandb"]
-        assert found["mlflow"].address["run"] == run.info.run_id
-        assert found["trackio"].address["run"] == mine.id
-        assert found["wandb"].address["run"] == wandb.run.id
+        result = {tracker.name: tracker for tracker in active_trackers()}
+        assert sorted(result) == ["mlflow", "trackio", "wandb"]
+        assert result["mlflow"].address["run"] == run.info.run_id
+        assert result["trackio"].address["run"] == mine.id
+        assert result["wandb"].address["run"] == wandb.run.id
         mine.finish()  # Trackio itself goes on calling it the current one
         assert sorted(tracker.name for tracker in active_trackers()) == ["mlflow", "wandb"]
     trackio.context_vars.current_run.set(None)

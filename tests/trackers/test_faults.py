@@ -3,7 +3,6 @@
 Against a real MLflow server and store, partly through a proxy on loopback that misbehaves as it is told to.
 """
 
-import http.client
 import json
 import math
 import os
@@ -12,13 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.trackers.forwarding import Forwarding
 from tracker_diag import Monitor
 from tracker_diag.cli.app import app
 from tracker_diag.rules.loader import catalog
@@ -65,7 +63,8 @@ def assert_all_arrived(client, run_id, steps=STEPS):
 
 
 @pytest.mark.nightly
-def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, journals, new_mlflow_store):
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, journals, new_mlflow_store, answers):
     import mlflow
 
     uri, address = new_mlflow_store(tmp_path), f"http://127.0.0.1:{free_port}"
@@ -75,23 +74,13 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
     def start():
-        server = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd=tmp_path,
-            env=environment,
-        )
-        until = time.monotonic() + 240
-        while time.monotonic() < until and server.poll() is None:
-            try:
-                mlflow.MlflowClient(address).search_experiments()
-            except mlflow.MlflowException:
-                time.sleep(0.5)
-            else:
-                return server
-        raise AssertionError("no MLflow server")
+        log = tmp_path / "log"
+        with log.open("w") as out:
+            server = subprocess.Popen(
+                command, stdout=out, stderr=out, start_new_session=True, cwd=tmp_path, env=environment
+            )
+        answers(server, f"{address}/health", log)
+        return server
 
     server = start()
     try:
@@ -102,7 +91,7 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
         train(monitor, range(20, 40))
-        assert any(journals.iterdir())  # training has gone on, and what it said waits
+        assert any(journals.iterdir())  # training continued, and what it logged waits
         server = start()
         train(monitor, range(40, STEPS))
         monitor.close()
@@ -114,73 +103,44 @@ def test_a_server_that_is_killed_and_comes_back(tmp_path, free_port, impatient, 
         server.wait()
 
 
-class Proxy(ThreadingHTTPServer):
-    """Hands requests on to a real server; answers errors while it is `down`, and late as long as it is `slow`.
+class Proxy(Forwarding):
+    """Answers errors while it is `down`, and late as long as it is `slow`.
 
-    A late answer comes when `let_go` is set, and no sooner: whoever goes on before that does not wait for it.
+    A late answer comes when `let_go` is set, and no sooner: a call that returns before that does not wait for it.
     """
 
     down, only = False, ""
     """Whether it answers errors, and to what alone."""
-    status, said = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
+    status, text = 500, b'{"error_code": "INTERNAL_ERROR", "message": "no"}'
     errors = 0
     slow, late = 0, 0
     """Answers that are still to be late, and those that are underway."""
 
     def __init__(self, target):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.target, self.address = target, f"http://127.0.0.1:{self.server_port}"
-        self.lock, self.steps, self.let_go = threading.Lock(), [], threading.Event()
+        super().__init__(target)
+        self.steps, self.let_go = [], threading.Event()
 
-    def answer(self, forward, path=""):
+    def respond(self, path, body, forward):
         with self.lock:
             down, slow = self.down and self.only in path, self.slow > 0
             self.errors += down
             lost = self.status >= 500 and self.errors % 2 == 0  # what is refused has not been done
             self.slow -= slow
-        if down:
-            if lost:  # done all the same: it is the answer alone that is lost
-                forward()
-            return self.status, self.said
-        done = forward()
+        if down and not lost:
+            return self.status, self.text
+        if path.endswith("/runs/log-batch"):
+            metrics = json.loads(body).get("metrics", [])
+            self.steps += [point["step"] for point in metrics if point["key"] == "diag/health/late_steps"]
+        answer = forward()
+        if down:  # done all the same: it is the answer alone that is lost
+            return self.status, self.text
         if slow:
             with self.lock:
                 self.late += 1
             self.let_go.wait(240)
             with self.lock:
                 self.late -= 1
-        return done
-
-    def handle_error(self, request, client_address):
-        """Whoever hung up has had enough."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def handle_any(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        status, answer = self.server.answer(lambda: self.forward(body), self.path)
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def forward(self, body):
-        if self.path.endswith("/runs/log-batch"):
-            metrics = json.loads(body).get("metrics", [])
-            self.server.steps += [point["step"] for point in metrics if point["key"] == "diag/health/late_steps"]
-        with closing(http.client.HTTPConnection(self.server.target, timeout=120)) as there:
-            headers = {k: v for k, v in self.headers.items() if k.lower() in ("content-type", "accept")}
-            there.request(self.command, self.path, body, headers)
-            answer = there.getresponse()
-            return answer.status, answer.read()
-
-    do_GET = do_POST = do_PUT = do_PATCH = handle_any  # noqa: N815  # names that http.server asks for
-
-    def log_message(self, *args):
-        pass
+        return answer
 
 
 @pytest.fixture(scope="module")
@@ -194,14 +154,14 @@ def server(tmp_path_factory, start_mlflow_server, new_mlflow_store):
 
 @pytest.fixture
 def proxy(server):
-    found = Proxy(server)
-    thread = threading.Thread(target=found.serve_forever)
+    before = Proxy(server)
+    thread = threading.Thread(target=before.serve_forever)
     thread.start()
-    yield found
-    found.let_go.set()
-    found.shutdown()
+    yield before
+    before.let_go.set()
+    before.shutdown()
     thread.join()
-    found.server_close()
+    before.server_close()
 
 
 @pytest.fixture
@@ -231,33 +191,6 @@ def assert_the_same(client, run_id, folder):
     assert {name: [(point.step, point.value) for point in points] for name, points in arrived.items()} == logged
 
 
-@pytest.mark.nightly
-def test_errors_and_late_answers_in_the_middle_of_a_run(behind, proxy, impatient, journals, tmp_path):
-    client = behind
-    run_id = client.create_run("0").info.run_id
-    monitor = a_monitor(client, run_id)
-    monitor.add(JsonlTracker(tmp_path))
-    train(monitor, range(20))
-    proxy.down = True
-    train(monitor, range(20, 40))
-    wait_for(lambda: proxy.errors >= 6)
-    proxy.slow, proxy.down = 3, False
-    wait_for(lambda: proxy.late)
-    train(monitor, range(40, STEPS))
-    assert proxy.late  # twenty steps take less than one answer
-    proxy.let_go.set()
-    monitor.close()
-
-    assert proxy.slow == 0
-    assert_all_arrived(client, run_id)
-    assert_the_same(client, run_id, tmp_path)
-    assert list(dict.fromkeys(proxy.steps)) == list(range(STEPS))  # in order
-    assert client.get_run(run_id).data.tags["diag.first_break"] == "NUM004 on all at step 30"
-    assert {file.path for file in client.list_artifacts(run_id, "diag")} >= {"diag/findings.json", "diag/report.html"}
-    assert monitor.health["tracker_errors"] > 0
-    assert list(journals.iterdir()) == []
-
-
 PASSING = {
     "an expired token": (401, b"<html>log in</html>"),
     "no permission": (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
@@ -275,7 +208,7 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
     run_id = behind.create_run("0").info.run_id
     monitor = a_monitor(behind, run_id)
     monitor.add(JsonlTracker(tmp_path))
-    proxy.status, proxy.said = PASSING[answer]
+    proxy.status, proxy.text = PASSING[answer]
     train(monitor, range(10))
     proxy.down = True
     train(monitor, range(10, 20))
@@ -292,7 +225,7 @@ def test_what_passes_costs_nothing(answer, behind, proxy, journals, tmp_path):
 def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
     run_id = behind.create_run("0").info.run_id
     monitor = a_monitor(behind, run_id)
-    proxy.status, proxy.said = 429, b'{"error_code": "RESOURCE_LIMIT_EXCEEDED", "message": "quota of metrics"}'
+    proxy.status, proxy.text = 429, b'{"error_code": "RESOURCE_LIMIT_EXCEEDED", "message": "quota of metrics"}'
     proxy.only, proxy.down = "/runs/log-batch", True
     train(monitor, range(40))
     wait_for(lambda: behind.get_run(run_id).data.tags.get("diag.alert.rules") == "NUM004")
@@ -302,43 +235,6 @@ def test_an_alert_does_not_wait_for_a_quota_of_metrics(behind, proxy, journals):
     monitor.close()
     assert_all_arrived(behind, run_id)
     assert list(journals.iterdir()) == []
-
-
-AT_THE_END = """
-import math, os, sys
-import mlflow
-import tracker_diag as td
-from tracker_diag.trackers.files.write import JsonlTracker
-
-mlflow.set_tracking_uri(sys.argv[1])
-with mlflow.start_run() as run:
-    watched = td.wrap(mlflow, also=[JsonlTracker(sys.argv[2])])
-    print(run.info.run_id, flush=True)
-    for step in range(61):
-        mlflow.log_metrics({"loss": math.nan if step == 60 else 0.5}, step=step)
-    os._exit(9)
-"""
-
-
-@pytest.mark.nightly
-def test_the_step_whose_log_returned_last_is_there_with_what_it_fired(mlflow_store, tmp_path, journals):
-    """The loss is NaN, and the process is gone before anything else happens."""
-    environment = os.environ | {"TRACKER_DIAG_DIR": str(journals)}
-    command = [sys.executable, "-W", "ignore", "-c", AT_THE_END, mlflow_store, str(tmp_path / "files")]
-    died = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert died.returncode == 9, died.stderr
-    assert "NUM004" in died.stderr
-    last = json.loads((tmp_path / "files" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert (last["step"], last["loss"], last["diag/rule/NUM004"]) == (60, "nan", 2.0)
-    assert "NUM004" in (tmp_path / "files" / "findings.jsonl").read_text()
-    done = CliRunner().invoke(app, ["flush", str(journals)])
-    assert done.exit_code == 0, done.output
-    import mlflow
-
-    run_id = died.stdout.split()[0]
-    (point,) = mlflow.MlflowClient().get_metric_history(run_id, "diag/rule/NUM004")
-    assert (point.step, point.value) == (60, 2.0)
-    assert mlflow.MlflowClient().get_run(run_id).data.tags["diag.alert.rules"] == "NUM004"
 
 
 def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behind, proxy, impatient, tmp_path):
@@ -354,7 +250,7 @@ def test_a_server_that_stays_slow_holds_up_no_end_and_flush_brings_the_rest(behi
     monitor.close()
     assert proxy.late  # all that takes less than one answer
     assert any(journals.iterdir())
-    assert any("tracker-diag flush" in told for told in monitor.failures)
+    assert any("tracker-diag flush" in failure for failure in monitor.failures)
     proxy.slow = 0
     proxy.let_go.set()
 
@@ -465,7 +361,7 @@ def test_flush_sends_no_credentials_to_whom_the_caller_has_not_named(proxy, jour
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "secret-token-of-mine")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     asked = []
-    monkeypatch.setattr(proxy, "answer", lambda forward, path: (asked.append(1), (404, b"{}"))[1])
+    monkeypatch.setattr(proxy, "respond", lambda path, body, forward: (asked.append(1), (404, b"{}"))[1])
     left_for(proxy.address)
     done = CliRunner().invoke(app, ["flush"])
     assert done.exit_code == 2
@@ -489,10 +385,10 @@ def test_a_password_in_the_address_is_written_nowhere(proxy, journals, impatient
     monitor.record("tracker_errors", OSError(f"no answer from {address}"))
     left = "".join(file.read_text() for file in journals.iterdir())
     monitor.close()
-    told = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]
+    shown = [left, caplog.text, capsys.readouterr().err, repr(monitor.failures), json.dumps(monitor.state_dict())]
     assert "me:***" not in left
     assert "***@" in left
-    for text in told:
+    for text in shown:
         assert "a-password" not in text
     proxy.down = False
     impatient.setenv("MLFLOW_TRACKING_URI", address)

@@ -22,14 +22,8 @@ def test_numbers_of_numpy():
     assert run.rows == {3: {"kl": 0.5, "reward": 0.25}}
 
 
-def test_rows_without_steps_are_counted():
-    run = read_run(row for row in [{"kl": 0.1}, {"kl": 0.2}])
-    assert list(run.rows) == [0, 1]
-    assert "no row has a step" in run.notes[0]
-
-
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ([1.0], r"1 rows: row 0 is of type float, expected a mapping"),
         ([{"step": 1.5, "kl": 1.0}], "step is '1.5', expected a whole number"),
@@ -39,15 +33,9 @@ def test_rows_without_steps_are_counted():
         (7, "int given, expected"),
     ],
 )
-def test_what_is_no_run_says_so(given, said):
-    with pytest.raises(SourceError, match=said):
+def test_what_is_no_run_says_so(given, text):
+    with pytest.raises(SourceError, match=text):
         read_run(given)
-
-
-def test_a_path(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    file.write_text('{"step": 1, "kl": 0.5}\n')
-    assert read_run(file).rows == {1: {"kl": 0.5}}
 
 
 def test_a_frame_is_read_as_its_rows():

@@ -17,8 +17,8 @@ ROW = '{"step": 1, "reward": 0.5}\n'
 
 
 def one(source):
-    (found,) = list_runs(str(source))
-    return found
+    (result,) = list_runs(str(source))
+    return result
 
 
 def test_a_file_has_another_mark_as_soon_as_it_has_grown_or_was_replaced(tmp_path):
@@ -81,9 +81,9 @@ def test_of_a_folder_the_files_and_folders_that_are_runs(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(ROW)
     (tmp_path / "latest-run").symlink_to("offline-run-1")
-    found = list_runs(str(tmp_path), project=True)
-    assert [run.name for run in found] == ["a.csv", "b.jsonl", "c.log", "offline-run-1", "run 1", "run 2"]
-    assert found[1].source == str(tmp_path / "b.jsonl")
+    result = list_runs(str(tmp_path), project=True)
+    assert [run.name for run in result] == ["a.csv", "b.jsonl", "c.log", "offline-run-1", "run 1", "run 2"]
+    assert result[1].source == str(tmp_path / "b.jsonl")
 
 
 def test_sources_that_are_none(tmp_path, monkeypatch):
@@ -106,15 +106,15 @@ def test_runs_of_trackio(tmp_path, monkeypatch):
         store.executescript((Path(__file__).parent / "trackio_0_43.sql").read_text())
         store.execute("INSERT INTO configs VALUES(9, 'new', 'run-c', '{}', '2026-11-22T00:00:00+00:00')")
         store.commit()
-    found = list_runs("trackio:agents", project=True)
-    assert [run.name for run in found] == ["run-a", "run-b", "run-c"]
-    assert [run.mark for run in found] == ["5", "6", ""]
-    assert {run.over for run in found} == {None}
-    assert 0 < found[1].updated < found[2].updated
-    for listed, rows in zip(found, (4, 1), strict=False):
+    result = list_runs("trackio:agents", project=True)
+    assert [run.name for run in result] == ["run-a", "run-b", "run-c"]
+    assert [run.mark for run in result] == ["5", "6", ""]
+    assert {run.over for run in result} == {None}
+    assert 0 < result[1].updated < result[2].updated
+    for listed, rows in zip(result, (4, 1), strict=False):
         assert len(read_run(listed.source).rows) == rows
     assert one("trackio:agents/run-a").mark == "5"
-    assert one(found[0].source).name == "run-a"
+    assert one(result[0].source).name == "run-a"
     with closing(sqlite3.connect(tmp_path / "agents.db")) as store:
         copy = "INSERT INTO metrics (run_id, timestamp, run_name, step, metrics) "
         copy += "SELECT run_id, timestamp, run_name, step, ? FROM metrics WHERE id = 1"
@@ -143,15 +143,15 @@ def test_runs_of_mlflow(mlflow_store):
     client.set_tag(ids[0], "diag.first_break", "POL001 on post_tool at step 96")
     client.delete_run(ids[3])
     for source in ("mlflow:agents 5", f"mlflow:{experiment}", f"mlflow:agents 5@{mlflow_store}"):
-        found = {run.name: run for run in list_runs(source, project=True)}
-        assert sorted(found) == ["a", "b", "c"]
-        assert len(read_run(found["a"].source).rows) == 1
-    assert (found["a"].over, found["a"].updated, found["b"].over) == ("", 1_700_000_000.0, "failed")
-    assert found["b"].updated == 1_700_000_005.0
-    assert (found["a"].state, found["a"].first_break) == ("warn", "POL001 on post_tool at step 96")
-    assert (found["c"].mark, found["c"].last, found["a"].last) == ("", None, 3)
+        result = {run.name: run for run in list_runs(source, project=True)}
+        assert sorted(result) == ["a", "b", "c"]
+        assert len(read_run(result["a"].source).rows) == 1
+    assert (result["a"].over, result["a"].updated, result["b"].over) == ("", 1_700_000_000.0, "failed")
+    assert result["b"].updated == 1_700_000_005.0
+    assert (result["a"].state, result["a"].first_break) == ("warn", "POL001 on post_tool at step 96")
+    assert (result["c"].mark, result["c"].last, result["a"].last) == ("", None, 3)
     mark = one(f"mlflow:{ids[0]}").mark
-    assert mark == found["a"].mark
+    assert mark == result["a"].mark
     client.log_metric(ids[0], "reward", 0.5, step=4, timestamp=1_700_000_000_000)
     assert one(f"mlflow:{ids[0]}").mark != mark
     for source, project, error, message in (

@@ -35,30 +35,32 @@ def run(make_batch, *, trackers=(), bad=(), **options):
 def test_each_alert_is_one_warning_with_all_that_one_needs(make_batch, tmp_path, caplog):
     monitor = run(make_batch, trackers=[JsonlTracker(tmp_path)])
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    (finding,) = [one for one in monitor.close().findings if one.rule.id == "POL001"]
-    (told,) = [record.message for record in warnings if "POL001" in record.message]
-    assert told.splitlines()[0] == "POL001 post_tool: Token probabilities diverge after tool calls"
+    (finding,) = [finding for finding in monitor.close().findings if finding.rule.id == "POL001"]
+    (alert,) = [record.message for record in warnings if "POL001" in record.message]
+    assert alert.splitlines()[0] == "POL001 post_tool: Token probabilities diverge after tool calls"
     for part in (
         finding.summary,
         f"onset at step {finding.onset}, fired at {finding.fired}",
         f"First: {finding.rule.remedy[0]}",
         f"See: tracker-diag diagnose {tmp_path}",
     ):
-        assert part in told
-    assert len(told.splitlines()) == 6
-    assert told.splitlines()[1].startswith("Continue? ")
+        assert part in alert
+    assert len(alert.splitlines()) == 6
+    assert alert.splitlines()[1].startswith("Continue? ")
     assert all(record.name == "tracker_diag" for record in warnings)
 
 
-def test_what_is_over_is_no_warning(make_batch, caplog):
+def test_what_is_over_is_no_warning_and_quiet_leaves_the_alerts(make_batch, capsys, caplog, monkeypatch):
+    monkeypatch.setenv("TRACKER_DIAG_QUIET", "1")
     with caplog.at_level(logging.INFO, "tracker_diag"):
         run(make_batch, bad=[70]).close()
-    told = [
-        (record.levelno, record.message.splitlines()[0])
-        for record in caplog.records
-        if record.message.startswith("NUM004")
+    alerts = [(record.levelno, record.message.splitlines()[0]) for record in caplog.records]
+    assert [alert for alert in alerts if alert[1].startswith("NUM004")] == [
+        (logging.WARNING, "NUM004 all: NaN or infinity"),
+        (logging.INFO, "NUM004 all: resolved"),
     ]
-    assert told == [(logging.WARNING, "NUM004 all: NaN or infinity"), (logging.INFO, "NUM004 all: resolved")]
+    assert any("POL001" in title for _, title in alerts)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
@@ -73,13 +75,6 @@ def test_the_verdict_fits_on_a_screen(make_batch, capsys, monkeypatch):
     assert "broke first NaN or infinity since step 40, detected at step 40; rule NUM004" in text
     assert "POL001 Token probabilities diverge after" in text
     assert "run.diag.explain() says what" in text
-
-
-def test_quiet_leaves_the_alerts(make_batch, capsys, caplog, monkeypatch):
-    monkeypatch.setenv("TRACKER_DIAG_QUIET", "1")
-    run(make_batch).close()
-    assert capsys.readouterr().err == ""
-    assert any("POL001" in record.message for record in caplog.records)
 
 
 @pytest.mark.nightly
@@ -166,9 +161,9 @@ def test_an_alert_is_shown_once_whoever_set_up_logging(setup, lines, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(setup=setup)], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    told = done.stderr.splitlines()
-    assert [line for line in told if "NUM004 all:" in line] == lines
-    assert sum("tracker_diag: verdict after 1 step" in line for line in told) == 1
+    shown = done.stderr.splitlines()
+    assert [line for line in shown if "NUM004 all:" in line] == lines
+    assert sum("tracker_diag: verdict after 1 step" in line for line in shown) == 1
     assert done.stdout == ""
 
 
@@ -219,19 +214,6 @@ def test_a_quiet_verdict_says_what_was_not_seen(given, caveat, capsys, monkeypat
     assert caveat in shown
 
 
-def faulty(make_batch, how, steps=90):
-    """A quiet run in which something keeps the diagnostics from seeing."""
-    rng, monitor = np.random.default_rng(0), Monitor([CapturingTracker()])
-    for step in range(steps):
-        batch = make_batch(rng, pairs=("policy",))
-        if how == "shapes" and step > 10:
-            batch["old_logprobs"] = batch["old_logprobs"][:, 1:]
-        if how != "ends" or step < 80:
-            monitor.observe(**batch)
-        monitor.log({"reward": 0.5}, 3 if how == "backwards" and step == 50 else step)
-    return monitor.close()
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("how", "caveats"),
@@ -242,26 +224,24 @@ def faulty(make_batch, how, steps=90):
         ("backwards", ("1 calls went back to an earlier step, and their metrics were left out",)),
     ],
 )
-def test_the_verdict_remembers_when_it_could_not_see(how, caveats, make_batch):
-    assert faulty(make_batch, how).caveats[: len(caveats)] == caveats
+def test_the_verdict_remembers_when_it_could_not_see(how, caveats, make_batch, rng):
+    monitor = Monitor([CapturingTracker()])
+    for step in range(90):
+        batch = make_batch(rng, pairs=("policy",))
+        if how == "shapes" and step > 10:
+            batch["old_logprobs"] = batch["old_logprobs"][:, 1:]
+        if how != "ends" or step < 80:
+            monitor.observe(**batch)
+        monitor.log({"reward": 0.5}, 3 if how == "backwards" and step == 50 else step)
+    assert monitor.close().caveats[: len(caveats)] == caveats
 
 
-def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, capsys):
-    rng, monitor = np.random.default_rng(0), Monitor([CapturingTracker()])
+def test_a_verdict_before_the_baseline_is_no_all_clear(make_batch, rng, capsys):
+    monitor = Monitor([CapturingTracker()])
     for step in range(40):
         monitor.observe(**make_batch(rng, post=0.02 * 1.1**step, pairs=("policy",)))
         monitor.log({"reward": 0.5}, step)
     monitor.close()
-    told = " ".join(capsys.readouterr().err.split())
-    assert "it was too early to judge how tails grow: 40 of 65 steps" in told
-    assert re.search(r"tails now policy p95 \|log-ratio\|: after a tool [1-9]\.\d+ \(baseline", told)
-
-
-def test_a_mask_of_none_is_no_mask(make_batch, rng):
-    monitor = Monitor()
-    monitor.observe(**make_batch(rng, pairs=("policy",)) | {"model_mask": None, "tool": None})
-    monitor.log({"reward": 0.5}, 0)
-    assert (
-        "no token came after a tool in the last steps; if there are tools, look at model_mask"
-        in monitor.close().caveats
-    )
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "it was too early to judge how tails grow: 40 of 65 steps" in shown
+    assert re.search(r"tails now policy p95 \|log-ratio\|: after a tool [1-9]\.\d+ \(baseline", shown)

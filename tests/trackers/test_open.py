@@ -41,13 +41,13 @@ TRL = "{'reward': 0.5, 'epoch': 0.1}\n{'reward': 0.25, 'epoch': 0.2}\n"
 def test_a_file_is_what_its_content_says(tmp_path, name, text, note):
     file = tmp_path / name
     file.write_text(text)
-    told = []
-    run = read_run(str(file), told.append)
+    shown = []
+    run = read_run(str(file), shown.append)
     assert run.source == str(file)
     assert [row["reward"] for row in run.rows.values()] == [0.5, 0.25]
     assert list(run.rows) == [1, 2]
     assert (run.notes[0] if note else "") == note
-    assert told[-1] == 1.0
+    assert shown[-1] == 1.0
 
 
 def test_binary_files_are_recognised_whatever_their_name(tmp_path):
@@ -100,7 +100,6 @@ BAD = {
     "h.jsonl": (b"hello\nworld\n", "{file}: expected JSON Lines, by its name, but its content is something else"),
     "a.csv": (b"step,a\n2\n3\n", "{file}:2: 1 cells, expected 2 as in the header"),
     "b.csv": (b"step,a\nx,2\ny,4\n", "{file}:2: step is 'x', expected a whole number"),
-    "c.csv": (b'step,a\n1,2\n2,"3\n3,4\n4,5\n', "{file}:3: no CSV: unexpected end of data"),
     "d.csv": (b"step,a\n", "{file}: no metrics: not one number was logged"),
     "e.csv": (b'step,a\n1,"2"3\n', "{file}:2: no CSV: "),
     "a.json": (b'{"log_history": [zzz, {"step": 2}], "x": 1}', "{file}: character 17: no JSON: Expecting value"),
@@ -141,23 +140,24 @@ BROKEN = [
     ("p.csv", TABLE, b"2", "p.csv:3: 1 cells, expected 2 as in the header"),
     ("p.csv", TABLE, b"2,3,4", "p.csv:3: 3 cells, expected 2 as in the header"),
     ("p.csv", TABLE, b"x,2", "p.csv:3: step is 'x', expected a whole number"),
-    ("p.csv", TABLE, b"9" * 50 + b",2", "p.csv:3: step is '999"),
+    ("p.csv", TABLE, b"9" * 50 + b",2", "p.csv:3: step is '1e+50'"),
     ("p.csv", TABLE, b'2,"3"4', "p.csv:3: no CSV: "),
+    ("p.csv", TABLE, b'2,"3', "p.csv:3: no CSV: unexpected end of data"),
     ("p.csv", TABLE, b"2,\xff", "lines with bytes that are no UTF-8: 1, first line 3"),
-    ("monitor.csv", MONITOR, b"oops", "monitor.csv:4: 'oops', expected a,l,t"),
-    ("monitor.csv", MONITOR, b"1,2.5,3", "monitor.csv:4: '1,2.5,3', expected a,l,t, l a whole"),
+    ("monitor.csv", MONITOR, b"oops", "monitor.csv:4: 1 cells, expected 3"),
+    ("monitor.csv", MONITOR, b"1,2.5,3", "monitor.csv:4: l is 2.5, expected a whole"),
     ("trainer_state.json", HISTORY, b"5", "log_history[1]: int given, expected an object with a step"),
     ("trainer_state.json", HISTORY, b'{"step": 1e40}', "log_history[1]: step is '1e+40'"),
 ]
 
 
-@pytest.mark.parametrize(("name", "whole", "broken", "told"), BROKEN)
-def test_a_broken_row_costs_itself_alone_and_is_named(tmp_path, name, whole, broken, told):
+@pytest.mark.parametrize(("name", "whole", "broken", "shown"), BROKEN)
+def test_a_broken_row_costs_itself_alone_and_is_named(tmp_path, name, whole, broken, shown):
     file = tmp_path / name
     file.write_bytes(whole % broken)
     run = read_run(str(file))
     assert {step: row.get("a", row.get("monitor/a")) for step, row in run.rows.items()} == {1: 1.0, 3: 2.0}
-    assert any(told in note for note in run.notes), run.notes
+    assert any(shown in note for note in run.notes), run.notes
 
 
 @pytest.mark.parametrize("rest", [b"zzz, ", b'{"step": 2} '])

@@ -7,10 +7,10 @@ from tracker_diag.trackers.rows import Rows
 
 def run_of(*rows):
     """A run of rows (step, values) in the order in which they were logged."""
-    found = Rows(in_order=True)
+    result = Rows(in_order=True)
     for number, (step, values, *clock) in enumerate(rows, 1):
-        found.put_row(step, values, f"line {number}", *clock)
-    return found.finish("it")
+        result.put_row(step, values, f"line {number}", *clock)
+    return result.finish("it")
 
 
 def counted(phases, start=1):

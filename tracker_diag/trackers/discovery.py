@@ -1,8 +1,9 @@
 """Which trackers there are, those of other packages among them: by name, for an object, and of the runs underway."""
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from tracker_diag.errors import DiagError, UnknownName
 from tracker_diag.trackers.tracker import Tracker
@@ -47,18 +48,8 @@ def tracker_of(target: object, *, run_id: str | None = None) -> Tracker | None:
     Raises:
         DiagError: it is a tracker that we know, but lacks a run, say.
     """
-    given = {} if run_id is None else {"run_id": run_id}
-    for entry, kind in _kinds():
-        try:
-            tracker = kind.find(target, **given)
-        except DiagError:
-            raise
-        except Exception as error:  # noqa: BLE001  # whatever another package's tracker raises
-            _leave_out(entry, "is left out", error)
-            continue
-        if tracker is not None:
-            return tracker
-    return None
+    given = {"target": target} if run_id is None else {"target": target, "run_id": run_id}
+    return next(_of_each_kind(given, "is left out", refused=True), None)
 
 
 def active_trackers() -> list[Tracker]:
@@ -67,16 +58,21 @@ def active_trackers() -> list[Tracker]:
     Looks only at libraries that are loaded already, and starts nothing. A tracker that cannot be written to takes
     none of the others along; the log says which, and why.
     """
-    active: list[Tracker] = []
+    return [*_of_each_kind({}, "the run that is underway gets no diagnostics")]
+
+
+def _of_each_kind(given: Mapping[str, Any], left_out: str, *, refused: bool = False) -> Generator[Tracker]:
+    """What each kind of tracker finds; one that raises is left out, but for a DiagError where that is `refused`."""
     for entry, kind in _kinds():
         try:
-            tracker = kind.find()
-        except Exception as error:  # noqa: BLE001  # whatever a tracker raises
-            _leave_out(entry, "the run that is underway gets no diagnostics", error)
+            tracker = kind.find(**given)
+        except Exception as error:
+            if refused and isinstance(error, DiagError):
+                raise
+            _leave_out(entry, left_out, error)
             continue
         if tracker is not None:
-            active.append(tracker)
-    return active
+            yield tracker
 
 
 def watchable() -> list[type[Tracker]]:
@@ -100,7 +96,7 @@ def broken() -> list[DiagError]:
 
 
 def _kinds() -> Generator[tuple[EntryPoint, type[Tracker]]]:
-    """Each tracker that is installed, ours first, so that a fault of another package's stands in no way of ours."""
+    """Each tracker that is installed, ours first, so that a fault of another package's does not hinder ours."""
     for entry in sorted(_entries(), key=lambda entry: (not entry.value.startswith("tracker_diag."), entry.name)):
         try:
             kind: type[Tracker] = entry.load()

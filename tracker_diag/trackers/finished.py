@@ -42,7 +42,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Listed:
-    """How a run stands, as its tracker or its file system says without reading it."""
+    """The state of a run, as its tracker or its file system says without reading it."""
 
     source: str
     """What `read_run` takes."""
@@ -51,7 +51,7 @@ class Listed:
     mark: str
     """Another one as soon as anything more was logged."""
     over: str | None = None
-    """How it ended, `finished` or `failed` for example; empty while it goes on, None where nobody says."""
+    """How it ended, `finished` or `failed` for example; empty while it continues, None where nobody says."""
     updated: float | None = None
     """When something was last logged, in seconds since 1970."""
     last: int | None = None

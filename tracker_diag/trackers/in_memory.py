@@ -1,14 +1,14 @@
 """Runs that are in memory already: a list of rows, or a data frame."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.finished import FinishedRun
-from tracker_diag.trackers.keys import CLOCKS, NO_METRICS, STEPS, clock_of, flat, step_of
+from tracker_diag.trackers.keys import CLOCKS, STEPS, flat, put_records
 from tracker_diag.trackers.rows import Rows
 
 DENSE = 2 / 3
@@ -44,27 +44,18 @@ def read_rows(given: Iterable[Mapping[str, object]], source: str = "") -> Finish
     if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
         kind = type(given).__name__
         raise SourceError(f"{kind} given, expected a path, a source, a pandas.DataFrame or a list of rows")
-    listed: list[object] = list(given)
+    listed = list(given)
     source = source or f"{len(listed)} rows"
-    own: list[Mapping[str, object]] = []
-    for at, row in enumerate(listed):
-        if not isinstance(row, Mapping):
-            kind = type(row).__name__
-            raise SourceError(f"{source}: row {at} is of type {kind}, expected a mapping from names to numbers")
-        own.append(row)
-    names = {key for row in own for key in row}
-    step_key = next((key for key in STEPS if key in names), None)
+
+    def records() -> Iterator[tuple[str, Mapping[str, object]]]:
+        for at, row in enumerate(listed):
+            if not isinstance(row, Mapping):
+                kind = type(row).__name__
+                raise SourceError(f"{source}: row {at} is of type {kind}, expected a mapping from names to numbers")
+            yield f"row {at}", {str(key): _plain(value) for key, value in flat(row, "/")}
+
     rows = Rows(in_order=True)
-    if step_key is None:
-        rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
-    for at, row in enumerate(own):
-        step = at if step_key is None else row.get(step_key)
-        if step is None:
-            rows.count("rows without a step, left out", f"row {at}")
-            continue
-        values = {str(key): _plain(value) for key, value in row.items() if key != step_key and key not in NO_METRICS}
-        rows.put_row(step_of(_plain(step), f"{source}: row {at}"), dict(flat(values, "/")), f"row {at}", clock_of(row))
-    return rows.finish(source)
+    return rows.finish(source, put_records(rows, records(), source))
 
 
 def read_frame(frame: Frame) -> FinishedRun:

@@ -1,11 +1,12 @@
-"""Which of a row's keys say when it was logged, and how nested keys become flat ones."""
+"""Which of a row's keys say when it was logged, how nested keys become flat ones, and rows of such records."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain, islice
 
 from tracker_diag.errors import SourceError
-from tracker_diag.trackers.rows import number
+from tracker_diag.trackers.rows import Rows, number
 
 STEPS = (
     "step", "_step", "global_step", "train/global_step", "trainer/global_step", "training/global_step",
@@ -20,19 +21,62 @@ NO_METRICS = {"_step", "_timestamp", "_runtime", "timestamp", "wall_time", "wall
 
 
 DEPTH = 16
-"""Levels that are taken apart; settings have a handful."""
+"""Levels that are taken elsewhere; settings have a handful."""
+
+HEAD = 100
+"""Records that are looked at to learn which key is the step."""
 
 
-def flat(
-    values: Mapping[str, object], separator: str, above: str = "", depth: int = DEPTH
-) -> Iterator[tuple[str, object]]:
-    """Keys and values of nested mappings, with `separator` between the levels; what lies deeper stays whole."""
-    if not above and not any(issubclass(kind, Mapping) for kind in set(map(type, values.values()))):
-        yield from values.items()
-        return
+def put_records(rows: Rows, records: Iterable[tuple[str, Mapping[str, object]]], file: object) -> dict[str, object]:
+    """Put records of a logger into `rows`; returns the settings that they have under `config`.
+
+    The step is under the first of `STEPS` that one of the first records has. Where none has a step, records are
+    counted from 0. Nested mappings become keys with `/`, as RLlib names them itself.
+
+    Args:
+        records: each with its place, such as "line 3".
+        file: for the error of a step that is no whole number; such a record is counted, and left out.
+    """
+    config: dict[str, object] = {}
+    upcoming = iter(records)
+    head = [*islice(upcoming, HEAD)]
+    step_key = next((key for key in STEPS if any(key in record for _, record in head)), None)
+    if step_key is None and head:
+        rows.note(f"no row has a step, none of {', '.join(STEPS[:3])}, ...: rows are counted from 0")
+    left_out = NO_METRICS | {step_key}
+    for where, given in chain(head, upcoming):
+        record = given
+        if isinstance(settings := given.get("config"), Mapping):
+            config |= flat(settings, ".")
+            record = {key: value for key, value in given.items() if key != "config"}
+        step = rows.added if step_key is None else record.get(step_key)
+        if step is None:
+            rows.count("rows without a step, left out", where)
+            continue
+        try:
+            number_of_step = step_of(step, f"{file}: {where}".replace(": line ", ":"))
+        except SourceError as error:
+            rows.skip(error)
+            continue
+        values = {key: value for key, value in flat(record, "/") if key not in left_out}
+        rows.put_row(number_of_step, values, where, clock_of(record))
+    return config
+
+
+def flat(values: Mapping[str, object], separator: str, above: str = "") -> Iterable[tuple[str, object]]:
+    """Keys, after `above`, and values of nested mappings, with `separator` between the levels.
+
+    Mappings below `DEPTH` levels stay whole.
+    """
+    if above or any(issubclass(kind, Mapping) for kind in set(map(type, values.values()))):
+        return _nested(values, separator, above, DEPTH)
+    return values.items()
+
+
+def _nested(values: Mapping[str, object], separator: str, above: str, depth: int) -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         if isinstance(value, Mapping) and depth:
-            yield from flat(value, separator, f"{above}{key}{separator}", depth - 1)
+            yield from _nested(value, separator, f"{above}{key}{separator}", depth - 1)
         else:
             yield f"{above}{key}", value
 
@@ -72,7 +116,7 @@ def clock_of(row: Mapping[str, object]) -> float | None:
 
 
 def plain(text: str) -> object:
-    """The number, truth value or None that the `text` of a setting stands for; else `text`."""
+    """The number, truth value or None that the `text` of a setting means; else `text`."""
     words = {"True": True, "true": True, "False": False, "false": False, "None": None}
     if text in words:
         return words[text]

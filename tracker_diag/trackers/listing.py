@@ -1,4 +1,4 @@
-"""How runs stand that may still go on, without reading them: one run, or all of an experiment or folder."""
+"""The state of runs that may still continue, without reading them: one run, or all of an experiment or folder."""
 
 import os
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ LINES = {".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".out", ".txt"}
 ENDINGS = {*LINES, ".wandb", ".npz"}
 """Of files that are runs of their own in a folder of several."""
 NO_RUNS = ("findings.jsonl", "worst-*.npz")
-"""What the diagnostics write beside a run's metrics."""
+"""What the diagnostics write next to a run's metrics."""
 INSIDE = ("*tfevents*", "*.wandb", "checkpoint-*/trainer_state.json", *KNOWN)
 """What a folder holds that is a run."""
 
 
 def list_runs(source: str, *, project: bool = False) -> list[Listed]:
-    """How the run `source` stands, or with `project` all runs of an experiment, a project or a folder.
+    """The state of the run `source`, or with `project` of all runs of an experiment, a project or a folder.
 
     Args:
         source: as for `read_run`; of a project `<tracker>:<project>`, such as `mlflow:<experiment name or
@@ -52,9 +52,9 @@ def _runs_in(folder: Path) -> Iterator[Path]:
         again = path.is_symlink() and path.resolve().parent == folder.resolve()  # W&B's `latest-run`
         if path.name.startswith(".") or any(map(path.match, NO_RUNS)) or again:
             continue
-        beside = path.name.startswith("offline-run-") and "-diag-" in path.name
+        of_ours = path.name.startswith("offline-run-") and "-diag-" in path.name
         if path.is_dir():
-            is_run = not beside and any(next(path.rglob(inside), None) for inside in INSIDE)
+            is_run = not of_ours and any(next(path.rglob(inside), None) for inside in INSIDE)
         else:
             is_run = path.suffix.lower() in ENDINGS or "tfevents" in path.name or path.name in KNOWN
         if is_run:

@@ -3,7 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
@@ -125,7 +125,7 @@ class Phases:
         resumed = self._again_until is not None and row.step <= self._again_until
         if not resumed:
             self._again_until = None
-        return replace(self._shown(row), resumed=resumed)
+        return self._shown(row, resumed=resumed)
 
     def _stray(self) -> Iterator[Row]:
         for row in self._waiting:
@@ -156,10 +156,10 @@ class Phases:
         for row in rows:
             yield self._in_order(row)
 
-    def _shown(self, row: Row) -> Row:
+    def _shown(self, row: Row, *, resumed: bool = False) -> Row:
         clock = None if row.clock is None else row.clock + self._shift
         self._clock = max(self._clock, clock or 0.0)
-        return replace(row, step=row.step + self._phases[-1].offset, clock=clock)
+        return Row(row.step + self._phases[-1].offset, row.values, clock, resumed)
 
 
 def _same(a: float, b: float) -> bool:

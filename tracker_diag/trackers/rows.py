@@ -1,8 +1,11 @@
 """Rows of numbers by step, put together from what a source gives in whatever order, with what was odd about it."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.aliases import known_keys
@@ -35,6 +38,34 @@ SINCE_1970 = 1e9
 """Seconds from which on a clock is one that counts from 1970, and not one of the run's own."""
 
 
+@dataclass(slots=True)
+class _Held:
+    """The values of a step, or of neighbouring steps that share a row."""
+
+    end: int
+    """The last of these steps."""
+    values: dict[str, float]
+    clock: float | None = None
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    """How many values each mean is of, where these are several."""
+
+    def blend(self, key: str, value: float, n: int = 1) -> None:
+        """Take a value, or the mean of `n`, into the mean of `key`; what is not finite stays."""
+        before = self.values.get(key)
+        if before is None or (math.isfinite(before) and not math.isfinite(value)):
+            self.values[key], self.counts[key] = value, n
+        elif math.isfinite(before):
+            total = self.counts[key] = self.counts.get(key, 1) + n
+            self.values[key] = before + (value - before) * n / total
+
+    def include(self, later: "_Held") -> None:
+        """Share a row with `later` steps."""
+        for key, value in later.values.items():
+            self.blend(key, value, later.counts.get(key, 1))
+        self.end = later.end
+        self.clock = self.clock if later.clock is None else later.clock
+
+
 class Rows:
     """Collects values by step; `finish` makes the run of them.
 
@@ -50,13 +81,10 @@ class Rows:
     """
 
     def __init__(self, *, in_order: bool = False) -> None:
-        self._rows: dict[int, dict[str, float]] = {}
-        self._counts: dict[int, dict[str, int]] = {}
-        """Of shared rows, how many values each mean is of, where these are several."""
-        self._clock: dict[int, float] = {}
-        self._ends: dict[int, int] = {}
-        """Last step of each row; empty while each row is one step."""
+        self._rows: dict[int, _Held] = {}
+        """By step, divided by `_width`."""
         self._width = 1
+        """Steps that share a row."""
         self._held = 0
         self._limit = LIMIT
         self._unread: dict[str, bool] = {}
@@ -64,7 +92,7 @@ class Rows:
         self._top = -math.inf
         """The highest step so far."""
         self._last: dict[str, int] = {}
-        self._nan: dict[str, int] = {}
+        self._nan: Counter[str] = Counter()
         self._notes: list[str] = []
         self._caveats: list[str] = []
         self._odd = Odd()
@@ -82,12 +110,6 @@ class Rows:
         """Count one more of `what`, a plural; the note tells how many there were, and the `first`."""
         self._odd.count(what, first)
 
-    def checked(self, text: str, where: str) -> str:
-        """`text`, counted if bytes in it were no UTF-8 and had to be replaced."""
-        if "\ufffd" in text:
-            self.count("lines with bytes that are no UTF-8", where)
-        return text
-
     def skip(self, error: SourceError) -> None:
         """Count one more row that cannot be read; `finish` raises the first error if nothing else was read."""
         self.count("rows that cannot be read, left out", str(error))
@@ -100,54 +122,50 @@ class Rows:
     def put_row(self, step: int, values: Mapping[str, object], where: str, clock: float | None = None) -> None:
         """Put `values`, read at `where`, under `step`; None is no value. `clock` in seconds, from any origin."""
         self.added += 1
-        numbers: dict[str, float] = {}
+        if not self._unread and set(map(type, values.values())) == {float}:
+            numbers = dict(cast("Mapping[str, float]", values))
+        else:
+            numbers = dict(self._numbers(values, where))
+        row = Row(step, numbers, clock if clock is not None and math.isfinite(clock) else None)
+        for placed in self._phases.place(row) if self._phases else (row,):
+            self._put_row(placed)
+
+    def _numbers(self, values: Mapping[str, object], where: str) -> Iterator[tuple[str, float]]:
         for key, given in values.items():
             if self._unread and self._is_unread(key):
                 continue
             value = given if type(given) is float else number(given)
             if value is not None:
-                numbers[key] = value
+                yield key, value
             elif given is not None and given != "":
                 self.count("values that are no numbers, left out", f"{key!r} at {where}")
-        row = Row(step, numbers, clock if clock is not None and math.isfinite(clock) else None)
-        for placed in self._phases.place(row) if self._phases else (row,):
-            self._put_row(placed)
 
     def _put_row(self, given: Row) -> None:
-        index = given.step // self._width
-        if given.step > self._top and not self._ends:  # as nearly all rows do
-            self._new_row(given)
+        if given.step > self._top and self._width == 1:  # as nearly all rows do
+            self._rows[given.step] = _Held(given.step, given.values, given.clock)
+            self._held += len(given.values)
+            self._last.update(dict.fromkeys(given.values, given.step))
+            if any(map(math.isnan, given.values.values())):
+                self._nan.update(key for key, value in given.values.items() if math.isnan(value))
         else:
-            self._add_to_row(given, index)
+            held = self._rows.setdefault(given.step // self._width, _Held(given.step, {}))
+            held.end = max(held.end, given.step)
+            held.clock = held.clock if given.clock is None else given.clock
+            for key, value in given.values.items():
+                self._put(held, key, value, given)
         self._top = max(self._top, given.step)
-        if given.clock is not None:
-            self._clock[index] = given.clock
         if self._held > self._limit:
             self._shrink()
 
-    def _new_row(self, given: Row) -> None:
-        self._rows[given.step] = given.values
-        self._held += len(given.values)
-        self._last.update(dict.fromkeys(given.values, given.step))
-        for key in [key for key, value in given.values.items() if math.isnan(value)]:
-            self._nan[key] = self._nan.get(key, 0) + 1
-
-    def _add_to_row(self, given: Row, index: int) -> None:
-        row = self._rows.setdefault(index, {})
-        if self._ends:
-            self._ends[index] = max(given.step, self._ends.get(index, given.step))
-        for key, value in given.values.items():
-            self._put(row, key, value, given)
-
     def _there(self, step: int) -> Mapping[str, float]:
-        return self._rows.get(step // self._width, {})
+        held = self._rows.get(step // self._width)
+        return held.values if held else {}
 
     def every(self, stride: int) -> None:
         """Take the steps so far as counts of rows that were logged every `stride` steps."""
-        self._rows = {step * stride: row for step, row in self._rows.items()}
-        self._counts = {step * stride: counts for step, counts in self._counts.items()}
-        self._clock = {step * stride: clock for step, clock in self._clock.items()}
-        self._ends = {index * stride: end * stride for index, end in self._ends.items()}
+        self._rows = {index * stride: held for index, held in self._rows.items()}
+        for held in self._rows.values():
+            held.end *= stride
 
     def finish(self, source: str, config: Mapping[str, object] | None = None, *, padded: bool = False) -> FinishedRun:
         """The run; `padded` where the format gives each row every key, so that NaN may mean that nothing was logged.
@@ -157,44 +175,38 @@ class Rows:
         """
         for row in self._phases.rest() if self._phases else ():
             self._put_row(row)
-        ends = {index: self._ends.get(index, index) for index in sorted(self._rows) if self._rows[index]}
-        if not ends and self._skipped:
+        rows = {held.end: held.values for _, held in sorted(self._rows.items()) if held.values}
+        if not rows and self._skipped:
             raise self._skipped
-        if not ends:
-            remarks = "".join(f"; {sentence}" for sentence in self._told())
+        if not rows:
+            remarks = "".join(f"; {sentence}" for sentence in self._remarks())
             raise SourceError(f"{source}: no metrics: not one number was logged{remarks}")
-        rows = {end: self._rows[index] for index, end in ends.items()}
         if padded:
             self._drop_padding(rows)
             rows = {step: row for step, row in rows.items() if row}
-        clock = {end: self._clock[index] for index, end in ends.items() if index in self._clock and end in rows}
+        clocks = {held.end: held.clock for _, held in sorted(self._rows.items()) if held.end in rows}
+        clock = {step: at for step, at in clocks.items() if at is not None}
         start = next(iter(clock.values()), 0.0)
         seconds = {step: at - start for step, at in clock.items()}
         began = start if start > SINCE_1970 else None
-        caveats = tuple(self._warned(list(rows)))
-        return FinishedRun(source, rows, dict(config or {}), seconds, tuple(self._told()), began=began, caveats=caveats)
+        caveats, notes = tuple(self._warned(list(rows))), tuple(self._remarks())
+        return FinishedRun(source, rows, dict(config or {}), seconds, notes, began=began, caveats=caveats)
 
-    def _put(self, row: dict[str, float], key: str, value: float, given: Row) -> None:
-        step = given.step
-        last = self._last.get(key, step)
-        if step < last:
-            self.count("values logged after those of a later step, sorted in", f"{key!r}: {step} after {last}")
-        self._last[key] = step
+    def _put(self, held: _Held, key: str, value: float, given: Row) -> None:
+        last = self._last.get(key, given.step)
+        if given.step < last:
+            self.count("values logged after those of a later step, sorted in", f"{key!r}: {given.step} after {last}")
+        self._last[key] = given.step
         if math.isnan(value):
-            self._nan[key] = self._nan.get(key, 0) + 1
-        before = row.get(key)
-        if before is None:
-            self._held += 1
-        elif self._ends:
-            if not math.isfinite(before):
-                return
-            if math.isfinite(value):
-                counts = self._counts.setdefault(step // self._width, {})
-                n = counts[key] = counts.get(key, 1) + 1
-                value = before + (value - before) / n
-        elif before != value and not (math.isnan(before) and math.isnan(value)) and not given.resumed:
-            self._repeated.count("values that replace others of the same step", f"{key!r} at step {step}")
-        row[key] = value
+            self._nan[key] += 1
+        before = held.values.get(key)
+        self._held += before is None
+        if self._width > 1:
+            held.blend(key, value)
+            return
+        if not (before is None or before == value or (math.isnan(before) and math.isnan(value)) or given.resumed):
+            self._repeated.count("values that replace others of the same step", f"{key!r} at step {given.step}")
+        held.values[key] = value
 
     def _shrink(self) -> None:
         """Leave out what nobody reads; if that is not enough, let rows share steps."""
@@ -204,16 +216,15 @@ class Rows:
             self._share()
 
     def _leave_out(self) -> None:
-        keys = dict.fromkeys(key for row in self._rows.values() for key in row)
+        keys = dict.fromkeys(key for held in self._rows.values() for key in held.values)
         read = known_keys(keys)
         self._unread = {key: key not in read for key in keys}
         first: set[str] = set()
-        for index in sorted(self._rows):
-            row = self._rows[index]
-            kept = {key: value for key, value in row.items() if not self._unread[key] or key not in first}
-            first.update(row)
-            self._rows[index] = kept
-        self._held = sum(len(row) for row in self._rows.values())
+        for _, held in sorted(self._rows.items()):
+            kept = {key: value for key, value in held.values.items() if not self._unread[key] or key not in first}
+            first.update(held.values)
+            held.values = kept
+        self._held = sum(len(held.values) for held in self._rows.values())
 
     def _is_unread(self, key: str) -> bool:
         """Whether `key` stands for no metric, and has a value already."""
@@ -225,26 +236,17 @@ class Rows:
     def _share(self) -> None:
         """Let rows share more and more steps, until half as many rows are left."""
         wanted = len(self._rows) // 2 + 1
-        self._ends = self._ends or {step: step for step in self._rows}
         while len(self._rows) > wanted:
             self._width *= 2
-            rows: dict[int, dict[str, float]] = {}
-            clock: dict[int, float] = {}
-            ends: dict[int, int] = {}
-            counts: dict[int, dict[str, int]] = {}
-            for before in sorted(self._rows):
-                index = self._ends[before] // self._width
+            rows: dict[int, _Held] = {}
+            for _, held in sorted(self._rows.items()):
+                index = held.end // self._width
                 if index in rows:
-                    _merge(rows[index], counts.setdefault(index, {}), self._rows[before], self._counts.get(before, {}))
+                    rows[index].include(held)
                 else:
-                    rows[index] = self._rows[before]
-                    if before in self._counts:
-                        counts[index] = self._counts[before]
-                ends[index] = self._ends[before]
-                if before in self._clock:
-                    clock[index] = self._clock[before]
-            self._rows, self._clock, self._ends, self._counts = rows, clock, ends, counts
-        self._held = sum(len(row) for row in self._rows.values())
+                    rows[index] = held
+            self._rows = rows
+        self._held = sum(len(held.values) for held in self._rows.values())
         # Rows that have few keys in common do not shrink; sharing them again at once would take for ever.
         self._limit = LIMIT if self._held < 0.75 * LIMIT else 2 * self._held
 
@@ -261,7 +263,7 @@ class Rows:
                         del rows[step][key]
                 self._notes.append(f"{key} is NaN but for every {gaps[0]}th row: taken for padding, not for numbers")
 
-    def _told(self) -> list[str]:
+    def _remarks(self) -> list[str]:
         return [*self._notes, *self._odd.notes]
 
     def _warned(self, steps: list[int]) -> Iterator[str]:
@@ -269,25 +271,10 @@ class Rows:
         if self._phases:
             yield from self._phases.caveats()
         yield from (f"{note}; the last one counts" for note in self._repeated.notes)
-        if self._phases and not self._ends and (gap := gaps(steps)):
+        if self._phases and self._width == 1 and (gap := gaps(steps)):
             yield gap
         yield from self._caveats
         if left := sum(self._unread.values()):
             yield f"the log is long: of {left} keys that stand for no metric only the first value was kept"
-        if self._ends:
+        if self._width > 1:
             yield f"the log is long and thinned: {self._width} steps share a row, with the mean of each key"
-
-
-def _merge(row: dict[str, float], counts: dict[str, int], more: dict[str, float], counts_more: dict[str, int]) -> None:
-    """Take the values of `more` into the means of `row`; what is not finite stays."""
-    for key, value in more.items():
-        before = row.get(key)
-        n = counts_more.get(key, 1)
-        if before is None or (math.isfinite(before) and not math.isfinite(value)):
-            row[key] = value
-            if n > 1:
-                counts[key] = n
-        elif math.isfinite(before):
-            total = counts.get(key, 1) + n
-            row[key] = before + (value - before) * n / total
-            counts[key] = total

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from tracker_diag.trackers.delivery import journal as module
 from tracker_diag.trackers.delivery import owner
 from tracker_diag.trackers.delivery.deliver import deliver
-from tracker_diag.trackers.delivery.journal import END, InUse, Journal, NoJournal, journal_for
+from tracker_diag.trackers.delivery.journal import DAMAGED, END, InUse, Journal, journal_for
 
 ABOUT = {"tracker": "jsonl", "address": {"run": "1"}, "kind": ""}
+SCALAR = {"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0}
 
 
-def lines(journal):
-    """All that can be read from where the journal is, and moved on; without those that say how far it was delivered."""
-    found = []
-    while journal.unread:
-        for place, line in journal.read():
-            found.append(line)
-            journal.given = place
-    return found
+def rest(journal):
+    """All that waits, which then was given."""
+    lines = []
+    for place, line in journal.entries():
+        lines += [line] if "sent" not in line else []
+        journal.given = place
+    return lines
 
 
 def again(journal):
@@ -53,14 +53,12 @@ class Known:
 def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(journal, place):
     for i in range(5):
         journal.append({"i": i})
-    assert [line["i"] for line in lines(journal)[:3]] == [0, 1, 2]
-    journal.given = journal.sent
-    (end, _), *_ = journal.read()
+    (end, _), *_ = journal.entries()
     journal.given = end
     journal.delivered()
     later = again(journal)
     assert {name: later.about[name] for name in ABOUT} == ABOUT
-    assert [line["i"] for line in lines(later) if line] == [1, 2, 3, 4]
+    assert [line["i"] for line in rest(later)] == [1, 2, 3, 4]
     later.delivered()
     assert not later.undelivered
     later = again(later)
@@ -71,38 +69,38 @@ def test_what_was_put_in_comes_out_in_order_and_so_it_does_in_another_process(jo
 
 def test_files_are_for_the_users_eyes_alone_and_say_whose_they_are(journal, place):
     assert (place.stat().st_mode & 0o777, journal.path.stat().st_mode & 0o777) == (0o700, 0o600)
-    assert journal.path.name == f"jsonl-1.{owner.here()}{END}"
-    assert (journal.about["pid"], journal.about["host"], journal.about["start"]) == (
-        os.getpid(), owner.here().host, owner.here().start,
-    )  # fmt: skip
+    me = owner.here()
+    assert journal.path.name == f"jsonl-1.{me}{END}"
+    assert [journal.about[name] for name in ("pid", "host", "start")] == [os.getpid(), me.host, me.start]
 
 
-def test_a_torn_line_costs_itself_alone(journal):
-    journal.append({"i": 0})
+def test_a_torn_line_and_one_that_changed_cost_themselves_alone(journal):
+    for i in range(3):
+        journal.append({"value": 10 + i})
     journal.close(keep=True)
-    with journal.path.open("a") as file:
-        file.write('{"i": 1, "half')
+    data = journal.path.read_bytes().replace(b'"value": 11', b'"value": 71')
+    journal.path.write_bytes(data + b'{"i": 1, "half')
     later = Journal.taken(journal.path)
-    later.append({"i": 2})
-    assert lines(later) == [{"i": 0}, {}, {"i": 2}]
+    later.append({"value": 13})
+    assert rest(later) == [{"value": 10}, DAMAGED, {"value": 12}, DAMAGED, {"value": 13}]
 
 
 FOREIGN = {
-    "empty": "",
-    "a user's own": '{"step": 1}\n{"step": 2}\n',
-    "a version without its checksum": '{"version": 3, "data": "my only line"}\n',
-    "no line": "not json\nx",
-    "a list": "[1,2]\n[3,4]\n",
-    "another version": None,
+    "empty": b"",
+    "a user's own": b'{"step": 1}\n{"step": 2}\n',
+    "a version without its checksum": b'{"version": 3, "data": "my only line"}\n',
+    "no line": b"not json\nx",
+    "a list": b"[1,2]\n[3,4]\n",
+    "another version": module._line({"version": 99, "tracker": "jsonl"}),
+    "a head that was changed": module._line({"version": module.VERSION, **ABOUT}).replace(b'"jsonl"', b'"mlflo"'),
 }
 
 
-@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_is_no_journal_is_left_as_it_is(place, content, linked, tmp_path):
+def test_what_is_no_journal_is_left_as_it_is(place, data, linked, tmp_path):
     place.mkdir()
     file = tmp_path / "target.txt" if linked else place / f"mine{END}"
-    data = module._line({"version": 99, "tracker": "jsonl"}) if content is None else content.encode()
     file.write_bytes(data)
     file.chmod(0o600)
     if linked:
@@ -114,21 +112,10 @@ def test_what_is_no_journal_is_left_as_it_is(place, content, linked, tmp_path):
     assert sorted(place.iterdir()) == before
 
 
-def test_a_head_that_was_changed_is_trusted_no_more(journal):
-    journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
-    journal.close(keep=True)
-    data = journal.path.read_bytes().replace(b'"jsonl"', b'"mlflo"', 1)
-    journal.path.write_bytes(data)
-    with pytest.raises(NoJournal, match="no first line of a journal, expected one with its checksum"):
-        Journal.taken(journal.path)
-    assert journal.path.read_bytes() == data
-
-
 def test_a_journal_whose_process_is_alive_is_left_alone_and_two_of_one_process_are_two(journal, place):
     with pytest.raises(InUse, match=rf"its process {os.getpid()} is alive and delivers it itself"):
         Journal.taken(journal.path)
-    second = Journal.new("jsonl-1", ABOUT)
-    assert second.path != journal.path
+    assert Journal.new("jsonl-1", ABOUT).path != journal.path
     assert [well for *_, well in deliver(place, 1.0)] == [True, True]
 
 
@@ -149,7 +136,7 @@ def test_a_killed_process_leaves_its_journal_though_a_fork_of_it_lives_on(place)
         process.wait()
         try:
             later = journal_for(Known())
-            assert [line for line in lines(later) if line] == [{"i": 1}]
+            assert rest(later) == [{"i": 1}]
         finally:
             os.kill(child, 9)
     assert [file.name for file in place.iterdir()] == [later.path.name]
@@ -166,23 +153,26 @@ def test_a_journal_of_another_machine_waits_until_its_process_must_be_dead(journ
     Journal.taken(away).close(keep=False)
 
 
-def test_what_earlier_processes_left_comes_first_and_findings_are_known(place):
+@pytest.mark.parametrize("room", [True, False])
+def test_what_earlier_processes_left_comes_first_with_what_they_had_delivered(place, room, monkeypatch):
     for number in (1, 2):
         journal = Journal.new("jsonl-1", ABOUT)
-        journal.append({"finding": number}, keep=True)
-        journal.append({"i": number})
-        lines(journal)
+        journal.append({"finding": number})
+        rest(journal)
         journal.delivered()
         journal.append({"waits": number})
         journal.close(keep=True)
     other = Journal.new("jsonl-1-2", {**ABOUT, "address": {"run": "1-2"}})
     other.append({"of": "another run"})
     other.close(keep=True)
-    later = journal_for(Known())
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "LARGEST", module.LARGEST if room else 230)
+        later = journal_for(Known())
     later.append({"new": 3})
-    assert [line for line in lines(later) if line] == [{"waits": 1}, {"waits": 2}, {"new": 3}]
-    assert [line["finding"] for line in later.kept()] == [1, 2]
-    assert len([*place.iterdir()]) == 2
+    earlier = [{"waits": 1}, {"waits": 2}] if room else []
+    assert rest(later) == [*earlier, {"new": 3}]
+    assert [line["finding"] for line in later.earlier()] == ([1, 2] if room else [])
+    assert len([*place.iterdir()]) == (2 if room else 4)
 
 
 def test_a_closed_journal_writes_into_no_other_file(journal, tmp_path):
@@ -195,88 +185,52 @@ def test_a_closed_journal_writes_into_no_other_file(journal, tmp_path):
         assert [file.read() for file in files] == [b""] * 8
 
 
-def test_what_is_kept_outlives_the_delivery(journal, monkeypatch):
-    monkeypatch.setattr(module, "SHRINK", 100)
+def test_what_a_new_start_keeps_counts_as_delivered(journal):
     for i in range(50):
-        journal.append({"i": i}, keep=i == 7)
+        journal.append({"i": i})
     size = journal.path.stat().st_size
-    assert len(lines(journal)) == 50
-    journal.delivered()
-    journal.shrink()
+    journal.restart([{"i": 7}])
     assert journal.path.stat().st_size < size / 5
     assert not journal.undelivered
     journal.append({"i": 50})
-    assert [line for line in lines(journal) if line] == [{"i": 50}]
-    assert [line["i"] for line in journal.kept()] == [7]
-    assert [line["i"] for line in again(journal).kept()] == [7]
-
-
-def test_nothing_is_lost_by_shrinking_while_something_waits(journal, monkeypatch):
-    monkeypatch.setattr(module, "SHRINK", 10)
-    journal.append({"i": 0})
-    journal.shrink()
-    assert lines(journal) == [{"i": 0}]
+    assert journal.earlier() == [{"i": 7}]
+    later = again(journal)
+    assert (later.earlier(), rest(later)) == ([{"i": 7}], [{"i": 50}])
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=20)), max_size=30), st.data())
 def test_any_lines_survive_any_number_of_processes(values, data):
-    values = [{**value, "i": i} for i, value in enumerate(values) if not {"sent", "kept"} & {*value}]
+    values = [{**value, "i": i} for i, value in enumerate(values) if "sent" not in value]
     journal, out = Journal.new("any", ABOUT), []
     for value in values:
         journal.append(value)
         if data.draw(st.booleans()):
-            for place, line in journal.read()[: data.draw(st.integers(0, 3))]:
+            for place, line in [*journal.entries()][: data.draw(st.integers(0, 3))]:
                 out.append(line)
                 journal.given = place
             journal.delivered()
         if data.draw(st.booleans()):
             journal = again(journal)
-    out += lines(journal)
+    out += rest(journal)
     journal.close(keep=False)
-    assert [line for line in out if line] == json.loads(json.dumps(values))
-
-
-def test_a_line_that_changed_on_the_disk_is_put_aside_and_counted(journal):
-    for i in range(3):
-        journal.append({"value": 10 + i})
-    journal.close(keep=True)
-    journal.path.write_bytes(journal.path.read_bytes().replace(b'"value": 11', b'"value": 71'))
-    later = Journal.taken(journal.path)
-    assert lines(later) == [{"value": 10}, {}, {"value": 12}]
-    assert later.damaged == 1
-    assert b"71" in later.aside.read_bytes()
+    assert [line for line in out if "sent" not in line] == json.loads(json.dumps(values))
 
 
 def test_lines_of_any_size_and_what_follows_them(journal, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 64)
     written = [{"i": i, "text": "x" * size} for i, size in enumerate((1, 1000, 1, 70_000, 3))]
-    for line in written:
-        journal.append(line)
-    assert lines(journal) == written
+    journal.append(*written)
+    assert rest(journal) == written
 
 
-def test_the_older_half_is_forgotten(journal):
-    for i in range(10):
-        journal.append({"i": i})
-    journal.halve()
-    journal.append({"i": 10})
-    later = again(journal)
-    assert later.about["tracker"] == "jsonl"
-    assert [line["i"] for line in lines(later)] == [5, 6, 7, 8, 9, 10]
-
-
-def test_a_journal_has_its_bound_and_what_is_beyond_is_told(journal, monkeypatch):
+def test_a_journal_has_its_bound(journal, monkeypatch):
     monkeypatch.setattr(module, "LARGEST", journal.size + 100)
-    with contextlib.suppress(OSError):
-        for i in range(100):
-            journal.append({"i": i})
+    journal.append({"i": 0})
     with pytest.raises(OSError, match="a journal holds 0 MiB at most"):
-        journal.append({"i": 1_000_000_000})
-    assert 50 < journal.path.stat().st_size <= module.LARGEST
-    assert [line["i"] for line in lines(journal)] == list(range(len(journal.path.read_bytes().splitlines()) - 1))
-    journal.close(keep=False)
+        journal.append({"text": "x" * 100})
+    assert rest(journal) == [{"i": 0}]
 
 
 @pytest.mark.parametrize(("mode", "user", "message"), [
@@ -286,15 +240,15 @@ def test_a_journal_that_others_may_have_written_goes_nowhere(place, monkeypatch,
     """Its first line names a server, or a folder to write to."""
     elsewhere = str(place / "elsewhere")
     journal = Journal.new("tensorboard-1", {"tracker": "tensorboard", "address": {"folder": elsewhere}})
-    journal.append({"scalars": {"diag/x": 1.0}, "step": 0, "at": 0.0, "n": 0})
+    journal.append(SCALAR)
     journal.close(keep=True)
     journal.path.chmod(mode)
     with monkeypatch.context() as patch:
         if user:
             patch.setattr("os.getuid", lambda: user)
-        ((_, told, well),) = deliver(place, 1)
-    assert (told.partition(";")[0], well) == (message, False)
+        ((_, outcome, well),) = deliver(place, 1)
+    assert (outcome.partition(";")[0], well) == (message, False)
     assert not (place / "elsewhere").exists()
     journal.path.chmod(0o600)
-    ((_, told, well),) = deliver(place, 1)
-    assert (told, well) == ("delivered to tensorboard ", True)
+    ((_, outcome, well),) = deliver(place, 1)
+    assert (outcome, well) == ("delivered to tensorboard ", True)

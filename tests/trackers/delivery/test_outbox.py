@@ -20,8 +20,8 @@ from tracker_diag.rules.model import Rule
 from tracker_diag.rules.triage import Summary
 from tracker_diag.trackers.delivery import outbox as module
 from tracker_diag.trackers.delivery.journal import Journal
+from tracker_diag.trackers.delivery.outbox import PICTURES as STEPS
 from tracker_diag.trackers.delivery.outbox import Outbox
-from tracker_diag.trackers.delivery.pictures import STEPS
 from tracker_diag.trackers.tracker import RECORDS, End, Metrics, Refused, Standing, Tracker, give
 
 NOTHING = Summary("test", 0, None, None, (), {}, ())
@@ -92,6 +92,16 @@ def while_it_is(down):
     return fails
 
 
+def failing_at(place, error):
+    """What fails at `place` alone."""
+
+    def fails(what):
+        if what == place:
+            raise error
+
+    return fails
+
+
 def until(holds):
     """Until `holds()`, within a minute."""
     end = time.monotonic() + 60
@@ -116,33 +126,22 @@ def quick(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_slow_tracker_gets_everything_and_nobody_waits_for_it(journals):
+def test_a_slow_tracker_gets_all_but_the_oldest_histograms_and_nobody_waits_for_it(journals):
     tracker = Fake()
     outbox = Outbox(tracker)
     tracker.ready.clear()
-    for step in range(2000):
-        outbox.write(step, records(step), 0.0)
+    for step in range(STEPS + 300):
+        outbox.write(step, picture(step), 0.0)
     assert tracker.steps == []
     tracker.ready.set()
     ended(outbox)
-    assert tracker.steps == list(range(2000))
+    assert tracker.steps == list(range(STEPS + 300))
+    assert tracker.pictures[-STEPS:] == list(range(300, STEPS + 300))
+    counts, errors = outbox.tally.taken()
+    assert counts["dropped_histograms"] + len(tracker.pictures) == STEPS + 300
+    assert not errors
     assert tracker.closed
-    assert not outbox.tally.taken()[1]
     assert list(journals.iterdir()) == []  # nothing waits: nothing is left
-
-
-@pytest.mark.slow
-def test_histograms_are_dropped_oldest_first_and_counted(journals):
-    tracker = Fake()
-    outbox = Outbox(tracker)
-    tracker.ready.clear()
-    for step in range(STEPS + 30):
-        outbox.write(step, picture(step), 0.0)
-    tracker.ready.set()
-    ended(outbox)
-    assert tracker.steps == list(range(STEPS + 30))
-    assert tracker.pictures[-STEPS:] == list(range(30, STEPS + 30))
-    assert outbox.tally.taken()[0]["dropped_histograms"] + len(tracker.pictures) == STEPS + 30
 
 
 class Hourly(Fake):
@@ -201,12 +200,7 @@ def test_whatever_fails_for_a_while_arrives_in_order_and_once(tmp_path_factory, 
 
 def test_what_a_tracker_refuses_is_given_up_and_holds_up_nothing(journals):
     tracker = Fake()
-
-    def fails(what):
-        if what == "alert":
-            raise ValueError("no such level")
-
-    tracker.fails = fails
+    tracker.fails = failing_at("alert", ValueError("no such level"))
     monitor = Monitor([tracker])
     monitor.log({"loss": float("nan")}, 0)
     monitor.log({"loss": 0.1}, 1)
@@ -221,19 +215,13 @@ def test_what_a_tracker_refuses_is_given_up_and_holds_up_nothing(journals):
 @pytest.mark.slow
 def test_a_tracker_that_stays_down_costs_nothing_that_flush_does_not_bring_back(quick, journals):
     down = Fake()
-
-    def fails(what):
-        raise ConnectionError("the server is down")
-
-    down.fails = fails
+    down.fails = while_it_is([True])
     monitor = Monitor([down])
     for step in range(30):
         monitor.log({"loss": float("nan") if step == 20 else 0.5}, step)
     monitor.close()
     assert down.steps == []
     assert not down.closed
-    assert "flush" in " ".join(str(error) for error in monitor.failures) or monitor.health["tracker_errors"] > 1
-
     (path,) = journals.glob("tracker-r1.*.journal")
     up = Fake()
     left = Outbox(up, Journal.taken(path))
@@ -253,48 +241,6 @@ def test_of_a_step_that_is_there_in_part_the_rest_is_sent(journals):
     tracker.log = lambda step, records: sent.append((step, {record.name: record.value for record in records}))
     assert Outbox(tracker, journal, {0: {"a", "b", "c"}, 1: {"a"}}).drain(10)
     assert sent == [(1, {"b": 2.0}), (2, {"a": 2.0, "b": 4.0})]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first(quick, journals):
-    first = Fake()
-    first.fails = lambda what: (_ for _ in ()).throw(ConnectionError("down"))
-    outbox = Outbox(first)
-    for step in range(3):
-        outbox.write(step, records(step), 0.0)
-    ended(outbox)
-    second = Fake()
-    outbox = Outbox(second)
-    outbox.write(3, records(3), 0.0)
-    ended(outbox)
-    assert second.steps == [0, 1, 2, 3]
-
-
-@pytest.mark.slow
-def test_two_monitors_of_one_run_have_a_journal_each(journals):
-    first, second = Fake(), Fake()
-    one, other = Outbox(first), Outbox(second)
-    first.ready.clear()
-    for step in range(3):
-        one.write(step, records(step), 0.0)
-        other.write(step, records(step), 0.0)
-    assert len(list(journals.glob("tracker-r1*.journal"))) == 2
-    first.ready.set()
-    ended(one)
-    ended(other)
-    assert first.steps == second.steps == [0, 1, 2]
-
-
-def test_a_folder_that_cannot_be_written_is_counted_and_memory_serves(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "below"))
-    tracker = Fake()
-    monitor = Monitor([tracker])
-    for step in range(10):
-        monitor.log({"loss": 0.5}, step)
-    monitor.close()
-    assert tracker.steps == list(range(10))
-    assert monitor.health["spool_errors"] >= 1
 
 
 FULL = """
@@ -319,16 +265,21 @@ print(json.dumps({"steps": tracker.steps, "counts": outbox.tally.taken()[0]}))
 def test_a_full_disk_is_counted_and_nothing_is_lost(tmp_path):
     folder = __file__.rpartition("/")[0]
     done = subprocess.run([sys.executable, "-c", FULL, folder], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    assert found["steps"] == list(range(300))
-    assert found["counts"]["spool_errors"] >= 1
+    result = json.loads(done.stdout)
+    assert result["steps"] == list(range(300))
+    assert result["counts"]["spool_errors"] >= 1
+
+
+@pytest.fixture
+def no_disk(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(FOLDER, str(tmp_path / "file" / "below"))
 
 
 @pytest.mark.slow
-def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeypatch, quick):
+@pytest.mark.usefixtures("quick", "no_disk")
+def test_without_a_disk_memory_serves_and_costs_scalars_but_no_finding(monkeypatch):
     monkeypatch.setattr(module, "MEMORY", 20)
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
     tracker = Fake()
     tracker.ready.clear()
     monitor = Monitor([tracker])
@@ -337,20 +288,17 @@ def test_neither_disk_nor_tracker_costs_scalars_but_no_finding(tmp_path, monkeyp
     tracker.ready.set()
     monitor.close()
     assert tracker.known == [("NUM004", "resolved")]
+    assert tracker.steps == sorted(tracker.steps)
     assert monitor.health["dropped_steps"] > 50
+    assert monitor.health["spool_errors"] >= 1
     assert tracker.steps[-1] == 99
 
 
 @pytest.mark.slow
-def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted(tmp_path, monkeypatch, quick):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv(FOLDER, str(tmp_path / "file"))
+@pytest.mark.usefixtures("quick", "no_disk")
+def test_what_neither_disk_nor_tracker_took_by_the_end_is_counted():
     tracker = Fake()
-
-    def fails(what):
-        raise ConnectionError("down")
-
-    tracker.fails = fails
+    tracker.fails = while_it_is([True])
     outbox = Outbox(tracker)
     for step in range(7):
         outbox.write(step, records(step), 0.0)
@@ -392,11 +340,10 @@ class Collector(Fake):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [Collector, Fake])
-def test_a_failure_after_something_was_delivered_is_a_first_one(kind, monkeypatch, journals):
+def test_a_failure_after_something_was_delivered_is_a_first_one(monkeypatch, journals):
     monkeypatch.setattr(module, "RETRY", 0.01)
     monkeypatch.setattr(module, "RETRY_AT_MOST", 1e9)
-    tracker, calls = kind(), []
+    tracker, calls = Collector(), []
 
     def fails(what):  # every other time
         calls.append(what)
@@ -502,12 +449,7 @@ def test_what_fails_at_the_end_is_tried_again_and_what_is_refused_costs_itself_a
 @pytest.mark.slow
 def test_an_end_that_cannot_be_told_in_time_is_told_of(quick, journals):
     tracker = Reporter()
-
-    def fails(what):
-        if what == "slices":
-            raise ConnectionError("down")
-
-    tracker.fails = fails
+    tracker.fails = failing_at("slices", ConnectionError("down"))
     outbox = Outbox(tracker)
     outbox.write(0, records(0), 0.0)
     ended(outbox)
@@ -555,20 +497,55 @@ def test_a_run_that_nobody_closes_delivers_what_it_has_when_no_thread_can_start(
 
 
 @pytest.mark.slow
-def test_a_finding_travels_by_the_id_of_its_rule_and_one_of_a_users_own_rule_with_all_of_it(quick, journals):
+def test_a_run_that_is_resumed_delivers_what_its_last_process_left_first_with_its_findings(quick, journals):
+    """A finding travels by the id of its rule, and that of a user's own rule with all of the rule."""
     own = Rule(id="ACM001", title="Loss is off", signals={"off": "loss above 1"}, when=["off"], summary="loss is off")
-    rules = (rule_called("NUM004"), own)
-    inner, there = Fake(), Fake()
-    inner.fails = while_it_is([OSError("down")])
-    outbox = Outbox(inner)
-    findings = [Finding(rule, None, "all", "firing", 3, 4, None, "off", ()) for rule in rules]
-    for finding in findings:
-        give(outbox, 4, [finding])
+    first, second = Fake(), Fake()
+    first.fails = while_it_is([True])
+    outbox = Outbox(first)
+    for step, rule in enumerate((rule_called("NUM004"), own)):
+        outbox.write(step, records(step), 0.0)
+        give(outbox, step, [Finding(rule, None, "all", "firing", 0, step, None, "off", ())])
     ended(outbox)
     (path,) = journals.glob("tracker-r1.*.journal")
-    lines = [json.loads(line.rpartition("\t")[0] or line) for line in path.read_text().splitlines()]
-    kept = [line for line in lines if "finding" in line]
-    assert [line["rule"] for line in kept] == ["NUM004", "ACM001"]
-    assert ["own_rule" in line for line in kept] == [False, True]
+    lines = [json.loads(line.rpartition("\t")[0]) for line in path.read_text().splitlines()]
+    assert ["own_rule" in line for line in lines if "finding" in line] == [False, True]
+    outbox = Outbox(second)
+    outbox.write(2, records(2), 0.0)
+    ended(outbox)
+    assert second.steps == [0, 1, 2]
+    assert second.findings == second.known == [("NUM004", "firing"), ("ACM001", "firing")]
+    assert list(journals.iterdir()) == []
+
+
+def test_a_journal_of_which_all_is_delivered_starts_afresh_with_its_findings(monkeypatch, journals):
+    monkeypatch.setattr(module, "SHRINK", 2000)
+    tracker = Fake()
+    outbox = Outbox(tracker)
+    give(outbox, 0, [Finding(rule_called("NUM004"), None, "all", "firing", 0, 0, None, "off", ())])
+    for step in range(100):
+        outbox.write(step, records(step), 0.0)
+    assert outbox.wait(time.monotonic() + 60)
+    (path,) = journals.iterdir()
+    until(lambda: path.stat().st_size < 2000)
+    tracker.fails = while_it_is([True])
+    outbox.write(100, records(100), 0.0)
+    outbox.drain(0.1)
+    (path,) = journals.iterdir()
+    there = Fake()
     assert Outbox(there, Journal.taken(path)).drain(10)
-    assert there.findings == [("NUM004", "firing"), ("ACM001", "firing")]
+    assert there.steps == [100]
+
+
+def test_a_damaged_line_is_counted_and_costs_itself_alone(journals):
+    journal = Journal.new("one", {})
+    for step in range(3):
+        journal.append({"scalars": {"a": 1.0}, "step": step, "at": 0.0, "n": step})
+    journal.path.write_bytes(journal.path.read_bytes().replace(b'"step": 1', b'"step": 7'))
+    tracker = Fake()
+    outbox = Outbox(tracker, journal)
+    assert outbox.drain(10)
+    assert tracker.steps == [0, 2]
+    counts, (error,) = outbox.tally.taken()
+    assert counts["damaged_lines"] == 1
+    assert "damaged line" in str(error)

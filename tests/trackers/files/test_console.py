@@ -61,7 +61,7 @@ def test_a_printed_zero_is_no_zero(tmp_path):
     rows = "step:{} - actor/entropy:0.000 - actor/ppo_kl:0.000 - actor/lr:0.000 - actor/grad_norm:2.06{}\n"
     run = run_of(tmp_path, "".join(rows.format(step, step % 10) for step in range(1, 61)))
     summary = diagnose(run).summary
-    assert not [one for one in summary.findings if one.rule.id == "EXP007"]
+    assert not [item for item in summary.findings if item.rule.id == "EXP007"]
     (why,) = summary.blind["EXP007"]
     assert "in steps of 0.001, too coarse to tell" in str(why)
     exact = diagnose(replace(run, quantum=0.0)).summary
@@ -143,8 +143,8 @@ def test_rows_that_wandb_dropped_are_counted_and_not_read(tmp_path, warning):
 
 
 def test_rows_that_wandb_dropped_on_several_ranks_of_verl(tmp_path):
-    said = "Tried to log to step 1 that is less than the current step 2. [repeated 3x across cluster]"
-    warned = f"(pid=7) wandb: WARNING {said}\n"
+    wording = "Tried to log to step 1 that is less than the current step 2. [repeated 3x across cluster]"
+    warned = f"(pid=7) wandb: WARNING {wording}\n"
     assert run_of(tmp_path, VERL + warned).caveats[0].startswith("W&B dropped 3 rows, ")
 
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.csv_table import read_csv
 from tracker_diag.trackers.keys import NO_METRICS, STEPS
 
@@ -75,19 +74,8 @@ def test_exports_of_trackers(tmp_path):
     assert long.rows == {1: {"loss": 0.5}, 2: {"loss": 0.4, "kl": 0.1}}
 
 
-def test_no_column_of_steps(tmp_path):
-    run = run_of(tmp_path, "reward\n0.5\n0.6\n")
-    assert run.rows == {0: {"reward": 0.5}, 1: {"reward": 0.6}}
-    assert "rows are counted from 0" in run.notes[0]
-
-
 @pytest.mark.parametrize("tail", ["3,0.", '3,"0.5', "3"])
 def test_a_last_row_that_breaks_off(tmp_path, tail):
     run = run_of(tmp_path, f"step,a,b\n1,1,1\n2,2,2\n{tail}")
     assert run.rows == {1: {"a": 1.0, "b": 1.0}, 2: {"a": 2.0, "b": 2.0}}
     assert run.notes == ("the last row, at line 4, breaks off and was left out",)
-
-
-def test_a_table_of_which_no_row_can_be_read(tmp_path):
-    with pytest.raises(SourceError, match=r"it: no metrics: not one number was logged"):
-        run_of(tmp_path, "\n\n")

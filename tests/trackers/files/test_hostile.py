@@ -66,11 +66,11 @@ def events():
     of_settings.metadata.plugin_data.plugin_name = "hparams"
     of_settings.metadata.plugin_data.content = parameters.SerializeToString()
     number = Summary.Value(tag="t", tensor=make_tensor_proto(0.5))
-    found = [Event(file_version="brain.Event:2")]
+    result = [Event(file_version="brain.Event:2")]
     loss = Summary(value=[Summary.Value(tag="loss", simple_value=1)])
-    found += [Event(step=step, wall_time=step, summary=loss) for step in STEPS]
-    found += [Event(step=3, summary=Summary(value=[value])) for value in (of_text, of_settings, number)]
-    return [event.SerializeToString() for event in found]
+    result += [Event(step=step, wall_time=step, summary=loss) for step in STEPS]
+    result += [Event(step=3, summary=Summary(value=[value])) for value in (of_text, of_settings, number)]
+    return [event.SerializeToString() for event in result]
 
 
 def framed(records):
@@ -146,8 +146,8 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(name, random, tmp_path):
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
     assert done.exit_code in (0, 2)
     if done.exit_code == 2:
-        said = [line for line in done.stderr.splitlines() if line.startswith("tracker-diag: ")]
-        assert len(said) == 1, done.stderr
+        text = [line for line in done.stderr.splitlines() if line.startswith("tracker-diag: ")]
+        assert len(text) == 1, done.stderr
 
 
 def test_they_are_read_while_nothing_is_wrong_with_them(tmp_path):

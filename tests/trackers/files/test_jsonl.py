@@ -27,7 +27,7 @@ def test_nan_and_infinity_are_read_back(tmp_path):
     [
         ('{"step": 1}\n{"step": 2', "m.jsonl:2: no JSON object: "),
         ('{"a": 1}\n', "m.jsonl:1: step is 'None', expected a whole number"),
-        ("[1]\n", "m.jsonl:1: list given, expected a JSON object with a step"),
+        ("[1]\n", "m.jsonl:1: list given, expected a JSON object"),
         ('{"step": true}\n', "m.jsonl:1: step is 'True', expected a whole number"),
         ("[" * 100_000 + "\n", "m.jsonl:1: no JSON object: "),
         ('{"step": "1"}\n', "m.jsonl:1: step is '1', expected a whole number"),
@@ -44,7 +44,7 @@ def test_what_is_wrong_is_told_with_file_and_line(tmp_path, text, message):
 def test_a_file_that_is_not_there_or_no_text(tmp_path):
     with pytest.raises(SourceError, match="No such file"):
         read_metrics(tmp_path / "none.jsonl")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\n")
     with pytest.raises(SourceError, match="binary:1: no JSON object"):
         read_metrics(tmp_path / "binary")
 
@@ -119,7 +119,7 @@ def test_rows_without_any_step_are_counted(tmp_path):
 def test_some_rows_without_a_step_are_told(tmp_path):
     run = run_of(tmp_path, '{"meta": 1}\n{"step": 1, "loss": 2}\n{"step": null, "loss": 3}\n')
     assert run.rows == {1: {"loss": 2.0}}
-    assert run.notes == ("lines without a step, left out: 2, first line 1",)
+    assert run.notes == ("rows without a step, left out: 2, first line 1",)
 
 
 @pytest.mark.parametrize("tail", ['{"step": 2, "lo', '{"step": 2, "loss": "\u00e9'.encode()[:-1], b"\0\0\0\0"])
@@ -133,10 +133,10 @@ def test_a_last_line_that_breaks_off_is_a_note(tmp_path, tail):
 
 @pytest.mark.slow
 def test_progress_rises_to_the_end(tmp_path):
-    told = []
+    shown = []
     file = tmp_path / "m.jsonl"
     file.write_text("".join(f'{{"step": {i}, "text": "{"x" * 1000}", "a": 1}}\n' for i in range(6000)))
-    read_jsonl(file, "it", told.append)
-    assert told == sorted(told)
-    assert len(told) >= 5
-    assert 0.8 < told[-1] <= 1.0
+    read_jsonl(file, "it", shown.append)
+    assert shown == sorted(shown)
+    assert len(shown) >= 5
+    assert 0.8 < shown[-1] <= 1.0

@@ -213,7 +213,7 @@ def test_columns_may_have_other_names_and_steps_may_be_left_out(table, tmp_path)
     columns = {"step": "it", "is_model": "loss_mask", "logprob": "lp"}
     with TokenLog(file, columns=columns, since=10) as log:
         lines = log.explained()
-        assert [step for part in log.plan.parts for step, _ in part.steps(None, log.skipped)] == [10, 11]
+        assert [step for part in log.parts for step, _ in part.steps(None, log.skipped)] == [10, 11]
     assert (
         "columns: step=it, sequence, position, is_model=loss_mask, logprob=lp, old_logprob, tool, env, prompt" in lines
     )
@@ -290,6 +290,6 @@ def test_what_is_bad_is_named_with_its_place_or_left_out_and_counted(table, tmp_
     with pytest.raises(SourceError, match=message):
         [*read_tokens(tmp_path)]
     with TokenLog(tmp_path, skip_bad=True) as log:
-        steps = [step for part in log.plan.parts for step, _ in part.steps(None, log.skipped)]
+        steps = [step for part in log.parts for step, _ in part.steps(None, log.skipped)]
     assert set(STEPS) <= set(steps)
     assert log.skipped.count >= 1

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError, require
 from tracker_diag.runs.replay.fold import Folded, fold
-from tracker_diag.trackers.tokens.plan import Part
+from tracker_diag.trackers.tokens.log import Part
 from tracker_diag.trackers.tokens.skipped import Skipped
 
 AHEAD = 2

@@ -69,11 +69,11 @@ def replay(
         chosen = kept(chosen, Path(states)) if states else chosen
 
         def tensors_of(step: int) -> Mapping[str, Any] | None:
-            part = log.plan.part_of(step)
+            part = log.part_of(step)
             return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
-        done = progress(log.plan.rows) if progress else _nothing
-        folded = chosen(Work(clip, skip_bad), log.plan.parts)
+        done = progress(sum(part.rows for part in log.parts)) if progress else _nothing
+        folded = chosen(Work(clip, skip_bad), log.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
         summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
         left = log.skipped
@@ -88,7 +88,7 @@ def _nothing(rows: int) -> None:
 
 
 def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:
-    for part, result in zip(log.plan.parts, folded, strict=True):
+    for part, result in zip(log.parts, folded, strict=True):
         log.skipped.include(result.skipped)
         for step, state in result.steps:
             if also:

@@ -25,35 +25,32 @@ def deliver(folder: Path, seconds: float, there: Held = lambda _: {}) -> Generat
     """
     for path in [folder] if not folder.is_dir() else sorted(folder.glob(f"*{END}")):
         try:
-            journal = Journal.taken(path)
+            outcome, well = _deliver(Journal.taken(path), seconds, there)
         except (NoJournal, OSError) as error:  # one journal is in no other's way
-            yield path, without_secrets(f"left alone: {error}"), isinstance(error, InUse)
-            continue
-        yield path, *_deliver(journal, seconds, there)
+            outcome, well = f"left alone: {error}", isinstance(error, InUse)
+        yield path, without_secrets(outcome), well
 
 
 def _deliver(journal: Journal, seconds: float, there: Held) -> tuple[str, bool]:
     if not journal.undelivered:
         journal.close(keep=False)
         return "nothing was left", True
+    name, address = str(journal.about.get("tracker")), Address(journal.about.get("address", {}))
     try:
-        about = journal.about
-        address = Address(about["address"])
-        tracker = tracker_class(about["tracker"]).find(address)
+        tracker = tracker_class(name).find(address)
         if tracker is None:
-            raise DiagError(f"{about['tracker']} does not open {dict(address)} again")  # noqa: TRY301
-        source = address.get("source")
-        outbox = Outbox(tracker, journal, there(source) if source else {})
+            raise DiagError(f"{name} does not open {dict(address)} again")  # noqa: TRY301
+        outbox = Outbox(tracker, journal, there(address["source"]) if address.get("source") else {})
         try:
             whole = outbox.drain(seconds)
         finally:
             tracker.close()
-    except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be told, and the next journal tried
+    except Exception as error:  # noqa: BLE001  # whatever a tracker raises is reported, and the next journal tried
         journal.close(keep=True)
-        return without_secrets(f"kept: {error if isinstance(error, DiagError) else repr(error)}"), False
+        return f"kept: {error if isinstance(error, DiagError) else repr(error)}", False
     _, errors = outbox.tally.taken()
     if not whole:
-        return without_secrets(f"kept: {errors[-1] if errors else 'not all was delivered in time'}"), False
+        return f"kept: {errors[-1] if errors else 'not all was delivered in time'}", False
     lost = [error for error in errors if not isinstance(error, OSError)]
-    refused = without_secrets(f", but for {len(lost)} that it refused, {lost[0]}") if lost else ""
-    return f"delivered to {about['tracker']} {about['address'].get('run', '')}{refused}", not lost
+    refused = f", but for {len(lost)} that it refused, {lost[0]}" if lost else ""
+    return f"delivered to {name} {address.get('run', '')}{refused}", not lost

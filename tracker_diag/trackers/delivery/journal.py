@@ -1,10 +1,10 @@
 """Journal: a file that is a queue. What is put into it outlives the process, and so does what was taken out.
 
 One JSON object and its checksum a line, appended with one call, so that a killed process leaves whole lines. Lines
-that say how far it has been delivered are among them. Damaged lines are put into a second file.
+that say how far it has been delivered are among them.
 
 Each process has files of its own, and no locks: the name says whose file it is (`owner`), and who renames the file
-of a dead process first has it. The first line says who began it.
+of a dead process first has it. The first line says what it is for.
 """
 
 import contextlib
@@ -13,36 +13,40 @@ import json
 import os
 import shlex
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import ref
 from zlib import crc32
 
 from tracker_diag.errors import DiagError
 from tracker_diag.health import folder
 from tracker_diag.trackers.delivery.owner import Owner, here, owner_of
-from tracker_diag.trackers.delivery.syncing import keep_synced
 from tracker_diag.trackers.tracker import Tracker
 
-VERSION = 3
+VERSION = 4
 """Of the format; it is in the first line."""
 
 CHUNK = 1 << 20
 """Bytes read at once, if no line is longer."""
 
-SHRINK = 1 << 20
-"""Size from which a file of which all is delivered starts afresh."""
-
 LARGEST = 1 << 30
 """Bytes that a journal may have: 1 GiB, the scalars of some hundred thousand steps."""
+
+SYNCED_EVERY = 5.0
+"""Seconds: what a power cut can cost."""
 
 NEVER_WAITS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """How a file that may be anything is opened."""
 
 END = ".journal"
 """Of the names of journals."""
+
+DAMAGED = {"damaged": True}
+"""What is read of a line whose checksum is another one."""
 
 
 class NoJournal(DiagError):
@@ -53,63 +57,19 @@ class InUse(NoJournal):
     """The process that it belongs to may be alive, and delivers it itself."""
 
 
-def _line(value: Mapping[str, object]) -> bytes:
-    data = json.dumps(value).encode()
-    return b"%s\t%08x\n" % (data, crc32(data))
-
-
-def _value(line: bytes) -> dict[str, Any] | None:
-    """What is in `line`; None if it is damaged."""
-    data, _, check = line.rstrip(b"\n").rpartition(b"\t")
-    try:
-        value = json.loads(data)
-        return value if isinstance(value, dict) and int(check, 16) == crc32(data) else None
-    except (ValueError, RecursionError):
-        return None
-
-
-@dataclass(frozen=True)
-class Head:
-    """What the first line of a journal says."""
-
-    about: Mapping[str, Any]
-    """What it is for: the tracker's name and address, and the kind."""
-    end: int
-    """Where the second line begins."""
-
-
-def head_of(fd: int, path: Path) -> Head:
-    """The first line of an open file.
-
-    Raises:
-        NoJournal: it is not that of a journal of this version.
-    """
-    first = os.pread(fd, CHUNK, 0)
-    line = first[: first.find(b"\n") + 1]
-    about = _value(line)
-    if about is None or "version" not in about:
-        raise NoJournal(f"{path}: no first line of a journal, expected one with its checksum")
-    if about["version"] != VERSION:
-        do = "deliver it with the tracker_diag that wrote it, or delete it"
-        raise NoJournal(f"{path}: a journal of version {about['version']} given, expected {VERSION}; {do}")
-    return Head(about, len(line))
-
-
 class Journal:
     """A journal that is this process's own: `new` begins one, `taken` continues that of a dead process."""
 
-    def __init__(self, path: Path, fd: int, head: Head) -> None:
-        self.path, self._fd, self._start, self.about = path, fd, head.end, head.about
-        self.damaged = 0
-        """Lines that could not be read, and were put aside."""
-        self._seen = 0
-        """Up to where damage was looked for."""
-        self._kept: list[bytes] = []
-        """Lines that stay when they have been delivered."""
-        self._size = os.fstat(fd).st_size
-        self.sent = self.given = head.end
-        """Up to where it is delivered, and up to where it has been read."""
-        keep_synced(self)
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path, self._fd = path, fd
+        about, self._start = _head(fd, path)
+        self.about = about
+        """What it is for: the tracker's name and address, and the kind."""
+        self.size = os.fstat(fd).st_size
+        self.sent = self.given = self._start
+        """Up to where it is delivered, and up to where it has been read; its owner moves `given`."""
+        with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on
+            threading.Thread(target=_keep_synced, args=(ref(self),), name="tracker_diag-sync", daemon=True).start()
 
     @classmethod
     def new(cls, base: str, about: Mapping[str, object]) -> "Journal":
@@ -119,14 +79,14 @@ class Journal:
             OSError: the folder cannot be written to.
         """
         folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        for number in count():
-            path = folder() / f"{base}{f'-{number}' if number else ''}.{here()}{END}"
+        owner = here()
+        while True:
+            path = _free(folder(), base, owner)
             with contextlib.suppress(FileExistsError):
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-                began = {"host": here().host, "pid": here().pid, "start": here().start}
+                began = {"host": owner.host, "pid": owner.pid, "start": owner.start}
                 os.write(fd, _line({"version": VERSION, **began, **about}))
-                return cls(path, fd, head_of(fd, path))
-        raise AssertionError
+                return cls(path, fd)
 
     @classmethod
     def taken(cls, path: Path, about: Mapping[str, object] | None = None) -> "Journal":
@@ -141,231 +101,142 @@ class Journal:
         """
         if path.is_symlink():
             raise NoJournal("it is a link, and is not followed")
-        if (alive := owner_of(path, END).alive(path)) is not None:
+        owner, base = owner_of(path.name.removesuffix(END))
+        if (alive := owner.alive(path)) is not None:
             raise InUse(alive)
         fd = os.open(path, os.O_RDWR | os.O_APPEND | NEVER_WAITS)
         try:
-            head = _trusted(fd, path, about or {})
-            mine = _free(path, here())
+            _check(fd, path, about or {})
+            mine = _free(path.parent, base, here())
             path.rename(mine)
         except BaseException:
             os.close(fd)
             raise
-        journal = cls(mine, fd, head)
+        journal = cls(mine, fd)
         journal._continue()
         return journal
 
     def _continue(self) -> None:
-        """Find what was kept, and how far it was delivered."""
-        if os.pread(self._fd, 1, self._size - 1) != b"\n":  # the disk was full, or the machine went down
+        """Find out how far it was delivered."""
+        if os.pread(self._fd, 1, self.size - 1) != b"\n":  # the disk was full, or the machine went down
             self._write(b"\n")
         last = self._start
-        for place, line in self.lines():
-            value = _value(line) or {}
-            if "sent" in value:
-                self.sent = self.given = min(int(value["sent"]), place)
-                continue
-            last = place
-            if value.get("kept"):
-                self._kept.append(line)
+        for place, entry in self.entries(self._start):
+            if "sent" in entry:
+                self.sent = self.given = min(int(entry["sent"]), place)
+            else:
+                last = place
         if self.sent >= last:  # nothing but that line comes after
-            self.sent = self.given = self._size
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return self._size
+            self.sent = self.given = self.size
 
     @property
     def unread(self) -> bool:
-        return self.given < self._size
+        return self.given < self.size
 
     @property
     def undelivered(self) -> bool:
-        return self.sent < self._size
+        return self.sent < self.size
 
-    def append(self, line: Mapping[str, object], *, keep: bool = False) -> None:
-        """Put `line` at the end, in one piece; one to `keep` stays when it has been delivered.
+    def append(self, *entries: Mapping[str, object]) -> None:
+        """Put `entries` at the end, in one piece.
 
         Raises:
-            OSError: the disk is full, say, or the journal is; the line is then not in it.
+            OSError: the disk is full, say, or the journal is; none of them is then in it.
         """
-        data = _line({**line, "kept": True} if keep else line)
-        if self._size + len(data) > LARGEST:
-            raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
-        self._write(data)
-        if keep:
-            self._kept.append(data)
+        self._write(b"".join(map(_line, entries)))
 
-    def kept(self) -> list[dict[str, Any]]:
-        """The lines that were to be kept, of this process and of those before it."""
-        return [value for line in self._kept if (value := _value(line)) is not None]
+    def _write(self, data: bytes) -> None:
+        if self.size + len(data) > LARGEST:
+            raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
+        written = os.write(self._fd, data)
+        if written < len(data):  # half a line must not run into the next
+            os.ftruncate(self._fd, self.size)
+            raise OSError(f"{self.path}: {written} of {len(data)} bytes written")
+        self.size += written
+
+    def entries(self, start: int | None = None, end: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The lines from `start` to `end`: where each ends, and what is in it; `DAMAGED` if it is no whole line.
+
+        Without `start` those that wait to be delivered, without `end` all that are there now.
+        """
+        start = self.given if start is None else start
+        end = self.size if end is None else end
+        while start < end:
+            data = os.pread(self._fd, CHUNK, start)
+            while b"\n" not in data and start + len(data) < end:
+                data += os.pread(self._fd, len(data) + CHUNK, start + len(data))
+            for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+                start += len(line)
+                if start <= end:
+                    yield start, _entry(line)
+
+    def earlier(self) -> list[dict[str, Any]]:
+        """What has been delivered and is still there."""
+        return [entry for _, entry in self.entries(self._start, self.sent) if "sent" not in entry]
 
     def adopt(self, others: Sequence["Journal"]) -> None:
         """Take over all that `others` have, before anything else is put in; they are deleted.
 
         Raises:
-            OSError: the disk is full, or all are too large for one; the others are then as they were.
+            OSError: the disk is full, or all are too large for one journal; all are then as they were.
         """
-        if self._size + sum(other.size for other in others) > LARGEST:
-            raise OSError(errno.EFBIG, f"a journal holds {LARGEST >> 20} MiB at most", str(self.path))
-        for other in others:
-            before = [line for place, line in other.lines() if place <= other.sent]
-            for line in before:
-                self._write_kept(line, only=True)
-        self.delivered(self._size)
-        for other in others:
-            for _, line in other.lines(other.sent):
-                self._write_kept(line)
-        os.fsync(self._fd)
+        try:
+            self.restart(entry for other in others for entry in other.earlier())
+            for other in others:
+                for _, entry in other.entries():
+                    if "sent" not in entry:
+                        self.append(entry)
+            os.fsync(self._fd)
+        except OSError:
+            self.restart(())
+            raise
         for other in others:
             other.close(keep=False)
 
-    def _write_kept(self, line: bytes, *, only: bool = False) -> None:
-        """Put in a line of another journal; `only` if it is to be kept."""
-        value = _value(line) or {}
-        if value.get("kept"):
-            self._kept.append(line)
-        if value.get("kept") or not (only or "sent" in value):
-            self._write(line)
-
-    def _write(self, data: bytes) -> None:
-        written = os.write(self._fd, data)
-        if written < len(data):  # half a line must not run into the next
-            os.ftruncate(self._fd, self._size)
-            raise OSError(f"{self.path}: {written} of {len(data)} bytes written")
-        self._size += written
-
-    def read(self) -> list[tuple[int, dict[str, Any]]]:
-        """The next lines, each with the place where it ends; `given` is for the caller to move on."""
-        lines: list[tuple[int, dict[str, Any]]] = []
-        for place, line in self._chunk(self.given):
-            value = _value(line)
-            if value is None and place > self._seen:
-                self._put_aside(line)
-            self._seen = max(self._seen, place)
-            lines.append((place, {} if value is None or "sent" in value else value))
-        return lines
-
-    def _chunk(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """Whole lines from `start` on, each with the place where it ends: at least one, if there is one."""
-        size = CHUNK
-        while b"\n" not in (data := os.pread(self._fd, size, start)) and start + size < self._size:
-            size *= 2
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            start += len(line)
-            yield start, line
-
-    def lines(self, start: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """All lines from `start` on, each with the place where it ends; by default all but the first."""
-        start = self._start if start is None else start
-        while lines := [*self._chunk(start)]:
-            yield from lines
-            start, _ = lines[-1]
-
-    def _put_aside(self, line: bytes) -> None:
-        if line.strip():  # an empty line is what a full disk left of another
-            self.damaged += 1
-            with contextlib.suppress(OSError):
-                aside = os.open(self.aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                with os.fdopen(aside, "ab") as file:
-                    file.write(line.rstrip(b"\n") + b"\n")
-
-    @property
-    def aside(self) -> Path:
-        """Where damaged lines are put."""
-        return self.path.with_suffix(".damaged")
-
-    def delivered(self, up_to: int | None = None) -> None:
-        """All that was given, or what is before `up_to`, is delivered; a line says so."""
-        self.given = self.given if up_to is None else up_to
-        whole = self.given == self._size
+    def delivered(self) -> None:
+        """All that was given is delivered; a line says so."""
+        whole = not self.unread
         if self.sent < self.given:
             self.sent = self.given
             with contextlib.suppress(OSError):  # a full disk: what is sent twice is one thing to a tracker
-                self._write(_line({"sent": self.given}))
+                self.append({"sent": self.given})
         if whole:
-            self.sent = self.given = self._size
+            self.sent = self.given = self.size
 
-    def shrink(self) -> None:
-        """Start afresh if all is delivered and the file has grown; nobody may `append` meanwhile."""
-        if not self.undelivered and self._size >= SHRINK:
-            os.ftruncate(self._fd, self._start)
-            self._size = self.sent = self.given = self._start
-            for line in self._kept:
-                self._write(line)
-            self.delivered(self._size)
+    def restart(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Forget all but `entries`, which have been delivered; nobody may `append` meanwhile.
 
-    def halve(self) -> None:
-        """Forget the older half of the lines, for a journal of which only the end will ever be wanted."""
-        lines = [line for _, line in self.lines()]
+        Raises:
+            OSError: the disk is full.
+        """
+        kept = [*entries]
         os.ftruncate(self._fd, self._start)
-        self._size = self._start
-        self._write(b"".join(lines[len(lines) // 2 :]))
+        self.size = self.sent = self.given = self._start
+        self.append(*kept)
+        self.given = self.size
+        self.delivered()
 
-    def sync(self) -> None:
-        """Have the operating system write what it has; the file's date says that its process is alive."""
-        if self._fd >= 0:
-            os.fsync(self._fd)
-            os.utime(self.path)
+    def sync(self) -> bool:
+        """Have the operating system write what it has, which dates the file anew; False once it is closed."""
+        with contextlib.suppress(OSError):
+            if self._fd >= 0:
+                os.fsync(self._fd)
+                os.utime(self.path)
+        return self._fd >= 0
 
     def close(self, *, keep: bool) -> None:
         """Let go of the file; delete it unless there is something to `keep`. What comes after is an OSError."""
         if self._fd < 0:
             return
         if keep:
+            self.sync()
             with contextlib.suppress(OSError):
-                os.fsync(self._fd)
-            with contextlib.suppress(OSError):
-                free = _free(self.path, Owner("", 0, 0))
-                self.path.rename(free)
-                self.path = free
+                free = _free(self.path.parent, owner_of(self.path.name.removesuffix(END))[1], Owner())
+                self.path = self.path.rename(free)
         else:
             self.path.unlink(missing_ok=True)
         os.close(self._fd)
         self._fd = -1  # the number soon is that of another file
-
-
-def _trusted(fd: int, path: Path, about: Mapping[str, object]) -> Head:
-    """The first line of the file at `path`, which is open as `fd`, where it may be touched.
-
-    Raises:
-        NoJournal: it may not.
-    """
-    if problem := _foreign(os.fstat(fd), path):
-        raise NoJournal(problem)
-    head = head_of(fd, path)
-    if any(head.about.get(name) != value for name, value in about.items()):
-        raise NoJournal("it is of another run")
-    return head
-
-
-def _foreign(there: os.stat_result, path: Path) -> str | None:
-    """Why a file is not to be trusted: what is in it says where a tracker is written to, with what you may do."""
-    if not stat.S_ISREG(there.st_mode):
-        return "it is no regular file"
-    if os.name == "nt":  # no owners and modes of this kind
-        return None
-    if there.st_uid != os.getuid():
-        return f"it belongs to another user; if you trust what is in it: sudo chown $USER {shlex.quote(str(path))}"
-    if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may have written it; if you trust what is in it: chmod 600 {shlex.quote(str(path))}"
-    return None
-
-
-def _free(path: Path, owner: Owner) -> Path:
-    """A name for the journal at `path` that nobody has, with another `owner`."""
-    base = owner_of(path, END).base
-    for number in count():
-        name = path.with_name(f"{base}{f'_{number}' if number else ''}.{owner}{END}")
-        if not name.exists():
-            return name
-    raise AssertionError
-
-
-def file_name(text: str) -> str:
-    """`text` with nothing in it that a file's name may not have."""
-    return "".join(char if char.isalnum() or char in "-_" else "_" for char in text)
 
 
 def journal_for(tracker: Tracker, kind: str = "") -> Journal:
@@ -390,3 +261,76 @@ def journal_for(tracker: Tracker, kind: str = "") -> Journal:
         for other in earlier:
             other.close(keep=True)
     return journal
+
+
+def file_name(text: str) -> str:
+    """`text` with nothing in it that a file's name may not have."""
+    return "".join(char if char.isalnum() or char in "-_" else "_" for char in text)
+
+
+def _line(entry: Mapping[str, object]) -> bytes:
+    data = json.dumps(entry, default=dict).encode()  # a mapping need not be a dictionary
+    return b"%s\t%08x\n" % (data, crc32(data))
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    data, _, check = line.rstrip(b"\n").rpartition(b"\t")
+    try:
+        entry = json.loads(data)
+        return entry if isinstance(entry, dict) and int(check, 16) == crc32(data) else DAMAGED
+    except (ValueError, RecursionError):
+        return DAMAGED
+
+
+def _head(fd: int, path: Path) -> tuple[Mapping[str, Any], int]:
+    """What the first line of an open file says, and where the second one begins.
+
+    Raises:
+        NoJournal: it is not that of a journal of this version.
+    """
+    first = os.pread(fd, CHUNK, 0)
+    line = first[: first.find(b"\n") + 1]
+    about = _entry(line)
+    if "version" not in about:
+        raise NoJournal(f"{path}: no first line of a journal, expected one with its checksum")
+    if about["version"] != VERSION:
+        do = "deliver it with the tracker_diag that wrote it, or delete it"
+        raise NoJournal(f"{path}: a journal of version {about['version']} given, expected {VERSION}; {do}")
+    return about, len(line)
+
+
+def _check(fd: int, path: Path, about: Mapping[str, object]) -> None:
+    """Refuse a file that may not be touched: what is in it says where a tracker is written to, with what you may do.
+
+    Raises:
+        NoJournal: why it may not.
+    """
+    there = os.fstat(fd)
+    if not stat.S_ISREG(there.st_mode):
+        raise NoJournal("it is no regular file")
+    if os.name != "nt":  # there are no owners and modes of this kind
+        if there.st_uid != os.getuid():
+            do = f"sudo chown $USER {shlex.quote(str(path))}"
+            raise NoJournal(f"it belongs to another user; if you trust what is in it: {do}")
+        if there.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            do = f"chmod 600 {shlex.quote(str(path))}"
+            raise NoJournal(f"others may have written it; if you trust what is in it: {do}")
+    given, _ = _head(fd, path)
+    if any(given.get(name) != value for name, value in about.items()):
+        raise NoJournal("it is of another run")
+
+
+def _free(place: Path, base: str, owner: Owner) -> Path:
+    """A name for a journal in `place` that nobody has."""
+    names = (place / f"{base}{f'_{number}' if number else ''}.{owner}{END}" for number in count())
+    return next(name for name in names if not name.exists())
+
+
+def _keep_synced(journal: "ref[Journal]") -> None:
+    """Have the operating system write the journal every few seconds, as long as it is there and open."""
+    is_open = True
+    while is_open:
+        time.sleep(SYNCED_EVERY)
+        there = journal()
+        is_open = there is not None and there.sync()
+        del there

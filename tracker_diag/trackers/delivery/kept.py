@@ -32,7 +32,9 @@ class Kept:
             self._journal = self._journal or journal_for(self._tracker, "-rows")
             self._journal.append(journal_entry(step, records, at))
             if self._journal.size > LARGEST:
-                self._journal.halve()
+                lines = [line for _, line in self._journal.entries()]
+                self._journal.restart(())
+                self._journal.append(*lines[len(lines) // 2 :])
         except OSError as error:
             self._over = True
             return error

@@ -7,36 +7,28 @@ wait for `tracker-diag flush`. Nothing is dropped but histograms, which are larg
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from tracker_diag.health import open_in_forks
 from tracker_diag.records import Record, Scalar
-from tracker_diag.rules.alerts import Identity, Notice, identity
+from tracker_diag.rules.alerts import Identity, identity
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.loader import rule_called
-from tracker_diag.rules.model import Rule
 from tracker_diag.trackers.delivery.journal import Journal, journal_for
-from tracker_diag.trackers.delivery.memory import Memory
+from tracker_diag.trackers.delivery.kept import journal_entry
+from tracker_diag.trackers.delivery.lines import LINED, entry_of, line_of
 from tracker_diag.trackers.delivery.patience import exit_timeout, jittered
-from tracker_diag.trackers.delivery.pictures import Pictures
-from tracker_diag.trackers.tracker import (
-    RECORDS,
-    End,
-    Entry,
-    Event,
-    File,
-    Metrics,
-    Refused,
-    Standing,
-    Tracker,
-    give,
-    writing,
-)
+from tracker_diag.trackers.tracker import RECORDS, End, Entry, Refused, Standing, Tracker, give, writing
 
 MEMORY = 1000
 """Entries that are kept in memory where the disk takes none."""
+
+PICTURES = 200
+"""Steps whose histograms and tables may wait, in memory: they take about 7 kB a step."""
+
+SHRINK = 1 << 20
+"""Bytes of a journal from which on it starts afresh once all of it is delivered."""
 
 REFUSALS = 100
 """Times that a tracker may refuse something in one go."""
@@ -67,13 +59,16 @@ class Outbox(Tracker):
         self.takes = (*inner.takes, End, *((Finding,) if Standing in inner.takes else ()))  # type: ignore[misc]
         self._journal = journal
         self._there = there or {}
-        self._memory = Memory()
+        self._memory: list[dict[str, Any]] = []
         """What the disk did not take; it comes after all that is in the journal."""
-        self._pictures = Pictures()
+        self._given = 0
+        """How many of these the tracker was handed; they stay until it is known that they have arrived."""
+        self._pictures: dict[int, Sequence[Record]] = {}
+        """By the number of their entry, the oldest first."""
         self._number = time.time_ns() // 1000  # distinct from those that an earlier process left
         self._known: dict[Identity, Finding] = {}
         self._changed: int | None = None
-        """Step of a finding that is not yet in what stands."""
+        """Step of a finding that is not yet among the standing ones."""
         self.new_locks()
         open_in_forks(self)
         self._thread: threading.Thread | None = None
@@ -85,10 +80,8 @@ class Outbox(Tracker):
         self._stop = False
         self._handing: object = None
         """Number of the entry that is on its way to the tracker."""
-        self._told = False
-        """The tracker's end was told, or there is none to tell."""
         self._whole = False
-        """All was delivered, and the tracker's end was told."""
+        """All was delivered, and the tracker has the end, if there is one."""
 
     def new_locks(self) -> None:
         self._wake = threading.Condition()
@@ -114,48 +107,35 @@ class Outbox(Tracker):
         return value
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
-        records = [entry for entry in entries if isinstance(entry, RECORDS)]
         for entry in entries:
-            if isinstance(entry, Metrics):
-                self._put({"metrics": dict(entry.values), "step": step, "at": at})
-        if records:
-            scalars = {record.name: record.value for record in records if isinstance(record, Scalar)}
+            if isinstance(entry, LINED):
+                self._put({**line_of(entry), "step": step, "at": at})
+        if records := [entry for entry in entries if isinstance(entry, RECORDS)]:
             pictures = [record for record in records if not isinstance(record, Scalar)]
-            self._put({"scalars": scalars, "step": step, "at": at}, pictures)
+            self._put(journal_entry(step, records, at), pictures)
         for entry in entries:
-            if isinstance(entry, Finding):
-                self._put({**_line_of(entry), "step": step, "at": at}, keep=True)
-            elif isinstance(entry, Notice):
-                self._put({"alert": [entry.level, entry.title, entry.text], "step": step, "at": at})
-            elif isinstance(entry, Event):
-                self._put({"event": entry.text, "step": step, "at": at})
-            elif isinstance(entry, File):
-                self._put({"file": entry.name, "text": entry.text, "step": step, "at": at})
-            elif isinstance(entry, End):
-                self._begin_end(entry)
+            if isinstance(entry, End):
+                with self._wake:
+                    self._end = self._end or entry
+                    self._end_within(min(exit_timeout(), CLOSE_WITHIN), CLOSE_WITHIN)
 
     def close(self) -> None:
         """Wait for what is underway, as long as something gets through; what is left then stays in the journal."""
         self._finish()
 
-    def _begin_end(self, end: End) -> None:
-        """Nothing comes after this. It waits for nothing; `close` then waits."""
-        with self._wake:
-            if self._end is None:
-                now, self._patience = time.monotonic(), min(exit_timeout(), CLOSE_WITHIN)
-                self._latest, self._deadline = now + CLOSE_WITHIN, now + self._patience
-                self._end = end
-                self._start()
-                self._wake.notify()
-
     def drain(self, seconds: float) -> bool:
         """Deliver what waits and end, for a journal that a dead process left; whether all was delivered."""
         with self._wake:
-            self._stop, self._patience = True, seconds
-            self._deadline = self._latest = time.monotonic() + seconds
-            self._start()
-            self._wake.notify()
+            self._stop = True
+            self._end_within(seconds, seconds)
         return self._finish()
+
+    def _end_within(self, patience: float, at_most: float) -> None:
+        """End after so many seconds, or once nothing got through for `patience`. It waits for nothing."""
+        now, self._patience = time.monotonic(), patience
+        self._latest, self._deadline = now + at_most, now + patience
+        self._start()
+        self._wake.notify()
 
     def wait(self, deadline: float) -> bool:
         """Wait until all that was given is delivered, until `deadline` (of `time.monotonic`); whether it is."""
@@ -175,7 +155,8 @@ class Outbox(Tracker):
         with self._wake:
             if self._whole:
                 return True
-            self.tally.count("dropped_steps", lost := self._memory.steps)
+            lost = len({entry["step"] for entry in self._memory})
+            self.tally.count("dropped_steps", lost)
             left = f"; what is in {self._journal.path} waits for tracker-diag flush" if self._journal else ""
             left += f"; {lost} steps were in memory alone, and are lost" if lost else ""
             every = "every step was delivered, but not all of the report at the end"
@@ -186,56 +167,62 @@ class Outbox(Tracker):
     def _waits(self) -> bool:
         return bool(self._memory) or (self._journal is not None and self._journal.undelivered)
 
-    def _put(self, entry: dict[str, Any], pictures: Sequence[Record] = (), *, keep: bool = False) -> None:
+    def _put(self, entry: dict[str, Any], pictures: Sequence[Record] = ()) -> None:
         with self._wake:
             self._number += 1
             entry["n"] = self._number
-            if pictures and (dropped := self._pictures.add(self._number, pictures)):
-                self.tally.count("dropped_histograms", dropped)
+            if pictures:
+                self._pictures[self._number] = pictures
+            while len(self._pictures) > PICTURES:
+                oldest = self._pictures.pop(next(iter(self._pictures)))
+                self.tally.count("dropped_histograms", len(oldest))
             self._start()
-            if self._memory or not self._on_disk(entry, keep=keep):
-                self.tally.count("dropped_steps", self._memory.append(entry, MEMORY))
+            if self._memory or not self._on_disk(entry):
+                self._in_memory(entry)
             self._wake.notify()
 
-    def _on_disk(self, entry: dict[str, Any], *, keep: bool) -> bool:
+    def _on_disk(self, entry: dict[str, Any]) -> bool:
         if self._journal is None:
             return False
         try:
-            self._journal.append(entry, keep=keep)
+            self._journal.append(entry)
         except OSError as error:
-            self.tally.count("spool_errors")
-            self.tally.failed(error)
+            self._spool_error(error)
             return False
         return True
+
+    def _spool_error(self, error: OSError) -> None:
+        self.tally.count("spool_errors")
+        self.tally.failed(error)
+
+    def _in_memory(self, entry: dict[str, Any]) -> None:
+        """Keep an entry that the disk did not take; where there are many the oldest scalars go, findings never."""
+        self._memory.append(entry)
+        if len(self._memory) > MEMORY:
+            later = range(self._given + 1, len(self._memory))  # the one before may be on its way
+            oldest = next((i for i in later if self._memory[i].keys() & {"scalars", "metrics"}), None)
+            if oldest is not None:
+                del self._memory[oldest]
+                self.tally.count("dropped_steps")
 
     def _start(self) -> None:
         if self._thread is None:
             self._open()
             # A daemon: unlike an executor's it still works in `atexit`, when a run that nobody closed is closed.
             self._thread = threading.Thread(target=self._work, name=f"tracker_diag-{self.name}", daemon=True)
-        if self._thread.ident is None:
-            with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on: see `_finish`
+            with contextlib.suppress(RuntimeError):  # none starts in `atexit` from Python 3.12 on: `_finish` works
                 self._thread.start()
 
     def _open(self) -> None:
-        if self._journal is None:
-            try:
-                self._journal = journal_for(self.inner)
-            except OSError as error:
-                self.tally.count("spool_errors")
-                self.tally.failed(error)
-        if self._journal:
-            for entry in self._journal.kept():
-                self._attempt(partial(self._remember, entry))  # one of another version is told, and left out
-            self._tell_damage(self._journal)
-
-    def _tell_damage(self, journal: Journal) -> None:
-        with self._wake:
-            if journal.damaged:
-                self.tally.count("damaged_lines", journal.damaged)
-                told = f"{self.name}: {journal.damaged} damaged lines, put aside in {journal.aside}"
-                self.tally.failed(Refused(told))
-                journal.damaged = 0
+        try:
+            self._journal = self._journal or journal_for(self.inner)
+        except OSError as error:
+            self._spool_error(error)
+            return
+        for line in self._journal.earlier():
+            if "finding" in line:
+                self._attempt(partial(self._entry, line))  # one of another version is counted, and left out
+        self._changed = None
 
     def _work(self) -> None:
         with writing():
@@ -252,7 +239,7 @@ class Outbox(Tracker):
                     self._wake.wait(pause)
                 else:
                     self._wake.wait_for(lambda: self._waits or self._ending)
-                    self._wake.wait_for(lambda: self._ending or self._pictures.crowded, self.inner.pace)
+                    self._wake.wait_for(lambda: self._ending or len(self._pictures) > PICTURES // 2, self.inner.pace)
                 if self._ending and (not self._waits or time.monotonic() > self._deadline):
                     break
             try:
@@ -261,9 +248,9 @@ class Outbox(Tracker):
                 before, place = place, self._progress()
                 pause, failed = (min(RETRY_AT_MOST, 2 * pause) if failed and place == before else RETRY), True
                 self._failed(error)
-        self._told = self._end is None or (not self._waits and self._write_end(self._end))
+        at_end = self._end is None or (not self._waits and self._write_end(self._end))
         with self._wake:
-            self._whole = self._told and not self._waits
+            self._whole = at_end and not self._waits
             if self._journal:
                 self._journal.close(keep=self._waits)
 
@@ -283,30 +270,24 @@ class Outbox(Tracker):
 
     def _write_end(self, end: End) -> bool:
         """Write the end and flush the tracker until all is there, or until the deadline; then close it."""
-        step, refused = end.summary.last_step or 0, 0
-        try:
-            give(self.inner, step, [end])
-        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
-            refused += 1
-            self.tally.failed(error)
-        whole = False
+        refused, whole = 0, False
+        self._attempt_once(partial(give, self.inner, end.summary.last_step or 0, [end]))
         while not whole and refused < REFUSALS and time.monotonic() <= self._deadline:
             try:
                 whole = bool(self.inner.flush(last=True))
                 time.sleep(0.0 if whole else 0.05)
-            except Exception as error:  # noqa: BLE001, PERF203
-                if isinstance(error, OSError):
-                    self._failed(error)
-                else:
-                    refused += 1
-                    self.tally.failed(error)
-        self._attempt_last(self.inner.close)
+            except OSError as error:  # noqa: PERF203
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+                refused += 1
+                self.tally.failed(error)
+        self._attempt_once(self.inner.close)
         return whole
 
-    def _attempt_last(self, call: Callable[[], object]) -> None:
+    def _attempt_once(self, call: Callable[[], object]) -> None:
         try:
-            call()
-        except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
+            self._attempt(call)
+        except OSError as error:
             self.tally.failed(error)
 
     @property
@@ -315,35 +296,39 @@ class Outbox(Tracker):
 
     def _deliver(self) -> bool:
         """Hand on what waits; whether all of it has arrived."""
-        journal = self._journal
-        if journal:
-            waiting = journal.read()
-            self._tell_damage(journal)
-            for place, entry in waiting:
-                if self.inner.full:
-                    break
-                self._handing = entry.get("n")
-                self._attempt(partial(self._hand, entry))
-                journal.given = place
-        if journal is None or not journal.unread:
-            for entry in self._memory.read():
-                if self.inner.full:
-                    break
-                self._handing = entry["n"]
-                self._attempt(partial(self._hand, entry))
-                self._memory.given += 1
+        for entry in self._upcoming():
+            if self.inner.full or time.monotonic() > self._deadline:
+                break
+            self._handing = entry.get("n")
+            self._attempt(partial(self._hand, entry))
         self._handing = None
         if self._changed is not None:
             self._attempt(partial(give, self.inner, self._changed, [Standing(tuple(self._known.values()))]))
             self._changed = None
-        arrived = self._arrives()
-        if arrived:
+        if not self._arrives():
+            return False
+        with self._wake:
+            del self._memory[: self._given]
+            self._given = 0
+            if self._journal:
+                self._journal.delivered()
+                if not self._journal.undelivered and self._journal.size > SHRINK:
+                    self._journal.restart(map(line_of, self._known.values()))
+        return not (self._journal and self._journal.unread)
+
+    def _upcoming(self) -> Iterator[dict[str, Any]]:
+        """What waits, in order; each entry counts as given once the next is asked for."""
+        if self._journal:
+            for place, entry in self._journal.entries():
+                yield entry
+                self._journal.given = place
+        while True:
             with self._wake:
-                self._memory.delivered()
-                if journal:
-                    journal.delivered()
-                    journal.shrink()
-        return arrived and not (journal and journal.unread)
+                if (self._journal and self._journal.unread) or self._given == len(self._memory):
+                    return
+                entry = self._memory[self._given]
+            yield entry
+            self._given += 1
 
     def _arrives(self) -> bool:
         """Flush the tracker; whether all that it was given arrived: not where one thing after another is refused."""
@@ -353,51 +338,40 @@ class Outbox(Tracker):
                 return bool(arrived)
         return False
 
-    def _hand(self, entry: Mapping[str, Any]) -> None:
-        """Give one entry to the tracker; an empty one was damaged, or said how far all was delivered."""
-        if not entry:
-            return
-        step, at = entry.get("step", 0), entry.get("at", 0.0)
-        if "scalars" in entry:
+    def _hand(self, line: Mapping[str, Any]) -> None:
+        """Give one line to the tracker; some lines only say how far all was delivered."""
+        step, at = line.get("step", 0), line.get("at", 0.0)
+        if "damaged" in line:
+            self.tally.count("damaged_lines")
+            raise Refused(f"{self.name}: a damaged line in {self._journal and self._journal.path} is left out")
+        if "scalars" in line:
             known = self._there.get(step, ())
-            scalars = [Scalar(name, value) for name, value in entry["scalars"].items() if name not in known]
-            if known and not scalars:
-                return
-            with self._wake:
-                pictures = self._pictures.take(entry["n"])
-            try:
-                self.inner.write(step, [*scalars, *pictures], at)
-            except Exception:
+            scalars = [Scalar(name, value) for name, value in line["scalars"].items() if name not in known]
+            if scalars or not known:
+                self._hand_records(step, line["n"], scalars, at)
+        elif "sent" not in line:
+            entry = self._entry(line)
+            if isinstance(entry, self.inner.takes):
+                self.inner.write(step, [entry], at)
+
+    def _hand_records(self, step: int, number: int, scalars: Sequence[Scalar], at: float) -> None:
+        with self._wake:
+            pictures = self._pictures.pop(number, ())
+        try:
+            self.inner.write(step, [*scalars, *pictures], at)
+        except OSError:
+            if pictures:
                 with self._wake:
-                    self._pictures.put_back(entry["n"], pictures)
-                raise
-        else:
-            given = self._entry(step, entry)
-            if isinstance(given, self.inner.takes):
-                self.inner.write(step, [given], at)
+                    self._pictures = {number: pictures, **self._pictures}
+            raise
 
-    def _entry(self, step: int, entry: Mapping[str, Any]) -> Entry:
-        """What was put into the journal; a finding that has fired changes what stands."""
-        if "finding" in entry:
-            finding = self._remember(entry)
-            if finding.fired is not None:
-                self._changed = step
-            return finding
-        if "alert" in entry:
-            return Notice(step, *entry["alert"])
-        if "event" in entry:
-            return Event(entry["event"])
-        if "file" in entry:
-            return File(entry["file"], entry["text"])
-        return Metrics(entry["metrics"])
-
-    def _remember(self, entry: Mapping[str, Any]) -> Finding:
-        own = entry.get("own_rule")
-        rule = rule_called(entry["rule"]) if own is None else Rule.model_validate(own)
-        finding = Finding.of_state(rule, entry["finding"])
-        if finding.fired is not None:
-            self._known[identity(finding)] = finding
-        return finding
+    def _entry(self, line: Mapping[str, Any]) -> Entry:
+        """What is in a line; a finding that has fired is a standing one from now on."""
+        entry = entry_of(line)
+        if isinstance(entry, Finding) and entry.fired is not None:
+            self._known[identity(entry)] = entry
+            self._changed = line.get("step", 0)
+        return entry
 
     def _attempt(self, call: Callable[[], object]) -> object:
         """`call()`; what will never go well is counted and given up, what may is raised, to be tried again."""
@@ -408,10 +382,3 @@ class Outbox(Tracker):
         except Exception as error:  # noqa: BLE001  # whatever a tracker raises is to be counted
             self.tally.failed(error)
             return None
-
-
-def _line_of(finding: Finding) -> dict[str, Any]:
-    """A finding with the id of its rule; with all of the rule if that is a user's own, which nobody can look up."""
-    rule = finding.rule
-    own = {"own_rule": rule.model_dump(mode="json", by_alias=True)} if rule.own else {}
-    return {"finding": finding.state_dict(), "rule": rule.id, **own}

@@ -16,12 +16,10 @@ files anew every few seconds."""
 class Owner:
     """A process; of host "" and pid 0 where the file belongs to nobody any more."""
 
-    host: str
-    pid: int
-    start: int
+    host: str = ""
+    pid: int = 0
+    start: int = 0
     """When it began, in the clock ticks of its machine since that was started; 0 where that is unknown."""
-    base: str = ""
-    """The rest of the journal's name."""
 
     def __str__(self) -> str:
         return f"{self.host}.{self.pid}.{self.start}"
@@ -39,12 +37,12 @@ class Owner:
         return f"its process on {self.host} may be alive: it changed {still:.0f} s ago; try again in {STALE:.0f} s"
 
 
-def owner_of(path: Path, end: str) -> Owner:
-    """The owner in the name of a journal; nobody where the name is another one."""
-    parts = path.name.removesuffix(end).rsplit(".", 3)
-    if len(parts) < 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
-        return Owner("", 0, 0, path.name.removesuffix(end))
-    return Owner(parts[1], int(parts[2]), int(parts[3]), parts[0])
+def owner_of(name: str) -> tuple[Owner, str]:
+    """The owner in the `name` of a journal, and the rest of it; nobody where the name is another one."""
+    base, *parts = name.rsplit(".", 3)
+    if len(parts) < 3 or not (parts[1].isdecimal() and parts[2].isdecimal()):
+        return Owner(), name
+    return Owner(parts[0], int(parts[1]), int(parts[2])), base
 
 
 def here() -> Owner:
@@ -69,7 +67,7 @@ def _exists(pid: int) -> bool:
 
 
 def _started(pid: int) -> int:
-    """When process `pid` began; 0 where the system does not say, or it is a dead one that nobody has asked for yet."""
+    """When process `pid` began; 0 where the system does not say, −1 of a dead one that nobody has asked for yet."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

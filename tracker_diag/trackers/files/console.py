@@ -41,7 +41,7 @@ WORDS = {"True": 1.0, "False": 0.0}
 def read_console(file: Path, source: str, progress: Progress | None = None) -> FinishedRun:
     """A run from a console log.
 
-    TRL's rows do not say their step. They are counted from 1, and where the trainer's progress bar stands in the log,
+    TRL's rows do not say their step. They are counted from 1, and where the trainer's progress bar is in the log,
     by as many steps as it shows between two rows.
 
     Raises:

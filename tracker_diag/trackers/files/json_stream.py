@@ -96,13 +96,13 @@ class _Text:
             except JSONDecodeError as error:
                 if self._more():
                     continue
-                # Only what stands at the very end can be a piece of something.
+                # Only what is at the very end can be a piece of something.
                 if error.msg.startswith("Unterminated string") or len(self._waiting) - error.pos < len("-Infinity"):
                     raise BreaksOff from error
                 raise self._wrong(error.msg, error.pos) from error
             except (ValueError, RecursionError) as error:
                 raise self._wrong(one_line(error), 0) from error
-            # A number may go on in what has not been read yet, "1." as well.
+            # A number may continue in what has not been read yet, "1." as well.
             if (self._waiting[end : end + 1] or "?") in END or not self._more():
                 self._use(end)
                 return value

@@ -2,18 +2,20 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from html.parser import HTMLParser
+from collections.abc import Iterator, Mapping, Sequence
+from html import unescape
 from pathlib import Path
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.files.console import ConsoleLog
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
-from tracker_diag.trackers.keys import STEPS, integer
+from tracker_diag.trackers.keys import STEPS, integer, put_records
 from tracker_diag.trackers.rows import Rows, number
 
 LARGEST = 1 << 28
 """Bytes of a notebook that is read; pictures make the largest ones."""
+ROW, CELL, TAG = re.compile(r"<tr\b"), re.compile(r"(?=<t[dh]\b)"), re.compile(r"<[^>]*>")
+"""Where the rows and the cells of a table begin, and what is no text in them."""
 LOSSES = {"Training Loss": "loss", "Validation Loss": "eval_loss"}
 """Columns of the table of Hugging Face trainers, and the keys that they stand for."""
 
@@ -31,8 +33,7 @@ def read_notebook(file: Path, source: str, progress: Progress | None = None) -> 
     tables = [(where, table) for where, kind, text in _outputs(cells) if kind == "html" for table in _tables(text)]
     own = [(where, table) for where, table in tables if LOSSES.keys() & set(table[0])]
     rows = Rows(in_order=True)
-    for where, table in own or tables:
-        _add(rows, where, table)
+    put_records(rows, (record for where, table in own or tables for record in _records(where, table)), file)
     if rows.added:
         rows.note(f"read from {len(own or tables)} tables in the outputs of the notebook")
         return rows.finish(source)
@@ -80,38 +81,14 @@ def _text(given: object) -> str:
     return "".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
-class _TableParser(HTMLParser):
-    """Collects the cells of each table, row by row."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self._in_cell = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr" and self.tables:
-            self.tables[-1].append([])
-        elif tag in ("td", "th") and self.tables and self.tables[-1]:
-            self.tables[-1][-1].append("")
-            self._in_cell = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th", "tr", "table"):
-            self._in_cell = False
-
-    def handle_data(self, data: str) -> None:
-        if self._in_cell:
-            self.tables[-1][-1][-1] += data
-
-
 def _tables(html: str) -> Iterator[list[list[str]]]:
     """Tables with a header that names a column of steps."""
-    parser = _TableParser()
-    parser.feed(html)
-    for table in parser.tables:
-        rows = [[cell.strip() for cell in row] for row in table if row]
+    for table in html.split("<table")[1:]:
+        rows = [
+            [unescape(TAG.sub("", cell)).strip() for cell in CELL.split(row)[1:]]
+            for row in ROW.split(table.partition("</table")[0])[1:]
+        ]
+        rows = [row for row in rows if row]
         if rows and _step_column(rows[0]) is not None:
             yield rows
 
@@ -121,18 +98,15 @@ def _step_column(header: Sequence[str]) -> int | None:
     return next((lower.index(name) for name in (*STEPS, "epoch") if name in lower), None)
 
 
-def _add(rows: Rows, where: str, table: list[list[str]]) -> None:
+def _records(where: str, table: list[list[str]]) -> Iterator[tuple[str, Mapping[str, object]]]:
     header, *body = table
     column = _step_column(header)
     of_trainer = bool(LOSSES.keys() & set(header))
     names = [_name(name) if of_trainer else name for name in header]
     for cells in body:
-        step = None if column is None or len(cells) != len(header) else integer(_number(cells[column]))
-        if step is None:
-            rows.count("rows of tables without a step, left out", where)
-            continue
-        values = {name: _number(cell) for at, (name, cell) in enumerate(zip(names, cells, strict=True)) if at != column}
-        rows.put_row(step, {name: value for name, value in values.items() if name and value is not None}, where)
+        record = dict(zip(names, map(_number, cells), strict=False)) if len(cells) == len(header) else {}
+        step = None if column is None else integer(record.pop(names[column], None))
+        yield where, {"step": step} | {name: value for name, value in record.items() if name}
 
 
 def _name(column: str) -> str:

@@ -1,16 +1,13 @@
 """Sample records: one mapping a sequence, from JSON Lines or Parquet."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tracker_diag.errors import SourceError, require
-from tracker_diag.trackers.files.text import read_lines
+from tracker_diag.trackers.files.text import read_objects
 from tracker_diag.trackers.finished import one_line
 from tracker_diag.trackers.odd import Odd
-
-PARQUET = b"PAR1"
 
 
 def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
@@ -20,29 +17,21 @@ def read_records(file: Path) -> tuple[list[Mapping[str, Any]], tuple[str, ...]]:
         MissingExtra: the file is Parquet, and pyarrow is not installed.
         SourceError: "file: what is wrong".
     """
-    try:
-        with file.open("rb") as handle:
-            head = handle.read(len(PARQUET))
-    except OSError as error:
-        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
-    if head == PARQUET:
-        return _parquet(file), ()
     records: list[Mapping[str, Any]] = []
     odd = Odd()
-    for at, line, _ in read_lines(file, errors="replace"):
-        if not line.strip(" \t\r\n\0"):
-            continue
-        if "\ufffd" in line:
-            odd.count("lines with bytes that are no UTF-8", f"line {at}")
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            odd.count("lines that cannot be read, left out", f"{file}:{at}: {one_line(error)}")
-            continue
-        if isinstance(row, Mapping):
-            records.append(row)
-        else:
-            odd.count("lines that cannot be read, left out", f"{file}:{at}: {type(row).__name__}, expected an object")
+    try:
+        with file.open("rb") as handle:
+            is_parquet = handle.read(4) == b"PAR1"
+    except OSError as error:
+        raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+    if is_parquet:
+        records += _parquet(file)
+    else:
+        for _, row, _ in read_objects(file, odd.count):
+            if isinstance(row, SourceError):
+                odd.count("lines that cannot be read, left out", str(row))
+            else:
+                records.append(row)
     if not records:
         what = f"{file}: no sample in it, expected one JSON object a line, or Parquet"
         raise SourceError("; ".join((what, *odd.notes)))
@@ -58,6 +47,4 @@ def _parquet(file: Path) -> list[Mapping[str, Any]]:
         records: list[Mapping[str, Any]] = pq.read_table(file).to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise SourceError(f"{file}: cannot be read: {one_line(error)}") from error
-    if not records:
-        raise SourceError(f"{file}: no sample in it")
     return records

@@ -1,4 +1,4 @@
-"""Files that Stable-Baselines3 writes beside its log: `evaluations.npz` and `monitor.csv`."""
+"""Files that Stable-Baselines3 writes next to its log: `evaluations.npz` and `monitor.csv`."""
 
 import json
 import lzma
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import SourceError
+from tracker_diag.trackers.files.csv_table import cell, read_table
 from tracker_diag.trackers.files.text import read_lines
 from tracker_diag.trackers.finished import FinishedRun, Progress, one_line
 from tracker_diag.trackers.keys import integer, step_of
@@ -78,38 +79,23 @@ def read_monitor(file: Path, source: str, progress: Progress | None = None) -> F
         SourceError: "file:line: what is wrong".
     """
     rows = Rows()
-    config: dict[str, object] = {}
-    columns: list[str] = []
-    step = 0
-    for line, text, ended in read_lines(file, progress):
-        cells = text.strip().split(",")
-        if line == 1:
-            try:
-                config = dict(json.loads(text.strip().removeprefix("#")))
-            except (ValueError, TypeError, RecursionError) as error:
-                raise SourceError(f"{file}:1: no header of a monitor file: {one_line(error)}") from error
-        elif line == 2:
-            columns = cells
-            if "l" not in columns:
-                raise SourceError(f"{file}:2: columns {text.strip()[:80]}, expected r, l and t")
-        elif text.strip():
-            numbers = {name: _number(cell) for name, cell in zip(columns, cells, strict=False)}
-            length = number(numbers.get("l"))
-            if len(cells) != len(columns) or length is None or integer(step + length) is None:
-                if ended or not rows.added:
-                    wanted = ",".join(columns)
-                    rows.skip(SourceError(f"{file}:{line}: {text.strip()[:80]!r}, expected {wanted}, l a whole number"))
-                else:
-                    rows.note(f"the last line, {line}, breaks off and was left out")
-                continue
-            step += int(length)
-            values = {f"monitor/{name}": value for name, value in numbers.items() if name != "t"}
-            rows.put_row(step, values, f"line {line}", number(numbers.get("t")))
-    return replace(rows.finish(source, config), framework="SB3")
-
-
-def _number(cell: str) -> object:
+    _, first, _ = next(read_lines(file))
     try:
-        return float(cell)
-    except ValueError:
-        return {"True": 1.0, "False": 0.0}.get(cell, cell)
+        config = dict(json.loads(first.strip().removeprefix("#")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SourceError(f"{file}:1: no header of a monitor file: {one_line(error)}") from error
+    table = read_table(file, rows, progress, header_at=2)
+    _, columns = next(table, (0, []))
+    if "l" not in columns:
+        raise SourceError(f"{file}:2: columns {','.join(columns)[:80]}, expected r, l and t")
+    step = 0
+    for line, cells in table:
+        values = dict(zip(columns, map(cell, cells), strict=True))
+        length = number(values.get("l"))
+        if length is None or integer(step + length) is None:
+            rows.skip(SourceError(f"{file}:{line}: l is {values.get('l')!r}, expected a whole number"))
+            continue
+        step += int(length)
+        given = {f"monitor/{name}": value for name, value in values.items() if name != "t"}
+        rows.put_row(step, given, f"line {line}", number(values.get("t")))
+    return replace(rows.finish(source, config), framework="SB3")

@@ -1,7 +1,9 @@
-"""Lines of a text file, one at a time, so that a file of any size can be read."""
+"""Lines of a text file, and the JSON objects in them, one at a time, so that a file of any size can be read."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tracker_diag.errors import SourceError
 from tracker_diag.trackers.finished import Progress, one_line
@@ -42,3 +44,28 @@ def read_lines(file: Path, progress: Progress | None = None, errors: str = "stri
                 yield number, text.removeprefix("\ufeff") if number == 1 else text, ended
     except OSError as error:
         raise SourceError(f"{file}: {one_line(error.strerror or error)}") from error
+
+
+def read_objects(
+    file: Path, count: Callable[[str, str], None], progress: Progress | None = None
+) -> Iterator[tuple[int, dict[str, Any] | SourceError, bool]]:
+    """The number of each line that is not blank, its JSON object or what is wrong with it, and whether it ended.
+
+    Args:
+        count: called for lines with bytes that are no UTF-8, which are replaced: what they are, and where.
+
+    Raises:
+        SourceError: the file cannot be read, or has a line that is too long.
+    """
+    for at, line, ended in read_lines(file, progress, errors="replace"):
+        if not line.strip(" \t\r\n\0"):
+            continue
+        if "\ufffd" in line:
+            count("lines with bytes that are no UTF-8", f"line {at}")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield at, SourceError(f"{file}:{at}: no JSON object: {one_line(error)}"), ended
+            continue
+        wrong = f"{file}:{at}: {type(row).__name__} given, expected a JSON object"
+        yield at, row if isinstance(row, dict) else SourceError(wrong), ended

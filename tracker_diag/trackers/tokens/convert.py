@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,7 @@ def _arrays(file: TokenFile) -> dict[str, Any]:
                     return {name: arrays[name] for name in arrays.files}
             if file.kind == ".safetensors":
                 require("safetensors", "demo")
-                if _exists("torch"):  # numpy has no bfloat16
+                if find_spec("torch"):  # numpy has no bfloat16
                     from safetensors.torch import load
 
                     return {name: _host(value) for name, value in load(handle.read()).items()}
@@ -162,12 +163,6 @@ def _arrays(file: TokenFile) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise SourceError(f"{file.path}: {type(given).__name__} given, expected a dictionary of tensors")
     return {name: _host(value) for name, value in given.items() if hasattr(value, "detach") or np.ndim(value) == 0}
-
-
-def _exists(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 def _host(value: Any) -> Any:

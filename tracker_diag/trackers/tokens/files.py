@@ -1,7 +1,7 @@
 """Files of a token log: a file, a folder, a pattern or a URL, and what a path says of its rows."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ ROLLOUTS = (".jsonl", ".ndjson", ".json")
 TENSORS = (".npz", ".safetensors", ".pt", ".pth")
 ENDINGS = (*PARQUET, *ROLLOUTS, *TENSORS)
 """Endings of files that are read; a file that is named by itself may have any."""
+WILD = re.compile(r"[*?\[]")
+VERSION = ("size", "mtime", "ETag", "etag", "LastModified", "created")
+"""What file systems say of a file that changes with its content."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,6 @@ class TokenFile:
         return self.converted_from or self.path
 
     @property
-    def local(self) -> bool:
-        """Whether it is on this machine's disk."""
-        return "://" not in self.path
-
-    @property
     def kind(self) -> str:
         """Its ending, in lower case."""
         return Path(self.path).suffix.lower()
@@ -51,11 +49,9 @@ class TokenFile:
         Raises:
             SourceError: it cannot be opened.
         """
-        try:
-            if self.local:
-                return Path(self.path).open("rb")  # the caller closes it
-            import fsspec
+        import fsspec
 
+        try:
             return fsspec.open(self.path, "rb").open()
         except (OSError, ValueError) as error:
             raise SourceError(f"{self.name}: {one_line(getattr(error, 'strerror', None) or error)}") from error
@@ -64,17 +60,11 @@ class TokenFile:
         """What changes when the rows do: name, size, and when the file was written or its tag."""
         if self.made_of:
             return self.made_of
-        return f"{self.path} {self._version()}"
-
-    def _version(self) -> str:
-        if self.local:
-            status = Path(self.path).stat()
-            return f"{status.st_size} {status.st_mtime_ns}"
         import fsspec
 
         filesystem, path = fsspec.core.url_to_fs(self.path)
         about = filesystem.info(path)
-        return " ".join(str(about.get(key, "")) for key in ("size", "ETag", "etag", "LastModified", "created"))
+        return " ".join((self.path, *(str(about.get(key, "")) for key in VERSION)))
 
 
 def files_of(source: str) -> list[TokenFile]:
@@ -87,37 +77,22 @@ def files_of(source: str) -> list[TokenFile]:
         SourceError: there are none, or the place cannot be reached.
     """
     require("pyarrow", "replay")
-    paths = _at_url(source) if "://" in source else _on_disk(source)
-    if not paths:
-        raise SourceError(f"{source}: no token log, expected files that end with {', '.join(ENDINGS)}")
-    root = re.split(r"[*?\[]", source)[0]
-    return [TokenFile(path, _known(path.removeprefix(root))) for path in sorted(paths, key=_natural)]
-
-
-def _on_disk(source: str) -> list[str]:
-    pattern = re.search(r"[*?\[]", source)
-    if pattern and not Path(source).exists():
-        root = Path(source[: pattern.start()]).parent if source[: pattern.start()] else Path()
-        root = Path(source[: pattern.start()]) if source[: pattern.start()].endswith("/") else root
-        return [str(path) for path in root.glob(source[len(str(root)) + 1 :] if str(root) != "." else source)]
-    if Path(source).is_dir():
-        return [str(path) for path in Path(source).rglob("*") if _is_data(str(path.relative_to(source)))]
-    return [source]
-
-
-def _at_url(source: str) -> list[str]:
     fsspec = require("fsspec", "replay")
     try:
         filesystem, path = fsspec.core.url_to_fs(source)
-        if re.search(r"[*?\[]", path):
-            paths = filesystem.glob(path)
-        elif filesystem.isdir(path):
+        if filesystem.isdir(path):
             paths = [name for name in filesystem.find(path) if _is_data(name.removeprefix(path))]
+        elif WILD.search(path) and not filesystem.exists(path):
+            paths = filesystem.glob(path)
         else:
-            paths = [path] if filesystem.exists(path) else []
-        return [filesystem.unstrip_protocol(name) for name in paths]
+            paths = [path]
+        places = {name: filesystem.unstrip_protocol(name).removeprefix("file://") for name in paths}
     except Exception as error:  # each scheme has its own
         raise SourceError(f"{source}: {type(error).__name__}: {one_line(error)}") from error
+    if not places:
+        raise SourceError(f"{source}: no token log, expected files that end with {', '.join(ENDINGS)}")
+    root = WILD.split(path)[0]
+    return [TokenFile(places[name], _known(name.removeprefix(root))) for name in sorted(places, key=_natural)]
 
 
 def _is_data(path: str) -> bool:
@@ -132,10 +107,5 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 def _known(path: str) -> dict[str, int]:
     """What folders called `name=value` say, of values that are whole numbers."""
-    return dict(_values(path))
-
-
-def _values(path: str) -> Iterator[tuple[str, int]]:
-    for name, value in re.findall(r"(?:^|/)([^/=]+)=([^/]+)(?=/)", path):
-        if re.fullmatch(r"-?\d+", unquote(value)):
-            yield unquote(name), int(unquote(value))
+    values = ((name, unquote(value)) for name, value in re.findall(r"(?:^|/)([^/=]+)=([^/]+)(?=/)", path))
+    return {unquote(name): int(value) for name, value in values if re.fullmatch(r"-?\d+", value)}

@@ -1,22 +1,24 @@
 """A token log: any source as a plan of parts, and in words what it would be read as."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import PAIRS
 from tracker_diag.trackers.tokens.columns import IMPLIED, LOGPROB_COLUMNS
 from tracker_diag.trackers.tokens.convert import from_rollouts, from_tensors, in_order
 from tracker_diag.trackers.tokens.files import ROLLOUTS, TENSORS, TokenFile, files_of
-from tracker_diag.trackers.tokens.plan import Part, Piece, Plan, TablePart, cut, is_scattered, pieces_of
-from tracker_diag.trackers.tokens.prime_rl import ExportPart, exports_of, is_exports
+from tracker_diag.trackers.tokens.plan import Piece, TablePart, cut, is_scattered, pieces_of
+from tracker_diag.trackers.tokens.prime_rl import ExportPart, exports_of
 from tracker_diag.trackers.tokens.skipped import Skipped
 from tracker_diag.trackers.tokens.table import Texts
 
+Part: TypeAlias = TablePart | ExportPart
+"""Some steps of a token log, whole, that can be read by themselves in any process."""
 SCATTERED = "rows of a step are all over the files: they are brought together on this disk first"
 
 
@@ -69,7 +71,7 @@ class TokenLog:
 
     def explained(self) -> list[str]:
         """What would be read, and which ratio pairs and slices it gives, a sentence each."""
-        parts = cut(self._pieces, self._since) or self.plan.parts
+        parts = cut(self._pieces, self._since) or self.parts
         steps, rows = f"steps {parts[0].first} to {parts[-1].last}", sum(part.rows for part in parts)
         lines = [f"{self.source}: {steps}, about {rows:,} rows"]
         if is_scattered(self._pieces, cut(self._pieces, self._since)):
@@ -92,20 +94,23 @@ class TokenLog:
         return lines
 
     @cached_property
-    def plan(self) -> Plan:
-        """What there is to read. Rows of steps that are all over the files are brought together first.
+    def parts(self) -> list[Part]:
+        """What there is to read, by rising steps. Rows of steps that are all over the files are brought together first.
 
         Raises:
             SourceError: nothing is to be read, or what is wrong with which file.
         """
-        parts: Sequence[Part] = [part for part in self._exports if self._since is None or part.last >= self._since]
-        if self._pieces:
-            parts = self._parts()
+        parts: list[Part] = [part for part in self._exports if self._since is None or part.last >= self._since]
+        parts += self._tables()
         if not parts:
             raise SourceError(f"{self.source}: no rows from step {self._since} on")
-        return Plan([*parts])
+        return parts
 
-    def _parts(self) -> list[TablePart]:
+    def part_of(self, step: int) -> Part | None:
+        """What has to be read of `step`; None if no part may have it."""
+        return next((part.only(step) for part in self.parts if part.first <= step <= part.last), None)
+
+    def _tables(self) -> list[TablePart]:
         parts = cut(self._pieces, self._since)
         if not is_scattered(self._pieces, parts):
             return parts
@@ -115,8 +120,8 @@ class TokenLog:
 
     def _read_footers(self) -> None:
         """Learn what the files have: row groups, columns, steps."""
-        if is_exports(self.source):
-            self._exports = exports_of(Path(self.source))
+        self._exports = exports_of(Path(self.source))
+        if self._exports:
             return
         for file in files_of(self.source):
             with self.skipped.instead():
@@ -175,5 +180,5 @@ def read_tokens(
         SourceError: what is wrong with which file, row group and column.
     """
     with TokenLog(source, audit=audit) as log:
-        for part in log.plan.parts:
+        for part in log.parts:
             yield from part.steps(texts, log.skipped)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,37 +21,6 @@ MOST_TOKENS = 1 << 26
 """Tokens that a part may have, 67 million: a few bytes can claim to be any number of rows."""
 READ_AGAIN = 1.5
 """How many times all rows may be read; where steps are scattered over the file, they are brought together first."""
-
-
-class Part(Protocol):
-    """Some steps of a token log, whole. It can be sent to another process."""
-
-    @property
-    def first(self) -> int:
-        """The first step that may be in it."""
-        ...
-
-    @property
-    def last(self) -> int:
-        """The last one."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """How many rows are read for it, about."""
-        ...
-
-    def steps(self, texts: Texts | None, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The arguments of `Monitor.observe` for each step, in rising order."""
-        ...
-
-    def only(self, step: int) -> "Part":
-        """The same with this step alone."""
-        ...
-
-    def stamp(self) -> str:
-        """What changes when its rows do."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,14 +49,13 @@ class Piece:
             SourceError: what is wrong with it.
         """
         with opened(self.file, self.layout.coded) as table, reading(self.where):
-            names = [self.layout.names[name] for name in self.layout.names]
-            rows = table.read_row_group(self.number, columns=names, use_threads=False)
+            rows = table.read_row_group(self.number, columns=[*self.layout.names.values()], use_threads=False)
         return typed(self.where, rows, self.layout, self.file.known, self.start)
 
 
 @dataclass(frozen=True)
 class TablePart:
-    """The rows of steps `first` to `last`, from the pieces that may have some."""
+    """The rows of steps `first` to `last`, whole, from the pieces that may have some. Another process may read it."""
 
     first: int
     last: int
@@ -95,17 +63,21 @@ class TablePart:
 
     @property
     def rows(self) -> int:
+        """How many rows are read for it, about."""
         return sum(piece.rows for piece in self.pieces)
 
     def stamp(self) -> str:
+        """What changes when its rows do."""
         pieces = [(piece.file.stamp(), piece.number, sorted(piece.layout.names.items())) for piece in self.pieces]
         return f"{self.first} {self.last} {pieces}"
 
     def only(self, step: int) -> "TablePart":
+        """The same with this step alone."""
         pieces = [piece for piece in self.pieces if piece.first <= step <= piece.last]
         return replace(self, first=step, last=step, pieces=pieces)
 
     def steps(self, texts: Texts | None, skipped: Skipped) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The arguments of `Monitor.observe` for each step, in rising order."""
         import pyarrow as pa
 
         tables: list[Any] = []
@@ -199,22 +171,6 @@ def _steps_of(where: str, table: Any, number: int, layout: Layout, known: Mappin
     alone = Layout({"step": layout.names["step"]}, nested=False)
     steps = typed(where, rows, alone, {})["step"].to_numpy()
     return int(steps.min()), int(steps.max())
-
-
-@dataclass
-class Plan:
-    """The parts of a token log, in rising order of their steps."""
-
-    parts: list[Part] = field(default_factory=list[Part])
-
-    @property
-    def rows(self) -> int:
-        """How many rows are read, about."""
-        return sum(part.rows for part in self.parts)
-
-    def part_of(self, step: int) -> Part | None:
-        """What has to be read of `step`; None if no part may have it."""
-        return next((part.only(step) for part in self.parts if part.first <= step <= part.last), None)
 
 
 def cut(pieces: Sequence[Piece], since: int | None = None) -> list[TablePart]:

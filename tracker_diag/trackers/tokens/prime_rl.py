@@ -3,7 +3,6 @@
 A run writes them with `trainer.enable_token_export=true`. They are read step by step, as a token table is.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.errors import SourceError
+from tracker_diag.trackers.files.text import read_objects
+from tracker_diag.trackers.odd import Odd
 from tracker_diag.trackers.tokens.skipped import Skipped
 
 SCHEMA = 1
@@ -20,7 +21,7 @@ SCHEMA = 1
 COLUMNS = ("loss_mask", "inference_logprobs", "trainer_logprobs")
 """What each record must have, a value a token."""
 OTHERS = ("advantages", "importance_ratio", "is_masked", "rl_weights", "ref_kl_weights")
-"""What it may have beside: null on each token where the run has none."""
+"""What it may have: null on each token where the run has none."""
 
 
 @dataclass(frozen=True)
@@ -58,34 +59,20 @@ class ExportPart:
                 yield self.first, tensors
 
 
-def is_exports(source: str) -> bool:
-    """Whether `source` is a folder of token exports."""
-    return bool(_steps(Path(source)))
-
-
 def exports_of(folder: Path) -> list[ExportPart]:
-    """Each complete step of `folder`, in rising order.
+    """Each complete step of `folder`, in rising order; none where it is no folder of token exports.
 
     Args:
         folder: `token_exports`, or the output folder that it is in.
-
-    Raises:
-        SourceError: there is none.
     """
-    steps = _steps(folder)
-    if not steps:
-        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
-    return [ExportPart(step, tuple(sorted(at.glob("rank_*.jsonl"), key=_rank))) for step, at in sorted(steps.items())]
-
-
-def _steps(folder: Path) -> dict[int, Path]:
     inside = folder / "token_exports"
     root = inside if inside.is_dir() else folder
-    return {
-        int(named[1]): at
+    parts = [
+        ExportPart(int(named[1]), tuple(sorted(at.glob("rank_*.jsonl"), key=_rank)))
         for at in (root.iterdir() if root.is_dir() else ())
         if (named := re.fullmatch(r"step_(\d+)", at.name)) and (at / "STABLE").exists()
-    }
+    ]
+    return sorted(parts, key=lambda part: part.first)
 
 
 def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -96,9 +83,12 @@ def read_exports(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     that of one step.
 
     Raises:
-        SourceError: what is wrong with which file and line.
+        SourceError: there is no step, or what is wrong with which file and line.
     """
-    for part in exports_of(folder):
+    parts = exports_of(folder)
+    if not parts:
+        raise SourceError(f"{folder}: no complete step, expected token_exports/step_N with STABLE in it")
+    for part in parts:
         yield from part.steps(None, Skipped())
 
 
@@ -108,22 +98,16 @@ def _rank(file: Path) -> tuple[int, str]:
 
 
 def _records(file: Path) -> Iterator[dict[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise SourceError(f"{file}:{number}: no JSON: {error}") from error
-            problem = _problem(record)
-            if problem:
-                raise SourceError(f"{file}:{number}: {problem}")
-            yield record
+    for number, record, _ in read_objects(file, Odd().count):
+        if isinstance(record, SourceError):
+            raise record
+        if problem := _problem(record):
+            raise SourceError(f"{file}:{number}: {problem}")
+        yield record
 
 
-def _problem(record: Any) -> str | None:
+def _problem(record: Mapping[str, Any]) -> str | None:
     """What is wrong with a record, if anything."""
-    if not isinstance(record, dict):
-        return f"{type(record).__name__} given, expected an object"
     if record.get("schema_version") != SCHEMA:
         return f"schema_version {record.get('schema_version')} given, expected {SCHEMA}"
     for name in COLUMNS:
@@ -149,7 +133,7 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
     sampled = masked & _sampled(column("rl_weights"), column("ref_kl_weights"))
     if not sampled.any():
         return {}
-    found: dict[str, Any] = {
+    given: dict[str, Any] = {
         "old_logprobs": column("trainer_logprobs"),
         "rollout_logprobs": column("inference_logprobs"),
         "model_mask": sampled,
@@ -160,12 +144,12 @@ def _observation(records: list[dict[str, Any]]) -> dict[str, Any]:
     }
     ratio, dropped = column("importance_ratio"), column("is_masked")
     if np.isfinite(dropped[sampled]).all():
-        found["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
+        given["applied_weights"] = np.where(dropped == 1, 0, ratio).astype(np.float32)
     if any(later := go_on_from_others([_prompt(record) for record in records])):
-        found["begins_after_tool"] = later
+        given["begins_after_tool"] = later
     if any(record.get("env_name") for record in records):
-        found["env"] = [_text(record, "env_name") for record in records]
-    return found
+        given["env"] = [_text(record, "env_name") for record in records]
+    return given
 
 
 def _prompt(record: Mapping[str, Any]) -> tuple[int, ...]:
@@ -183,7 +167,7 @@ def go_on_from_others(prompts: Sequence[tuple[int, ...]]) -> list[bool]:
     """
     going_on: set[tuple[int, ...]] = set()
     shorter: list[tuple[int, ...]] = []
-    for prompt in sorted({one for one in prompts if one}):
+    for prompt in sorted({prompt for prompt in prompts if prompt}):
         while shorter and prompt[: len(shorter[-1])] != shorter[-1]:
             shorter.pop()
         if shorter:

@@ -140,9 +140,9 @@ def by_step(where: str, rows: Any, texts: Texts | None) -> Iterator[tuple[int, d
         SourceError: rows that are there twice, or bytes that are no text.
     """
     steps, sequence, position = (rows[name].to_numpy() for name in ("step", "sequence", "position"))
-    order = _order(steps, sequence, position)
-    if order is not None:
-        steps, sequence, position = steps[order], sequence[order], position[order]
+    if not _in_order(steps, sequence, position):
+        rows = rows.take(np.lexsort((position, sequence, steps)))
+        steps, sequence, position = (rows[name].to_numpy() for name in ("step", "sequence", "position"))
         same = (np.diff(steps) == 0) & (np.diff(sequence) == 0) & (np.diff(position) == 0)
         if twice := int(same.sum()):
             at = int(same.argmax())
@@ -151,26 +151,23 @@ def by_step(where: str, rows: Any, texts: Texts | None) -> Iterator[tuple[int, d
                 f"{where}: {twice} rows are there twice, the first of them {first}; give each sequence of a step a "
                 "number of its own"
             )
-    columns = _Columns(where, rows, order, texts)
+    columns = _Columns(where, rows, texts)
     for start, end in pairwise([*_changes(steps).tolist(), len(steps)]):
         yield int(steps[start]), columns.arguments(slice(start, end))
 
 
-def _order(steps: Array, sequence: Array, position: Array) -> IntArray | None:
-    """The order of rows by step, sequence and position; None if they are in it."""
+def _in_order(steps: Array, sequence: Array, position: Array) -> bool:
+    """Whether rows are in the order of step, sequence and position, none of them twice."""
     step_rises, step_same = steps[1:] > steps[:-1], steps[1:] == steps[:-1]
     rises = (sequence[1:] > sequence[:-1]) | ((sequence[1:] == sequence[:-1]) & (position[1:] > position[:-1]))
-    if (step_rises | (step_same & rises)).all():
-        return None
-    order: IntArray = np.lexsort((position, sequence, steps))
-    return order
+    return bool((step_rises | (step_same & rises)).all())
 
 
 class _Columns:
-    """The columns of a table in order, as arrays."""
+    """The columns of a table, as arrays."""
 
-    def __init__(self, where: str, rows: Any, order: IntArray | None, texts: Texts | None) -> None:
-        self._where, self._rows, self._order, self._texts = where, rows, order, texts
+    def __init__(self, where: str, rows: Any, texts: Texts | None) -> None:
+        self._where, self._rows, self._texts = where, rows, texts
         self._arrays = {name: self._array(name) for name in rows.column_names if name != "step"}
 
     def arguments(self, part: slice) -> dict[str, Any]:
@@ -210,7 +207,7 @@ class _Columns:
                 array = array.astype(np.float32, copy=False) if name == "advantage" else array
         except Exception as error:  # bytes that are no UTF-8 raise one thing or another
             raise SourceError(f"{self._where}: column {name}: {one_line(error)}") from error
-        return array if self._order is None else array[self._order]
+        return array
 
     def _dictionary(self, name: str) -> list[str]:
         try:
@@ -222,7 +219,7 @@ class _Columns:
     def _of_sequences(self, name: str, values: Array, starts: IntArray) -> Array:
         """The names of a column: one for each sequence, where it is the same on all of its tokens."""
         values = values[starts] if np.isin(_changes(values), starts).all() else values
-        names = np.array([*self._dictionary(name), ""], object)  # the last one is that of null, −1
+        names = np.array([*self._dictionary(name), ""], object)  # the last is that of null, −1
         return names[values]
 
 
