@@ -84,7 +84,7 @@ def _finite(values: Mapping[int, Any]) -> dict[int, float]:
 
 
 def _curve(values: dict[int, float], low: int, high: int) -> str:
-    (curve,) = heights([values], low, high, COLUMNS)
+    (curve,) = heights([values.items()], low, high, COLUMNS)
     return bars(curve, COLUMNS)
 
 

@@ -129,7 +129,7 @@ def _span(values: list[float]) -> str:
 
 
 def _curve(values: list[float]) -> str:
-    (curve,) = heights([dict(enumerate(values))], 0, len(values) - 1, 40)
+    (curve,) = heights([[*enumerate(values)]], 0, len(values) - 1, 40)
     return bars(curve, 40)
 
 

@@ -52,10 +52,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture that is still to be drawn; `report.picture` knows how."""
+    """A picture that is still to be drawn, by `report.picture`."""
 
     name: str
-    picture: Any
+    summary: Any
+    """Of the run, as it was then."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from tracker_diag.metrics.reasons import no_series
-from tracker_diag.metrics.statistics import declared
 from tracker_diag.records import Drawing, Histogram, Record, Scalar, Table
-from tracker_diag.report.curves import Panel
-from tracker_diag.report.picture import Picture
+from tracker_diag.report.tables import TIMELINE
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.cases import RuleCase, check_rule, load_cases, series
 from tracker_diag.rules.findings import Finding
@@ -170,9 +168,8 @@ def _raised(what: str, call: Callable[[], object]) -> list[str]:
 
 def _time_line() -> Drawing:
     """The picture that comes with an alert."""
-    p95, points = "policy/post_tool/p95", {0: 0.1, 10: 0.4}
-    curve = Panel("policy p95", {"post_tool": points}, declared(p95), "hero", frozenset({p95}))
-    return Picture("Watch. A title, since step 4", "4×: p95", 0, 10, [(4, "began")], [], [curve]).drawing()
+    curves = {"policy/post_tool/p95": {0: 0.1, 10: 0.4}}
+    return Drawing(TIMELINE, Summary("x", 11, 0, 10, (_finding(),), {}, (), curves=curves))
 
 
 def _finding() -> Finding:

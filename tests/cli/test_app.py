@@ -1,7 +1,4 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -108,12 +105,6 @@ def test_replay_says_what_it_would_read_and_what_other_weights_would_do(table):
     assert "expected name=column" in run("replay", file, "--columns", "logprob").stderr
 
 
-def test_replay_tells_a_person(table):
-    result = run("replay", table())
-    assert result.exit_code == 0
-    assert "Token probabilities diverge after tool calls, on post_tool" in " ".join(result.stdout.split())
-
-
 @pytest.mark.nightly
 def test_a_person_gets_25_lines_one_line_or_all_that_could_not_be_seen(table):
     file = table()
@@ -156,10 +147,3 @@ def test_bad_input_is_one_line_and_exit_2(make, message, table, tmp_path):
     assert len(result.stderr.strip().splitlines()) == 1
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
-
-
-def test_the_installed_command_explains_itself():
-    command = [Path(sys.executable).with_name("tracker-diag"), "--help"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "demo" in out
-    assert "replay" in out

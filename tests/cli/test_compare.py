@@ -4,7 +4,6 @@ import json
 import math
 import os
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -88,11 +87,3 @@ def test_bad_input_ends_with_two_and_one_line(written, tmp_path):
         assert says in result.stderr
         assert result.stderr.count("\n") == 1
         assert result.stdout == ""
-
-
-def test_other_units_of_steps_are_said(written):
-    result = run("compare", written("few", steps=range(1, 101)), written("many", 4.0, steps=range(100, 200), scale=512))
-    assert result.exit_code == 0
-    assert "aligned by    share of the run: their steps are not of one unit" in result.stdout
-    assert np.isclose(json.loads(run("compare", written("few"), written("many", 4.0, steps=range(100, 200), scale=512),
-                                     "--json").stdout)["others"][0]["parted"][0]["onset"], 0.5, atol=0.06)  # fmt: skip

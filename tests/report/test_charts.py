@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker_diag.report.charts import POINTS, axis_ticks, chart, marks_of
+from tracker_diag.report.charts import POINTS, axis_ticks, chart, drawn_marks
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -50,7 +50,7 @@ def test_every_path_and_tick_stays_in_its_frame(curves, log):
 
 
 def test_close_marks_have_their_labels_in_lines_of_their_own():
-    marks = marks_of([(125, "damage", "error"), (85, "began", "error"), (96, "alert", "")], (0, 160))
+    marks = drawn_marks([(125, "damage", "error"), (85, "began", "error"), (96, "alert", "")], (0, 160))
     assert [(mark.label, mark.row) for mark in marks] == [("began 85", 0), ("alert 96", 1), ("damage 125", 2)]
 
 

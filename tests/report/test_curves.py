@@ -1,14 +1,7 @@
-import json
-import math
 from dataclasses import replace
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tracker_diag.metrics.series import StatKey
-from tracker_diag.records import Scalar
-from tracker_diag.report.curves import MOST, POINTS, Curves, Thinned, baselines, chosen, panels
+from tracker_diag.report.curves import MOST, baselines, chosen, panels
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.reading import Reading
@@ -26,56 +19,6 @@ def finding(id, onset, *keys, holds=True):
 def summary(*findings, best=()):
     outcomes = tuple(Reading("", name, True, 1.0, 2.0, at=3) for name in best)
     return Summary("x", 50, 0, 49, findings, {}, (), best=outcomes)
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5 * POINTS))
-def test_each_point_is_the_mean_of_its_rows_and_all_but_the_last_have_as_many(values):
-    thinned = Thinned()
-    for step, value in enumerate(values):
-        thinned.add(3 * step, value)
-    points, every = thinned.points(), thinned.every
-    assert every & (every - 1) == 0
-    assert len(points) <= POINTS
-    assert [*points] == [3 * step for step in range(0, len(values), every)]
-    for step, value in points.items():
-        rows = values[step // 3 : step // 3 + every]
-        assert value == pytest.approx(sum(rows) / len(rows), abs=1e-6)
-
-
-def test_a_value_that_is_not_finite_leaves_a_gap():
-    thinned = Thinned()
-    for step, value in enumerate((1.0, math.nan, math.inf, 2.0)):
-        thinned.add(step, value)
-    assert thinned.points() == {0: 1.0, 3: 2.0}
-
-
-def test_of_several_values_for_one_step_the_first_counts():
-    """The rules have judged it."""
-    curves = Curves()
-    curves.add(0, {"reward": Scalar("reward", 1.0)})
-    curves.add(0, {"reward": Scalar("reward", 9.0), "kl": Scalar("kl", 0.1)})
-    curves.add(1, {"reward": Scalar("reward", 2.0)})
-    found = curves.beside(summary(finding("POL010", 0, "kl"), best=("reward",)))
-    assert found == {"kl": {0: 0.1}, "reward": {0: 1.0, 1: 2.0}}
-
-
-@pytest.mark.slow
-@given(st.integers(0, 3 * POINTS), st.integers(0, 3 * POINTS))
-def test_saved_and_restored_it_goes_on_as_if_unbroken(cut, more):
-    def rows(first, last):
-        return ((step, {"reward": Scalar("reward", math.sin(step))}) for step in range(first, last))
-
-    unbroken, before, after = Curves(), Curves(), Curves()
-    for step, row in rows(0, cut + more):
-        unbroken.add(step, row)
-    for step, row in rows(0, cut):
-        before.add(step, row)
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    for step, row in rows(cut, cut + more):
-        after.add(step, row)
-    of = summary(best=("reward",))
-    assert after.beside(of) == unbroken.beside(of)
-    assert after.state_dict() == unbroken.state_dict()
 
 
 def test_the_causes_series_comes_first_then_outcomes_other_evidence_and_the_dashboard():
@@ -133,3 +76,8 @@ def test_a_statistic_whose_other_slice_is_not_there_is_drawn_alone():
     (panel,) = panels(replace(summary(), curves={P95: {0: 1.0}}))
     assert panel.lines == {"": {0: 1.0}}
     assert panel.title == "policy pair, after tool calls: p95"
+
+
+def test_a_name_with_a_space_is_no_statistic():
+    (panel,) = panels(replace(summary(), curves={"my loss": {0: 1.0}}))
+    assert (panel.name, panel.title) == ("my loss", "my loss")

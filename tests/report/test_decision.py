@@ -60,6 +60,13 @@ def test_what_is_over_may_continue_and_is_quoted_as_it_was_detected():
     assert decision.tiles[2].value == "no need"
 
 
+def test_a_level_that_is_as_usual_is_no_factor():
+    calm = {P95: dict.fromkeys(range(160), 0.087)}
+    decision = decide(summary(GROWS, curves=calm))
+    assert "usual level" not in decision.why
+    assert decision.tiles[0].value == "0.087 → 0.087"
+
+
 def test_a_sharp_onset_is_no_estimate():
     sharp = replace(GROWS, onset=95)
     assert "since step 95" in decide(summary(sharp)).why

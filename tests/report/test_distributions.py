@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,17 +5,7 @@ from hypothesis import strategies as st
 
 from tracker_diag.monitor.readout import HISTOGRAM_EDGES
 from tracker_diag.records import SAMPLES, Histogram
-from tracker_diag.report.distributions import (
-    HEIGHT,
-    RAREST,
-    STEPS,
-    WIDTH,
-    Distributions,
-    path,
-    rewards,
-    steppers,
-    ticks,
-)
+from tracker_diag.report.distributions import HEIGHT, RAREST, WIDTH, path, rewards, steppers, ticks
 
 EDGES = np.array([0.0, 0.01, 0.1, 1.0])
 
@@ -28,47 +16,6 @@ def histogram(counts, baseline=(0, 0, 0), slice="post_tool", pair="policy"):
 
 def places(drawn):
     return [tuple(map(float, part.split())) for part in drawn.removeprefix("M").split("L")]
-
-
-def same(one, two):
-    return [(step, [(h.slice, h.counts.tolist(), h.baseline.tolist()) for h in of]) for step, of in one] == [
-        (step, [(h.slice, h.counts.tolist(), h.baseline.tolist()) for h in of]) for step, of in two
-    ]
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6 * STEPS))
-def test_some_steps_evenly_and_the_last_one_are_kept(gaps):
-    kept, steps = Distributions(), np.cumsum(gaps).tolist()
-    for step in steps:
-        kept.add(step, [histogram([step, 0, 0])])
-    shown = [step for step, _ in kept.snapshots()]
-    assert len(shown) <= STEPS + 1
-    assert shown[-1] == steps[-1]
-    every = steps.index(shown[1]) - steps.index(shown[0]) if len(shown) > 2 else 1
-    assert shown[:-1] == steps[::every][: len(shown) - 1]
-    assert every & (every - 1) == 0
-
-
-def test_of_several_calls_for_one_step_the_last_counts_and_a_step_without_tensors_is_none():
-    kept = Distributions()
-    kept.add(0, [histogram([1, 0, 0])])
-    kept.add(1, [])
-    kept.add(2, [histogram([2, 0, 0])])
-    kept.add(2, [histogram([3, 0, 0])])
-    assert same(kept.snapshots(), [(0, [histogram([1, 0, 0])]), (2, [histogram([3, 0, 0])])])
-
-
-@pytest.mark.parametrize("cut", [0, 1, STEPS, STEPS + 1, 3 * STEPS])
-def test_saved_and_restored_it_goes_on_as_if_unbroken(cut):
-    unbroken, before, after = Distributions(), Distributions(), Distributions()
-    for step in range(4 * STEPS):
-        unbroken.add(step, [histogram([step, 1, 0])])
-        if step < cut:
-            before.add(step, [histogram([step, 1, 0])])
-    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
-    for step in range(cut, 4 * STEPS):
-        after.add(step, [histogram([step, 1, 0])])
-    assert same(after.snapshots(), unbroken.snapshots())
 
 
 def test_a_path_is_the_share_beyond_each_edge_on_two_log_axes():
@@ -127,14 +74,6 @@ def test_one_reward_for_all_and_none_are_drawn_too():
     (same,) = rewards([(0, (scored([5], [1.0, 1.0]),))]).now["reward"]
     assert "nan" not in same
     assert rewards([(0, (scored([0], [0.0, 1.0]),))]).now["reward"] == [""]
-
-
-def test_what_comes_in_two_calls_of_a_step_is_kept_together():
-    kept = Distributions()
-    kept.add(3, [scored([5], [0.0, 1.0])])
-    kept.add(3, [histogram([9, 1, 0])])
-    ((step, both),) = kept.snapshots()
-    assert (step, [one.pair for one in both]) == (3, [SAMPLES, "policy"])
 
 
 def test_ticks_lie_within_the_axis_in_order():

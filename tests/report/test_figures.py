@@ -1,18 +1,13 @@
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tracker_diag.records import Histogram
-from tracker_diag.report.figures import (
-    COLORS,
-    pixels,
-    png,
-    tail_figure,
-    timeline_figure,
-)
-from tracker_diag.report.picture import MOST_PANELS
+from tracker_diag.report.figures import COLORS, MOST_PANELS, pixels, tail_figure, timeline_figure
+from tracker_diag.report.picture import drawn, picture, png_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.reading import Reading
@@ -90,12 +85,21 @@ def test_the_hero_is_large_both_slices_have_their_colours_and_marks_go_through_a
         marks = {line.get_xdata()[0] for line in axes.lines if len({*line.get_xdata()}) == 1}
         assert marks == {40, 60, 70}
         assert axes.get_xlim() == (0, 100)
-    assert png(figure).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("found", [(), (finding("NUM009", 3, 4),)], ids=["nothing", "info alone"])
-def test_where_nothing_is_to_be_pointed_at_there_is_no_time_line(found):
-    assert timeline_figure(summary(*found)) is None
+def test_where_nothing_is_to_be_pointed_at_there_is_no_picture(found):
+    assert picture(summary(*found)) is None
+
+
+@pytest.mark.nightly
+def test_threads_that_draw_at_a_time_each_get_their_own():
+    whole = summary(finding("NUM004", 30, 40), curves={"loss": {0: 1.0, 100: 2.0}})
+    with ThreadPoolExecutor(4) as pool:
+        images = [*pool.map(drawn, [picture(whole)] * 4)]
+    for image in images:
+        np.testing.assert_array_equal(image, pixels(timeline_figure(whole)))
+    assert png_of(images[0]).startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from tracker_diag.report.tables import describe, findings_table
 from tracker_diag.report.terminal import blindness, headline, verdict
 from tracker_diag.rules.engine import Engine
 from tracker_diag.rules.loader import catalog
+from tracker_diag.rules.logged import LiveFinding
 from tracker_diag.rules.observed import Observed
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
@@ -97,7 +98,7 @@ def test_a_run_without_a_step(quiet):
 
 
 def test_what_was_found_live_alone_is_no_all_clear(quiet):
-    text = shown(verdict(quiet, live=["NUM008: fired at step 512"], alarmed=True))
+    text = shown(verdict(quiet, live=[LiveFinding("NUM008", 512)]))
     assert "found live, what is said below; nothing more in what the run logged" in text
     assert "said live NUM008: fired at step 512" in text
     assert "no rule fired" not in text
@@ -114,7 +115,7 @@ def test_at_its_longest_the_verdict_has_25_lines(broken):
     best = tuple(Reading("", name, True, 123456.0, 654321.0, at=7) for name in ("reward", "eval_score"))
     curves = {name: {step: float(step) for step in range(8)} for name in ("a" * 90, "b" * 90, "c" * 90, "d")}
     summary = replace(broken, findings=(replace(one, summary=long),), best=best, curves=curves)
-    drawn = lines(verdict(summary, cost="1,000,000 steps, 123.4 h, 1,234 GPU-hours", live=[long] * 9))
+    drawn = lines(verdict(summary, cost="1,000,000 steps, 123.4 h", live=[LiveFinding(long, 3)] * 9))
     assert len(drawn) <= 25
     assert all(len(line) <= 80 for line in drawn)
     assert sum("to 7 " in line for line in drawn) == 3

@@ -88,7 +88,7 @@ def test_every_run_fits_the_axis(first, length, at, values):
     assert len(line) in (0, WIDTH)
 
 
-def test_the_cause_is_on_top_the_damage_below_and_what_else_began_after_them():
+def test_the_cause_is_on_top_the_damage_next_and_what_else_began_last():
     symptoms = (finding("POL003", 50, 66), finding("NUM001", 60, 70, slice="all"))
     whole = Incident(finding(), symptoms, (finding("OUT001", 70, 80, slice="all"),))
     head, *rest = shown([whole, Incident(finding("RES001", 10, 20, slice="all"))])
@@ -96,9 +96,9 @@ def test_the_cause_is_on_top_the_damage_below_and_what_else_began_after_them():
     names = [line.partition(" ·")[0].strip() for line in rest]
     assert names[0].startswith("POL001 Token probabilities diverge after")
     assert names[1:] == [
-        "├ POL003 Token probabilities diverge ever…",
-        "├ NUM001 Gradient norm explodes",
         "└ OUT001 Reward has lost what it had gain…",
+        "└ POL003 Token probabilities diverge ever…",
+        "└ NUM001 Gradient norm explodes",
         "RES001 Throughput has dropped",
     ]
     assert all(len(name) <= LABEL for name in names)
@@ -117,25 +117,17 @@ def test_the_slice_is_told_where_the_title_does_not_say_it():
     assert told == [["POL004", "post_tool"], ["POL004", "text_only"], ["ENV001", "tool:search"]]
 
 
-@pytest.mark.parametrize("symptoms", [0, 1, 3, 4, 9])
-@pytest.mark.parametrize("damaged", [False, True])
-@pytest.mark.parametrize("others", [0, 1, 6])
-def test_there_are_never_more_lines_than_a_screen_has_room_for(symptoms, damaged, others):
+@pytest.mark.parametrize("symptoms", [0, 3, 9])
+@pytest.mark.parametrize("others", [0, 6])
+def test_there_are_never_more_lines_than_a_screen_has_room_for(symptoms, others):
     names = [rule for rule in RULES if rule not in ("POL001", "OUT001")]
-    whole = Incident(
-        finding(),
-        tuple(finding(rule, 50) for rule in names[:symptoms]),
-        (finding("OUT001", 70, slice="all"),) if damaged else (),
-    )
-    more = [Incident(finding(rule, 10)) for rule in names[20 : 20 + others]]
-    lines = shown([whole, *more])
-    left_out = max(symptoms + damaged + others + 1 - MOST_LANES, 0)
-    assert len(lines) == 1 + min(symptoms + damaged + others + 1, MOST_LANES) + (left_out > 0)
+    whole = Incident(finding(), tuple(finding(rule, 50) for rule in names[:symptoms]), (finding("OUT001", 70),))
+    lines = shown([whole, *(Incident(finding(rule, 10)) for rule in names[20 : 20 + others])])
+    left_out = max(symptoms + others + 2 - MOST_LANES, 0)
+    assert len(lines) == 1 + min(symptoms + others + 2, MOST_LANES) + (left_out > 0)
     assert (f"and {left_out} more" in lines[-1]) == (left_out > 0)
-    text = "\n".join(lines)
-    assert "\nPOL001" in text
-    assert ("└ OUT001" in text) == damaged
-    assert (names[20] in text) == (others > 0)
+    assert lines[1].startswith("POL001")
+    assert lines[2].startswith("└ OUT001")
 
 
 def test_the_same_rule_on_the_same_slice_has_one_line():

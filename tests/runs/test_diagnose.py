@@ -13,8 +13,8 @@ from tracker_diag.cli.app import app
 from tracker_diag.errors import UnknownName
 from tracker_diag.report.console import plain
 from tracker_diag.rules.algorithm import algorithm_of
-from tracker_diag.runs.diagnose import Cost, accelerators, diagnose
-from tracker_diag.runs.page import about_keys, cost_text, on_screen, run_page
+from tracker_diag.runs.diagnose import Cost, diagnose
+from tracker_diag.runs.page import about_keys, on_screen, run_page
 from tracker_diag.trackers.files.write import JsonlTracker
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.open import read_run
@@ -67,15 +67,14 @@ def test_a_nan_is_found_and_costs_what_came_after_it(rng):
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
     seconds = {step: 60.0 * step for step in range(200)}
-    found = diagnose(finished(rows, {"num_gpus": 8}, seconds))
+    found = diagnose(finished(rows, seconds=seconds))
     first = found.summary.first_break
     assert (first.rule.id, first.onset) == ("NUM004", 120)
     cost = found.cost(first)
     assert (cost.steps, cost.seconds) == (79, 79 * 60)
-    assert cost.gpu_hours == pytest.approx(8 * 79 / 60)
-    assert cost_text(cost) == "79 steps, 1.3 h, 11 GPU-hours"
-    assert cost_text(Cost(2, 119.0, None)) == "2 steps, 2 min"
-    assert cost_text(Cost(2, 0.4, None)) == "2 steps, 0 s"
+    assert str(cost) == "79 steps, 1.3 h"
+    assert str(Cost(2, 119.0)) == "2 steps, 2 min"
+    assert str(Cost(2, 0.4)) == "2 steps, 0 s"
 
 
 @pytest.mark.slow
@@ -91,21 +90,13 @@ def test_rows_of_another_cadence_are_padding_and_no_nan(rng, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_metric_that_breaks_for_a_while_and_comes_back_is_no_padding(rng):
+@pytest.mark.parametrize("steps", [range(80, 140), range(150, 200)], ids=["for a while", "for good"])
+def test_a_metric_that_breaks_is_no_padding(rng, steps):
     rows = healthy(rng)
-    for step in range(80, 140):
-        rows[step]["loss"] = math.nan
-    first = diagnose(finished(rows)).summary.first_break
-    assert (first.rule.id, first.onset) == ("NUM004", 80)
-
-
-@pytest.mark.slow
-def test_a_metric_that_breaks_for_good_is_no_padding(rng):
-    rows = healthy(rng)
-    for step in range(150, 200):
+    for step in steps:
         rows[step]["grad_norm"] = math.nan
-    found = diagnose(finished(rows))
-    assert found.summary.first_break.rule.id == "NUM004"
+    first = diagnose(finished(rows)).summary.first_break
+    assert (first.rule.id, first.onset) == ("NUM004", steps[0])
 
 
 @pytest.mark.slow
@@ -155,12 +146,6 @@ def test_the_algorithm_is_told_by_keys_that_it_alone_logs(keys, algorithm):
     assert diagnose(FinishedRun("a run", rows, {}, {}, ()), algorithm="grpo").algorithm == "grpo"
 
 
-def test_how_many_accelerators_a_run_has():
-    assert accelerators({"trainer.n_gpus_per_node": 8, "trainer.nnodes": 2}) == 16
-    assert accelerators({"world_size": 4}) == 4
-    assert accelerators({"world_size": True, "lr": 1.0}) is None
-
-
 def test_a_framework_that_nobody_knows_is_told(rng):
     with pytest.raises(UnknownName, match="framework: 'trll' given, expected one of"):
         diagnose(finished(healthy(rng)), framework="trll")
@@ -190,7 +175,7 @@ def test_the_json_is_that_of_the_interface_and_more(metrics_file):
     found = json.loads(run("diagnose", metrics_file, "--json").stdout)
     assert found["run"] == {"source": str(metrics_file), "steps": 200, "first_step": 0, "last_step": 199}
     assert found["first_break"] == {"rule": "NUM004", "slice": "all", "onset": 120}
-    assert found["findings"][0]["cost"] == {"steps": 79, "seconds": None, "gpu_hours": None}
+    assert found["findings"][0]["cost"] == {"steps": 79, "seconds": None}
     assert found["keys"]["mapped"]["completions/mean_length"] == "response_length"
 
 
@@ -216,32 +201,16 @@ def test_exit_codes(metrics_file, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_stands_alone_and_shows_the_curve(metrics_file, tmp_path):
-    page = tmp_path / "page.html"
-    assert run("diagnose", metrics_file, "--html", page).exit_code == 0
-    text = page.read_text()
-    assert "http" not in text.replace("http-equiv", "").split("<h2>Findings")[0]
-    assert "NaN" in text
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("framework", "key", "config", "seconds"),
-    [
-        ("TRL", "step_time", {}, 79 * 30),
-        ("verl", "timing_s/step", {}, 79 * 30),
-        ("verl", "perf/time_per_step", {"num_gpus": 8}, 79 * 30),
-        ("TRL", "nothing", {}, None),
-    ],
+    ("framework", "key", "seconds"),
+    [("TRL", "step_time", 79 * 30), ("verl", "perf/time_per_step", 79 * 30), ("TRL", "nothing", None)],
 )
-def test_what_steps_take_makes_up_for_a_clock(rng, framework, key, config, seconds):
+def test_what_steps_take_makes_up_for_a_clock(rng, framework, key, seconds):
     rows = [row | {key: 30.0} for row in healthy(rng)]
     for step in range(120, 200):
         rows[step]["loss"] = math.nan
-    found = diagnose(finished(rows, config), framework=framework)
-    cost = found.cost(found.summary.first_break)
-    assert cost.seconds == (seconds and pytest.approx(seconds))
-    assert cost.gpu_hours == (8 * seconds / 3600 if config else None)
+    found = diagnose(finished(rows), framework=framework)
+    assert found.cost(found.summary.first_break).seconds == (seconds and pytest.approx(seconds))
 
 
 @pytest.mark.slow
@@ -265,25 +234,6 @@ def test_the_whole_trainings_time_is_spread_over_its_steps(rng):
 
 
 @pytest.mark.slow
-def test_files_of_stable_baselines3_are_read_by_their_names(tmp_path, rng):
-    monitor = tmp_path / "monitor.csv"
-    episodes = "".join(f"{20 + rng.normal():.3f},20,{i}\n" for i in range(100))
-    monitor.write_text('#{"t_start": 1.0, "env_id": "CartPole-v1"}\nr,l,t\n' + episodes)
-    found = diagnose(read_run(str(monitor)))
-    assert found.keys.framework == "SB3"
-    assert set(found.series) == {"reward", "episode_length"}
-    assert found.run.seconds[40] == 1.0
-    arrays = tmp_path / "evaluations.npz"
-    np.savez(arrays, timesteps=[5, 10], results=[[1.0, 3.0], [2.0, 2.0]], ep_lengths=[[5, 5], [5, 5]])
-    found = diagnose(read_run(str(arrays)))
-    assert found.keys.framework == "SB3"
-    assert found.series == {"eval_score": {5: 2.0, 10: 2.0}}
-    np.savez(arrays, timesteps=[5], results=[[1.0]], successes=[[True]])
-    series = diagnose(read_run(str(arrays))).series
-    assert series == {"eval_score": {5: 1.0}, "evaluation:eval/success_rate": {5: 1.0}}
-
-
-@pytest.mark.slow
 def test_a_curve_and_a_cost_stand_beside_a_finding(rng):
     rows = healthy(rng)
     for step in range(120, 200):
@@ -300,14 +250,6 @@ def test_a_run_of_one_step_and_of_none():
     none = diagnose(finished([]))
     assert (none.summary.steps, none.summary.findings) == (0, ())
     assert "NUM004" in none.summary.blind
-
-
-@pytest.mark.slow
-def test_large_steps_and_sparse_rows_are_fine(rng):
-    rows = {step * 1000: row for step, row in enumerate(healthy(rng)) if step % 3}
-    found = diagnose(finished(rows))
-    assert found.summary.last_step == max(rows)
-    assert np.isfinite(list(found.series["reward"].values())).all()
 
 
 @pytest.mark.slow
@@ -362,25 +304,3 @@ def test_a_jump_of_the_learning_rate_is_the_cause_of_what_follows(rng):
     assert found.first_break.onset == 60
     assert "learning rate is 0.1, 0.001 before" in found.first_break.summary
     assert {"POL010", "OUT001"} <= {one.rule.id for one in found.incidents[0].findings}
-
-
-@pytest.mark.slow
-def test_an_incident_that_is_severe_enough_is_shown_with_all_its_findings(rng):
-    found = diagnose(ruined(rng))
-    assert {one.severity for one in found.summary.findings} <= {
-        "info",
-        "warn",
-    }  # the damage makes the incident an error
-    assert found.summary.incidents[0].severity == "error"
-    shown = found.at_least("error").summary
-    assert shown.incidents[0].to_json() == found.summary.incidents[0].to_json()
-    assert {one.severity for one in shown.incidents} == {"error"}
-    assert shown.first_break == found.summary.first_break
-
-
-def test_what_is_below_the_severity_that_was_asked_for_is_counted(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    rows = [{"step": step, "reward": 0.3 + 0.01 * (step % 3), "loss": 0.1} for step in range(15)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    said = " ".join(CliRunner().invoke(app, ["diagnose", str(file), "--severity", "error"]).output.split())
-    assert "--severity leaves 1 of 1 incidents out, which are below error" in said

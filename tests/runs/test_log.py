@@ -108,14 +108,3 @@ def test_constant_series_and_irregular_evaluations_say_nothing_of_the_log():
     for step in (3, 4, 17, 30, 58):
         rows[step]["eval_score"] = 0.5
     assert diagnose(rows).summary.log == ()
-
-
-@pytest.mark.nightly
-def test_70_000_rows_in_seven_phases(tmp_path):
-    file = tmp_path / "metrics.jsonl"
-    with file.open("w") as handle:
-        for at, row in enumerate(calm(70_000)):
-            handle.write(json.dumps(row | {"step": at % 10_000, "reward": 0.5 + 0.1 * math.sin(at)}) + "\n")
-    found = diagnose(file)
-    assert found.summary.steps == 70_000
-    assert "7 phases" in found.summary.log[0]

@@ -189,26 +189,6 @@ def test_killed_after_a_receiver_took_an_alert_and_before_it_answered(tmp_path, 
     assert len(receiver.repeated()) == 1
 
 
-@pytest.mark.nightly
-def test_a_receiver_that_is_away_gets_all_of_it_from_a_later_watch(tmp_path, receiver, watch, free_port):
-    file = tmp_path / "metrics.jsonl"
-    rows = logged(1)
-    write(file, rows.items())
-    receiver.url += f" http://127.0.0.1:{free_port}/away"
-    watcher = watch(file)
-    until(lambda: receiver.alerts_from("metrics.jsonl") == raised_live(rows))
-    until(lambda: "away" in watcher.log.read_text())
-    watcher.send_signal(signal.SIGTERM)
-    watcher.wait(60)
-    later = Receiver(free_port)
-    try:
-        watch(file)
-        until(lambda: later.alerts_from("metrics.jsonl") == raised_live(rows))
-    finally:
-        later.close()
-    assert later.repeated() == receiver.repeated() == {}
-
-
 @pytest.fixture
 def mlflow_server(tmp_path, new_mlflow_store, free_port, answers):
     """A server that can be stopped and started again at the same address."""

@@ -147,7 +147,7 @@ def compare_answer(reference: str, other: str) -> str:
     return fitted({
         "reference": reference,
         "other": other,
-        "axis": against.unit,
+        "axis": against.axis.unit,
         "parted": [
             {
                 "series": series.series,

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
+from tracker_diag.cli.diagnose import read_with_bar
 from tracker_diag.cli.options import AsJson, Framework, Html, Quiet
 from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.report.console import Terminal
@@ -38,22 +37,12 @@ def compare(
     from tracker_diag.runs.compare_page import page
     from tracker_diag.runs.compared import headline, on_screen
     from tracker_diag.runs.diagnose import diagnose
-    from tracker_diag.trackers.open import read_run
 
     groups = [_seeds(source) for source in sources]
     if sum(map(len, groups)) < 2:
         refuse("one run given, expected two or more: compare A B")
     with refusing():
-        screen = Console(stderr=True)
-        with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
-            task = bar.add_task("reading", total=float(sum(map(len, groups))))
-            arms = []
-            for group in groups:
-                runs = []
-                for source in group:
-                    runs.append(diagnose(read_run(source), framework=framework))
-                    bar.advance(task)
-                arms.append(runs)
+        arms = [[diagnose(read_with_bar(source), framework=framework) for source in group] for group in groups]
         result = against_reference(*arms)
         if html:
             save("--html", html, page(result))

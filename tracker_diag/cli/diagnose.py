@@ -4,7 +4,8 @@ import json
 from typing import Annotated, cast, get_args
 
 import typer
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
+from rich.progress import Progress
 from rich.text import Text
 
 from tracker_diag.cli.options import (
@@ -19,7 +20,6 @@ from tracker_diag.cli.options import (
     Quiet,
     Which,
 )
-from tracker_diag.cli.reading import read_with_bar
 from tracker_diag.cli.refuse import refuse, refusing, save
 from tracker_diag.errors import UnknownName
 from tracker_diag.metrics.registry import Algorithm
@@ -27,7 +27,8 @@ from tracker_diag.report.console import Terminal, unbroken
 from tracker_diag.report.terminal import blindness, headline
 from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.page import about_keys, on_screen
+from tracker_diag.runs.page import about_keys, on_screen, run_page
+from tracker_diag.trackers.finished import FinishedRun
 
 
 def diagnose(
@@ -42,7 +43,6 @@ def diagnose(
     since: Annotated[int | None, typer.Option(help="Leave out steps before this one.")] = None,
     false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
-    severity: Annotated[FailOn | None, typer.Option(help="Show incidents of this severity and above.")] = None,
     blind: Blind = False,
     quiet: Quiet = False,
 ) -> None:
@@ -65,19 +65,23 @@ def diagnose(
     if not result.series and not result.summary.findings:
         keys = ", ".join(result.keys.unmapped[:5]) or "none"
         refuse(f"{source}: none of its metrics is known here (it has {keys}); name its framework with --framework")
-    shown = result.at_least(severity.value) if severity else result
     if html:
-        from tracker_diag.runs.page import run_page
-
-        save("--html", html, run_page(shown))
+        save("--html", html, run_page(result))
     if as_json:
-        typer.echo(json.dumps(shown.to_json(), indent=1))
+        typer.echo(json.dumps(result.to_json(), indent=1))
     else:
-        print_verdict(on_screen(shown), shown.summary, about_keys(shown), blind=blind, quiet=quiet)
-        loud, left = (sum(one.severity != "info" for one in of.summary.incidents) for of in (result, shown))
-        if loud > left:
-            typer.echo(f"--severity leaves {loud - left} of {loud} incidents out, which are below error")
+        print_verdict(on_screen(result), result.summary, about_keys(result), blind=blind, quiet=quiet)
     exit_on(result.summary, fail_on)
+
+
+def read_with_bar(source: str) -> FinishedRun:
+    """The run `source`, as `read_run` reads it, with a bar in a terminal while it takes long."""
+    from tracker_diag.trackers.open import read_run
+
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("reading", total=1.0)
+        return read_run(source, lambda share: bar.update(task, completed=share))
 
 
 def exit_on(summary: Summary, fail_on: FailOn | None) -> None:

@@ -6,8 +6,8 @@ from typing import Annotated, cast
 
 import typer
 
+from tracker_diag.cli.diagnose import read_with_bar
 from tracker_diag.cli.options import AsJson, Framework, Run
-from tracker_diag.cli.reading import read_with_bar
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.errors import require
 from tracker_diag.report.console import near
@@ -60,9 +60,12 @@ def checklist(
     """
     from tracker_diag.runs.postmortem.checklist import When, answers, page, to_json
 
+    wanted = cast("When", when)
     with refusing():
-        given = answers(cast("When", when), _judged(run, framework))
-    typer.echo(json.dumps(to_json(given), indent=1) if as_json else page(given))
+        diagnosis = _judged(run, framework)
+        given = answers(wanted, diagnosis)
+    source = diagnosis.run.source
+    typer.echo(json.dumps(to_json(wanted, source, given), indent=1) if as_json else page(wanted, source, given))
 
 
 @export_app.command()

@@ -68,7 +68,7 @@ def show(
 def page(rule: Rule) -> dict[str, str]:
     """What a person should know of `rule`, heading by heading; what it does not say is left out."""
     read = sorted({ref.metric or f"{ref.stat} of {ref.slice or 'the slice'}" for ref in rule.series()})
-    said = {
+    facts = {
         "rule": f"{rule.id} {rule.name}",
         "says": rule.title,
         "severity": f"{rule.severity}, {rule.status}, link {rule.link}",
@@ -86,7 +86,7 @@ def page(rule: Rule) -> dict[str, str]:
         "see": "\n".join(rule.references),
         "file": str(rule.file) if rule.own else "",
     }
-    return {heading: text for heading, text in said.items() if text}
+    return {heading: text for heading, text in facts.items() if text}
 
 
 @rules_app.command("new")

@@ -67,7 +67,7 @@ def traces(
             if file:
                 _write(file, option, rows())
         if write_back:
-            titles = {one.rule.id: one.rule.title for one in (report.summary.findings if report.summary else ())}
+            titles = {it.rule.id: it.rule.title for it in (report.summary.findings if report.summary else ())}
             write(source.removeprefix("mlflow:"), report.source, report.tags, titles)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))

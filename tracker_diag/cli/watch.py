@@ -6,20 +6,21 @@ import signal
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
 
-from tracker_diag.cli.options import FailOn, FalseAlarmIn, Which
+from tracker_diag.cli.options import FalseAlarmIn, Which
 from tracker_diag.cli.refuse import refuse, refusing
 from tracker_diag.report.console import Terminal
-from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, one_line, render_fleet
-from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.report.fleet import Fleet, FleetRow, FleetTable, render_fleet
 from tracker_diag.scrub import without_password
+
+if TYPE_CHECKING:
+    from tracker_diag.runs.watch import Watch
 
 _log = logging.getLogger("tracker_diag")
 
@@ -51,9 +52,6 @@ def watch(
         Path | None,
         typer.Option(help="Folder for what was sent; in TRACKER_DIAG_DIR or .tracker_diag by default."),
     ] = None,
-    fail_on: Annotated[
-        FailOn | None, typer.Option(help="With --once: exit with 1 if a run has an incident of this severity or worse.")
-    ] = None,
     false_alarm_in: FalseAlarmIn = 100.0,
     rules: Which = None,
 ) -> None:
@@ -65,45 +63,29 @@ def watch(
     from tracker_diag.health import folder
     from tracker_diag.rules.loader import chosen
     from tracker_diag.runs.watch import Watch, receivers_for
-    from tracker_diag.runs.watch_state import open_state, short_hash
+    from tracker_diag.runs.watched_run import short_hash
     from tracker_diag.trackers.notify import NOTIFY
     from tracker_diag.trackers.open import is_of_tracker
 
-    if fail_on and not once:
-        refuse("--fail-on: expected with --once only, since any other watch has no end")
     if html and (html.is_dir() or not html.absolute().parent.is_dir()):
         refuse(f"--html: {html} given, expected a file in a folder that exists")
     if source and not is_of_tracker(source):
         source = str(Path(source).resolve())  # one name for one file, from each working directory
-    name = without_password(source)
     with refusing():
-        receivers = receivers_for(os.environ.get(NOTIFY, "").split())
-        looked_for = chosen(rules)
-        with open_state(state or folder() / f"watch-{short_hash(name, project)}", name, project=project) as kept:
-            watcher = Watch(
-                source, kept, project=project, rules=looked_for, receivers=receivers,
-                expected_runs_between_false_alarms=false_alarm_in,
-            )  # fmt: skip
-            with _until_interrupted(), _Screen(quiet=once) as screen:
-
-                def show() -> None:
-                    screen.show(watcher.fleet)
-                    _write_page(html, watcher.fleet, every)
-
-                def show_progress() -> None:
-                    if screen.due():
-                        show()
-
-                while True:
-                    watcher.check(show_progress)
-                    show()
-                    if once:
-                        break
-                    time.sleep(every)
+        watcher = Watch(
+            source, state or folder() / f"watch-{short_hash(without_password(source), project)}", project=project,
+            rules=chosen(rules), receivers=receivers_for(os.environ.get(NOTIFY, "").split()),
+            expected_runs_between_false_alarms=false_alarm_in,
+        )  # fmt: skip
+        with _until_interrupted(), _Screen(watcher, html, every, quiet=once) as screen:
+            while True:
+                watcher.check(screen.show)
+                screen.show(now=True)
+                if once:
+                    break
+                time.sleep(every)
     Terminal().print(FleetTable(watcher.fleet))
     _write_page(html, watcher.fleet, every if once else None)
-    if fail_on and any(SEVERITIES.index(level) >= SEVERITIES.index(fail_on.value) for level in watcher.levels):
-        raise typer.Exit(1)
 
 
 @contextmanager
@@ -120,61 +102,55 @@ def _until_interrupted() -> Generator[None]:
 
 
 def _write_page(file: Path | None, fleet: Fleet, every: float | None) -> None:
-    from tracker_diag.runs.watch_state import replace_file
-
     if file:
         try:
-            replace_file(file, render_fleet(fleet, every))
+            file.write_text(render_fleet(fleet, every), encoding="utf-8", errors="replace")
         except OSError as error:
             _log.warning("the page %s cannot be written: %s", file, error.strerror or error)
 
 
-class _Screen:
+class _Screen(AbstractContextManager["_Screen"]):
     """Shows the runs during the watch: a table that changes in a terminal, otherwise a line for each change.
 
     Args:
-        quiet: show nothing; the table comes at the end.
+        quiet: show nothing but the page; the table comes at the end.
     """
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self, watcher: "Watch", html: Path | None, every: float, *, quiet: bool) -> None:
+        self._watcher, self._html, self._every, self._quiet = watcher, html, every, quiet
         self._console = Terminal()
         self._live = Live(
             console=self._console, auto_refresh=False, transient=True, redirect_stderr=sys.stderr.isatty()
         )
-        self._lines: list[str] = []
+        self._lines: set[str] = set()
         """What was last shown where there is no terminal."""
         self._shown_at = time.monotonic()
-
-    def __enter__(self) -> "_Screen":
-        if self._console.is_terminal and not self._quiet:
+        if self._console.is_terminal and not quiet:
             self._live.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._live.stop()
 
-    def due(self) -> bool:
-        """Whether it has shown nothing for a second."""
-        return time.monotonic() - self._shown_at > 1
-
-    def show(self, fleet: Fleet) -> None:
-        self._shown_at = time.monotonic()
+    def show(self, *, now: bool = False) -> None:
+        """Show how things are, once a second at most unless it is `now`."""
+        if not now and time.monotonic() - self._shown_at < 1:
+            return
+        self._shown_at, fleet = time.monotonic(), self._watcher.fleet
+        _write_page(self._html, fleet, self._every)
         if self._quiet:
             return
         if self._console.is_terminal:
             self._live.update(FleetTable(fleet, self._console.height - ROOM), refresh=True)
             return
-        before, self._lines = set(self._lines), [_line(row) for row in fleet.rows]
-        for line in self._lines:
-            if line not in before:
+        lines = [_line(row) for row in fleet.rows]
+        for line in lines:
+            if line not in self._lines:
                 self._console.print(f"{fleet.at:%H:%M:%S} {line}", soft_wrap=True)
+        self._lines = {*lines}
 
 
 def _line(row: FleetRow) -> str:
     """The state of a run, without what changes with each step."""
     since = "" if row.since is None else f", since step {row.since:,}"
     parts = (row.level, row.activity, f"{row.first_break}{since}", row.note)
-    return one_line(f"{row.run}: {', '.join(filter(None, parts))}")
+    return " ".join(f"{row.run}: {', '.join(filter(None, parts))}".split())

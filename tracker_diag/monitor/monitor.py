@@ -27,7 +27,7 @@ from tracker_diag.metrics.series import Pair, Rank
 from tracker_diag.monitor import readout
 from tracker_diag.monitor.worst import WorstSequences
 from tracker_diag.records import Record, Scalar, Table
-from tracker_diag.report.console import plain, say, show
+from tracker_diag.report.console import Terminal, plain, say
 from tracker_diag.report.history import History
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.earlier import Earlier, EarlierRun
@@ -51,7 +51,7 @@ from tracker_diag.trackers.tracker import Tracker
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-STATE_VERSION = 16
+STATE_VERSION = 17
 
 
 class Monitor(AbstractContextManager["Monitor"]):
@@ -422,7 +422,7 @@ class Monitor(AbstractContextManager["Monitor"]):
 
     def explain(self) -> None:
         """Show which tensors and metrics the rules see, and what to log so that more rules can see."""
-        show(self._first_look())
+        Terminal().print(self._first_look())
 
     def _first_look(self) -> RenderableType:
         with self._state.turn:
@@ -440,7 +440,7 @@ class Monitor(AbstractContextManager["Monitor"]):
         caveats = (*self.guards.caveats, *readout.caveats(self._windows, reach, self.health, now, engine))
         tails, worst = readout.tails(self._windows), self._worst.shown()
         stopped = bool(self.guards.stopped)
-        return self._history.beside(replace(summary, caveats=caveats, tails=tails, worst=worst, stopped=stopped))
+        return self._history.included_in(replace(summary, caveats=caveats, tails=tails, worst=worst, stopped=stopped))
 
     def _over(self) -> bool:
         """Whether a call is left out: in a fork of the process, and after the end, which is counted."""
@@ -509,7 +509,7 @@ class Monitor(AbstractContextManager["Monitor"]):
             fresh = True
             records += [*readout.scalars(statistics), *readout.histograms(self._windows, counted), *sampled.records]
             records += [Scalar(CANARY + name, scalar.value) for name, scalar in measured.items()]
-            self._history.add(step.step, self._judge.series, records)
+            self._history.add_step(step.step, self._judge.series, records)
         records += readout.states(self._judge.engine, self.health, self._intake.time_ratio)
         noticed = bool(verdict.notices)
         records += self._samples.tables(told=noticed, step=step.step)

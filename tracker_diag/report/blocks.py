@@ -1,7 +1,7 @@
 """Curves in blocks of eight heights, for a terminal."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -15,23 +15,18 @@ Heights: TypeAlias = Mapping[int, float]
 
 
 def heights(
-    curves: Sequence[Mapping[int, float]] | Sequence[Mapping[float, float]],
-    low: float,
-    high: float,
-    parts: int,
-    *,
-    log: bool = False,
+    curves: Sequence[Iterable[tuple[float, float]]], low: float, high: float, parts: int, *, log: bool = False
 ) -> list[Heights]:
-    """`curves`, values by place, between the places `low` and `high`, on one scale; empty where no value is finite.
+    """`curves`, places and values, between the places `low` and `high`, on one scale; empty where no value is finite.
 
     Args:
         log: whether the scale is logarithmic; it is linear where a value is not above 0.
     """
     inside = [
-        {at: min(max(value, -MOST), MOST) for at, value in curve.items() if math.isfinite(value) and low <= at <= high}
+        [(at, min(max(value, -MOST), MOST)) for at, value in curve if math.isfinite(value) and low <= at <= high]
         for curve in curves
     ]
-    values = [value for curve in inside for value in curve.values()]
+    values = [value for curve in inside for _, value in curve]
     if not values:
         return []
     means = [_means(curve, low, high, parts, log=log and min(values) > 0) for curve in inside]
@@ -49,9 +44,11 @@ def bars(curve: Heights, parts: int = CELLS) -> str:
     return drawn
 
 
-def _means(points: Mapping[float, float], low: float, high: float, parts: int, *, log: bool) -> dict[int, float]:
+def _means(
+    points: Sequence[tuple[float, float]], low: float, high: float, parts: int, *, log: bool
+) -> dict[int, float]:
     values_of: dict[int, list[float]] = {}
-    for at, value in points.items():
+    for at, value in points:
         part = min(int((at - low) / (high - low or 1.0) * parts), parts - 1)
         values_of.setdefault(part, []).append(math.log(value) if log else value)
     return {part: sum(value / len(values) for value in values) for part, values in sorted(values_of.items())}

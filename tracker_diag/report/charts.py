@@ -124,7 +124,7 @@ def chart(
     return Chart(title, f"{about}{', log' * scale.log}".removeprefix(", "), lines, scale.ticks(), usual)
 
 
-def marks_of(given: Sequence[tuple[float, str, str]], ends: tuple[float, float]) -> list[Mark]:
+def drawn_marks(given: Sequence[tuple[float, str, str]], ends: tuple[float, float]) -> list[Mark]:
     """Marks from their step, word and tone; a mark close to the one before has its label one line lower."""
     drawn: list[Mark] = []
     for step, word, tone in sorted(given):

@@ -56,13 +56,6 @@ def near(path: str | Path) -> str:
         return str(path)
 
 
-def show(*lines: RenderableType) -> None:
-    """Show `lines` on standard output, as they were asked for."""
-    console = Terminal()
-    for line in lines:
-        console.print(line)
-
-
 def unbroken(line: Text) -> RenderableType:
     """`line` without a break that is ours, as it holds what a person copies."""
     line.no_wrap, line.overflow = True, "ignore"
@@ -120,3 +113,14 @@ def cut(text: str, most: int) -> str:
     """`text` in one line of `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+def one_line(text: str, style: str = "") -> Text:
+    """`text` without line breaks and tabs, cut where the screen ends."""
+    return Text(" ".join(text.split()), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def add_rows(table: Table, heading: str, lines: Iterable[RenderableType]) -> None:
+    """A row for each of `lines`; the first has the `heading`."""
+    for number, line in enumerate(lines):
+        table.add_row("" if number else heading, line)

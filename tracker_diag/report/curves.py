@@ -1,20 +1,15 @@
-"""Curves: the series of a run at bounded size, and which of them a reader needs."""
+"""Curves: which series of a run a reader needs, and how they are named and grouped."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from tracker_diag.metrics.registry import PREFIX, Metric
-from tracker_diag.metrics.series import CONTEXT, SeriesKey, StatKey
+from tracker_diag.metrics.series import CONTEXT, StatKey
 from tracker_diag.metrics.statistics import declared
-from tracker_diag.records import Scalar
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.reading import Reading
 from tracker_diag.rules.triage import Summary
-
-POINTS = 256
-"""Of a series that are kept, at most; of a longer run each is the mean of several rows."""
 
 SHOWN = {"count": "tokens"}
 """Statistics whose name says nothing beside a curve, and what stands there instead."""
@@ -30,79 +25,6 @@ QUANTILES = ("p50", "p95", "p99", "largest")
 
 DASHBOARD = ("loss", "entropy", "kl", "grad_norm")
 """What people watch anyway; it is often calm while something breaks."""
-
-
-@dataclass
-class Thinned:
-    """One series: means of `every` rows each, and what has come of the row after them."""
-
-    every: int = 1
-    steps: list[int] = field(default_factory=list[int])
-    """First step of each point."""
-    values: list[float] = field(default_factory=list[float])
-    rows: int = 0
-    """Rows in the last point."""
-
-    def add(self, step: int, value: float) -> None:
-        """Take in the value of `step`; what is not finite leaves a gap."""
-        if not math.isfinite(value):
-            return
-        if self.rows in (0, self.every):
-            if len(self.steps) == POINTS:
-                self._halve()
-            self.steps.append(step)
-            self.values.append(value)
-            self.rows = 1
-        else:
-            self.rows += 1
-            self.values[-1] += (value - self.values[-1]) / self.rows
-
-    def _halve(self) -> None:
-        """Two points become one. POINTS is even, so that all of them are of as many rows."""
-        self.steps = self.steps[::2]
-        self.values = [one / 2 + two / 2 for one, two in zip(self.values[::2], self.values[1::2], strict=True)]
-        self.every *= 2
-
-    def points(self) -> dict[int, float]:
-        """Values by step."""
-        return dict(zip(self.steps, self.values, strict=True))
-
-
-class Curves:
-    """All series of a run, `POINTS` of each. Memory does not grow with the run."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, Thinned] = {}
-        self._step: int | None = None
-        self._new: set[str] = set()
-        """Series that the step which is underway has a value of."""
-
-    def add(self, step: int, series: Mapping[SeriesKey, Scalar]) -> None:
-        """Take in the values of `step`; of several for one step the first counts."""
-        if step != self._step:
-            self._step, self._new = step, set()
-        for key, one in series.items():
-            if key not in self._new:
-                self._new.add(key)
-                if key not in self._of:
-                    self._of[str(key)] = Thinned()
-                self._of[key].add(step, one.value)
-
-    def beside(self, summary: Summary) -> dict[str, dict[int, float]]:
-        """Those that `chosen` names, values by step."""
-        return {name: self._of[name].points() for name in chosen(summary, self._of)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """In JSON values, and no class of ours; `load_state_dict` goes on from it."""
-        of = {str(name): [one.every, one.rows, one.steps, one.values] for name, one in self._of.items()}
-        return {"step": self._step, "new": sorted(map(str, self._new)), "of": of}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._step, self._new = state["step"], set(state["new"])
-        self._of = {
-            name: Thinned(int(every), [*map(int, steps)], [*map(float, values)], int(rows))
-            for name, (every, rows, steps, values) in state["of"].items()
-        }
 
 
 def chosen(summary: Summary, known: Mapping[str, object], most: int = MOST) -> list[str]:
@@ -162,28 +84,39 @@ Role: TypeAlias = Literal["hero", "outcome", "evidence", "dashboard"]
 class Panel:
     """What is drawn over one axis: a series, or one statistic of both slices of `context`."""
 
-    name: str
+    series: tuple[str, ...]
+    """Names of its lines."""
     lines: Mapping[str, Mapping[int, float]]
     """Values by step; by slice, or under "" for a line that is alone."""
-    metric: Metric
-    """What is declared of it."""
     role: Role
-    series: frozenset[str]
-    """Names of its lines."""
+
+    @property
+    def metric(self) -> Metric:
+        """What is declared of it."""
+        return declared(self.series[0])
 
     @property
     def log(self) -> bool:
         return self.metric.scale == "log"
 
     @property
+    def name(self) -> str:
+        """The series, or pair and statistic of both slices."""
+        name = self.series[0].removeprefix(PREFIX)
+        key = StatKey.parse(name) if len(self.series) > 1 else None
+        return f"{key.pair} {SHOWN.get(key.stat, key.stat)}" if key else name
+
+    @property
     def title(self) -> str:
         """Slices and statistic in words."""
-        pair, _, stat = self.name.partition(" ")
-        size = " of |log-ratio|" if stat.removesuffix("_step") in QUANTILES else ""
-        if stat:
-            return f"After tool calls and before any: {stat.removesuffix('_step')}{size}, {pair} pair"
-        key = StatKey.parse(self.name)
-        return f"{key.pair} pair, {PLACES.get(key.slice, key.slice) or 'all tokens'}: {key.stat}" if key else self.name
+        key = StatKey.parse(self.series[0].removeprefix(PREFIX))
+        if key is None:
+            return self.name
+        if len(self.series) == 1:
+            return f"{key.pair} pair, {PLACES.get(key.slice, key.slice) or 'all tokens'}: {key.stat}"
+        stat = SHOWN.get(key.stat, key.stat).removesuffix("_step")
+        size = " of |log-ratio|" * (stat in QUANTILES)
+        return f"After tool calls and before any: {stat}{size}, {key.pair} pair"
 
     @property
     def unit(self) -> str:
@@ -201,17 +134,9 @@ def panels(summary: Summary) -> list[Panel]:
         role: Role = "hero" if main and main[0] in (name, *others) else "evidence"
         if role == "evidence" and name in (*outcomes, *DASHBOARD):
             role = "outcome" if name in outcomes else "dashboard"
-        if key is None or not others:
-            drawn[name] = Panel(
-                name.removeprefix(PREFIX), {"": summary.curves[name]}, declared(name), role, frozenset({name})
-            )
-        elif not any(other in drawn for other in others):
+        lines = {"": summary.curves[name]}
+        if key is not None and others:
             lines = {str(slice): summary.curves[StatKey(key.pair, slice, key.stat)] for slice in CONTEXT}
-            drawn[name] = Panel(
-                f"{key.pair} {SHOWN.get(key.stat, key.stat)}",
-                lines,
-                declared(name),
-                role,
-                frozenset({name, *map(str, others)}),
-            )
+        if not any(other in drawn for other in others):
+            drawn[name] = Panel((name, *others), lines, role)
     return sorted(drawn.values(), key=lambda panel: panel.role != "hero")

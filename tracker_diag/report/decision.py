@@ -101,10 +101,11 @@ class Now:
 
     @property
     def factor(self) -> str:
-        """The value over the usual one, where the scale is one of factors: "46×"; else empty."""
+        """The value over the usual one, where the scale is one of factors: "46×"; empty where it is as usual."""
         if declared(self.series).scale != "log" or not self.usual or self.value / self.usual <= 0:
             return ""
-        return times(self.value / self.usual)
+        factor = times(self.value / self.usual)
+        return "" if factor == times(1.0) else factor
 
 
 def times(ratio: float) -> str:
@@ -181,6 +182,15 @@ def harm_began(summary: Summary) -> int | None:
         f.onset for incident in summary.incidents if incident.cause is summary.first_break for f in incident.damage
     ]
     return min([*findings, *(r.onset for r in summary.best if r.holds and r.onset is not None)], default=None)
+
+
+def marks_of(summary: Summary) -> list[tuple[int, str]]:
+    """Where the first break began, was detected, did damage and ended; none where nothing broke."""
+    first = summary.first_break
+    if first is None:
+        return []
+    marks = ((first.onset, "began"), (first.fired, "alert"), (harm_began(summary), "damage"), (first.resolved, "over"))
+    return [(step, label) for step, label in marks if step is not None]
 
 
 def _harm(summary: Summary, cost: str) -> Tile:

@@ -9,31 +9,33 @@ from tracker_diag.rules.triage import Summary
 
 def speaks_for(finding: Finding) -> list[str]:
     """The readings that hold, one a series."""
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for reading in finding.evidence:
-        if reading.holds and reading.value is not None and (reading.series not in said or reading.baseline is not None):
-            said[reading.series] = in_words(reading)
-    return list(said.values())
+        known = reading.holds and reading.value is not None
+        if known and (reading.series not in texts or reading.baseline is not None):
+            texts[reading.series] = in_words(reading)
+    return list(texts.values())
 
 
 def speaks_against(finding: Finding) -> list[str]:
-    """What was looked at beside the condition and is calm: it may be a sign that the finding is none."""
+    """What was looked at next to the condition and is calm: it may be a sign that the finding is none."""
     support = {*finding.rule.support}
-    calm = [one for one in finding.evidence if one.signal in support and one.holds is False and one.value is not None]
-    return [f"{one.signal.replace('_', ' ')}: no; {in_words(one)}" for one in calm]
+    calm = [it for it in finding.evidence if it.signal in support and it.holds is False and it.value is not None]
+    return [f"{it.signal.replace('_', ' ')}: no; {in_words(it)}" for it in calm]
 
 
 def damage(summary: Summary) -> list[str]:
-    """What the first break has done to the outcome, as it stands now: since when, its best level, its last one."""
-    harmed = next((one.damage for one in summary.incidents if one.cause is summary.first_break), ())
-    said: dict[str, str] = {}
-    for one in harmed:
-        levels = {outcome.series: outcome for outcome in summary.best}
-        key = next((key for reading in one.evidence for key in (reading.series, *reading.keys) if key in levels), None)
-        never = any(isinstance(signal, Gain) and signal.never for signal in one.rule.signals.values())
-        what = one.summary if key is None or never else best_level(levels[key])
-        said.setdefault(what, f"since step {one.onset}: {what}")
-    return list(said.values())
+    """What the first break has done to the outcome, as it is now: since when, its best level, its last one."""
+    harmed = next((it.damage for it in summary.incidents if it.cause is summary.first_break), ())
+    lines: dict[str, str] = {}
+    levels = {outcome.series: outcome for outcome in summary.best}
+    for finding in harmed:
+        keys = [key for reading in finding.evidence for key in (reading.series, *reading.keys)]
+        key = next((key for key in keys if key in levels), None)
+        never = any(isinstance(signal, Gain) and signal.never for signal in finding.rule.signals.values())
+        what = finding.summary if key is None or never else best_level(levels[key])
+        lines.setdefault(what, f"since step {finding.onset}: {what}")
+    return list(lines.values())
 
 
 def spent(summary: Summary) -> str:
@@ -47,9 +49,9 @@ def spent(summary: Summary) -> str:
 
 
 def outcomes(summary: Summary) -> list[str]:
-    """Best and last level of reward and evaluation, of those that `damage` does not tell."""
-    told = " ".join(damage(summary))
-    return [level for level in map(best_level, summary.best) if level not in told]
+    """Best and last level of reward and evaluation, of those that `damage` leaves out."""
+    harm = " ".join(damage(summary))
+    return [level for level in map(best_level, summary.best) if level not in harm]
 
 
 def in_words(reading: Reading) -> str:

@@ -1,6 +1,5 @@
 """Pictures: the tail of |log-ratio| by slice with its baseline behind it, rewards, and what was found over time."""
 
-import io
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,16 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, StrMethodFormatter
 
-from tracker_diag.records import SAMPLES, Histogram
+from tracker_diag.records import Histogram
 from tracker_diag.report.console import cut, digits
-from tracker_diag.report.curves import PLACES, Panel
+from tracker_diag.report.curves import PLACES, Panel, panels
+from tracker_diag.report.decision import decide, marks_of
 from tracker_diag.report.palette import SLICES, TONES
-from tracker_diag.report.picture import Picture, picture
 from tracker_diag.rules.triage import Summary
 from tracker_diag.stats.arrays import Float64Array, IntArray
 
+MOST_PANELS = 4
+"""Curves that a picture has room for."""
 COLORS = {name: light for name, (light, _) in SLICES.items()}
 """One colour for each slice in every picture."""
 
@@ -38,7 +39,6 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
     and shows nothing: a layout found by drawing several times, minor ticks, formulas as labels. A quarter is left.
     """
     figure = Figure(figsize=(4.0, 4.0), dpi=175)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.185, 0.125, 0.785, 0.80))
     for histogram in histograms:
         name = histogram.slice
@@ -65,9 +65,8 @@ def tail_figure(histograms: Sequence[Histogram], title: str) -> Figure:
 
 
 def reward_figure(histogram: Histogram, title: str) -> Figure:
-    """The rewards of the sequences of a step: how many lie in each bin. Square, as `tail_figure`."""
+    """The rewards of the sequences of a step: how many are in each bin. Square, as `tail_figure`."""
     figure = Figure(figsize=(4.0, 4.0), dpi=175)
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0.155, 0.125, 0.815, 0.80))
     axes.bar(histogram.edges[:-1], histogram.counts, np.diff(histogram.edges), align="edge", color=COLORS["text_only"])
     axes.set(xlabel="reward", ylabel="sequences")
@@ -77,42 +76,33 @@ def reward_figure(histogram: Histogram, title: str) -> Figure:
     return figure
 
 
-def figure_of(histograms: Sequence[Histogram], title: str) -> Figure:
-    """The picture of a pair's tail by slice, or of the rewards."""
-    first = histograms[0]
-    return reward_figure(first, title) if first.pair == SAMPLES else tail_figure(histograms, title)
+def timeline_figure(summary: Summary) -> Figure:
+    """The decision, and the curves that it rests on, over one axis of steps: the hero large, the others below it.
 
-
-def timeline_figure(summary: Summary) -> Figure | None:
-    """The decision, and the curves that it rests on, over one axis of steps.
-
-    None where nothing was found at warn or above: there is nothing to point at.
+    Args:
+        summary: of a run in which something broke.
     """
-    shown = picture(summary)
-    return None if shown is None else picture_figure(shown)
-
-
-def picture_figure(shown: Picture) -> Figure:
-    """The same, of its values: the hero large, the other curves below it."""
-    heights = [1.9, *[0.75] * (len(shown.panels) - 1)] if shown.panels else [0.3]
-    title = "\n".join(textwrap.wrap(_cut(shown.title, 150), 76))
-    about = "\n".join(_cut(line, 118) for line in shown.about.splitlines())
+    decision, shown = decide(summary), panels(summary)[:MOST_PANELS]
+    heights = [1.9, *[0.75] * (len(shown) - 1)] if shown else [0.3]
+    title = "\n".join(textwrap.wrap(_cut(str(decision), 150), 76))
+    about = "\n".join(_cut(f"{tile.value}: {tile.what}", 118) for tile in decision.tiles)
     head = 0.85 + 0.2 * title.count("\n") + 0.16 * about.count("\n")  # inches above the curves
     tall = head + 0.45 + sum(heights) * 1.25
     figure = Figure(figsize=(7.6, tall), dpi=100)
-    FigureCanvasAgg(figure)
     edges = {"left": 0.085, "right": 0.985, "top": 1 - head / tall, "bottom": 0.45 / tall, "hspace": 0.45}
     grid = figure.add_gridspec(len(heights), 1, height_ratios=heights, **edges)
     axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
-    for panel, part in zip(shown.panels, axes, strict=False):
+    for panel, part in zip(shown, axes, strict=False):
         _draw_panel(part, panel)
+    first, last = summary.first_step or 0, max(summary.last_step or 0, (summary.first_step or 0) + 1)
+    marks = marks_of(summary)
     for part in axes:
-        part.set_xlim(shown.first, max(shown.last, shown.first + 1))
+        part.set_xlim(first, last)
         part.spines[:].set_visible(False)
         part.set_xticks([])
-        for mark, label in shown.marks:
-            part.axvline(mark, color=MARKS.get(label, "0.35"), lw=1.1, ls=(0, (3, 2)))
-        for step in shown.events:
+        for step, label in marks:
+            part.axvline(step, color=MARKS.get(label, "0.35"), lw=1.1, ls=(0, (3, 2)))
+        for step in {step for step, _ in summary.events}:
             part.axvline(step, color=TONES["info"], lw=0.9)
     axes[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes[-1].tick_params(axis="x", labelsize=8)
@@ -120,7 +110,7 @@ def picture_figure(shown: Picture) -> Figure:
     figure.text(0.012, 1 - 0.1 / tall, title, fontsize=12, weight="bold", va="top", parse_math=False, linespacing=1.3)
     top = 1 - (0.4 + 0.2 * title.count("\n")) / tall
     figure.text(0.012, top, about, fontsize=8.5, color="0.3", va="top", linespacing=1.4, parse_math=False)
-    _label_marks(axes[0], shown)
+    _label_marks(axes[0], marks, first, last)
     return figure
 
 
@@ -128,22 +118,16 @@ MARKS = {"began": TONES["error"], "damage": TONES["error"]}
 """Colours of marks; the others are grey."""
 
 
-def _label_marks(axes: Axes, shown: Picture) -> None:
+def _label_marks(axes: Axes, marks: Sequence[tuple[int, str]], first: int, last: int) -> None:
     """The marks' labels at the top of the hero, each that is close to the one before a line lower."""
-    span, before, row = max(shown.last - shown.first, 1), -1.0, 0
-    for mark, label in sorted(shown.marks):
-        at = (mark - shown.first) / span
+    before, row = -1.0, 0
+    for step, label in sorted(marks):
+        at = (step - first) / (last - first)
         row = row + 1 if at - before < 0.15 else 0
         before, side = at, "right" if at > 0.8 else "left"
-        text = f" {label} {mark:,} "
-        given: dict[str, Any] = {
-            "fontsize": 8,
-            "weight": "bold",
-            "ha": side,
-            "va": "top",
-            "transform": axes.get_xaxis_transform(),
-        }
-        axes.text(mark, 0.97 - 0.1 * row, text, color=MARKS.get(label, "0.35"), **given)
+        place: dict[str, Any] = {"ha": side, "va": "top", "transform": axes.get_xaxis_transform()}
+        color = MARKS.get(label, "0.35")
+        axes.text(step, 0.97 - 0.1 * row, f" {label} {step:,} ", color=color, fontsize=8, weight="bold", **place)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
@@ -171,7 +155,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 def _cut(text: str, most: int) -> str:
     """`text` in one line of `most` characters, with boxes for those that the font has not: matplotlib warns of them."""
-    text = "".join(one if ord(one) in _glyphs() else "\N{WHITE SQUARE}" for one in " ".join(text.split()))
+    text = "".join(sign if ord(sign) in _glyphs() else "\N{WHITE SQUARE}" for sign in " ".join(text.split()))
     return cut(text, most)
 
 
@@ -185,13 +169,6 @@ def pixels(figure: Figure) -> npt.NDArray[np.uint8]:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
-def png(figure: Figure) -> bytes:
-    """The figure as a file."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
 
 
 def _share_beyond(counts: IntArray) -> Float64Array:

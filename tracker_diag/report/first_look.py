@@ -4,29 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.reasons import SAY_TURN, Reason, Why
 from tracker_diag.metrics.registry import SAMPLED
+from tracker_diag.report.console import add_rows, labelled
 from tracker_diag.rules.triage import Summary
 
 MISSING = {
-    Why.NOT_LOGGED,
-    Why.NOT_MEASURED,
-    Why.NOT_OBSERVED,
-    Why.NOT_SET,
-    Why.NOT_SEEN,
-    Why.ON_POLICY,
-    Why.NO_SETTING,
-    Why.NO_RANKS,
-    Why.NO_CELLS,
-    Why.LOST,
-}
+    Why.NOT_LOGGED, Why.NOT_MEASURED, Why.NOT_OBSERVED, Why.NOT_SET, Why.NOT_SEEN, Why.ON_POLICY, Why.NO_SETTING,
+    Why.NO_RANKS, Why.NO_CELLS, Why.LOST,
+}  # fmt: skip
 """Reasons that no waiting takes away."""
 
 MOST = 5
-"""Remedies that are told, those first that open most rules."""
+"""Remedies that are listed, those first that open most rules."""
 
 
 @dataclass(frozen=True)
@@ -62,28 +54,28 @@ def first_look(
         tools: whether there can be any.
         against: which earlier runs the run is held against.
     """
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for one in pairs:
-        unknown = f", {one.unknown:,} unknown" if one.unknown else ""
-        tokens = f"{one.post_tool:,} tokens after a tool, {one.text_only:,} before any{unknown}"
-        table.add_row(one.pair, tokens if one.lacks is None else str(one.lacks))
+    rows = labelled(0)
+    for pair in pairs:
+        unknown = f", {pair.unknown:,} unknown" if pair.unknown else ""
+        tokens = f"{pair.post_tool:,} tokens after a tool, {pair.text_only:,} before any{unknown}"
+        rows.add_row(pair.pair, tokens if pair.lacks is None else str(pair.lacks))
     if tools and told_by:
-        table.add_row("post_tool", told_by)
+        rows.add_row("post_tool", told_by)
     if against:
-        table.add_row("baseline", against)
-    if any(one.unknown for one in pairs):
-        table.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
-    if tools and any(one.text_only for one in pairs) and not any(one.post_tool for one in pairs):
+        rows.add_row("baseline", against)
+    if any(pair.unknown for pair in pairs):
+        rows.add_row("unknown", Text(f"a prompt may end with a tool result or not: {SAY_TURN}", style="yellow"))
+    if tools and any(pair.text_only for pair in pairs) and not any(pair.post_tool for pair in pairs):
         missing = "no token comes after a tool here; if the agent calls tools, give model_mask, 0 on what they returned"
-        table.add_row("", Text(missing, style="yellow"))
-    table.add_row("rules", sight(len(rules), blind))
-    for heading, (remedy, opened) in zip(("to see more", *[""] * MOST), remedies(_lacking(blind))[:MOST], strict=False):
-        shown = ", ".join(rules[rule] for rule in opened[:3])
-        table.add_row(heading, Text(f"{remedy}: {shown}" + (f" and {len(opened) - 3} more" if len(opened) > 3 else "")))
+        rows.add_row("", Text(missing, style="yellow"))
+    rows.add_row("rules", sight(len(rules), blind))
+    opens = [
+        f"{what}: {', '.join(rules[rule] for rule in ids[:3])}{f' and {len(ids) - 3} more' if len(ids) > 3 else ''}"
+        for what, ids in remedies(_lacking(blind))[:MOST]
+    ]
+    add_rows(rows, "to see more", map(Text, opens))
     head = "no step yet" if step is None else f"what is seen at step {step}"
-    return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), table)
+    return Group(Text.assemble(("tracker_diag: ", "dim"), (head, "bold")), rows)
 
 
 def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
@@ -95,20 +87,20 @@ def sight(rules: int, blind: Mapping[str, Sequence[Reason]]) -> str:
 
 def sighted(summary: Summary) -> str:
     """The same of a run that is over."""
-    seeing = {*summary.healthy, *summary.explained, *(one.rule.id for one in summary.findings)}
+    seeing = {*summary.healthy, *summary.explained, *(finding.rule.id for finding in summary.findings)}
     return sight(len(seeing | {*summary.blind}), summary.blind)
 
 
 def _lacking(blind: Mapping[str, Sequence[Reason]]) -> dict[str, Sequence[Reason]]:
-    return {rule: reasons for rule, reasons in blind.items() if all(one.why in MISSING for one in reasons)}
+    return {rule: reasons for rule, reasons in blind.items() if all(reason.why in MISSING for reason in reasons)}
 
 
 def remedies(blind: Mapping[str, Sequence[Reason]]) -> list[tuple[str, list[str]]]:
     """What to give, with the rules that lack it; what opens most of them first."""
     opened: dict[str, list[str]] = {}
     for rule, reasons in blind.items():
-        for one in {remedy(reason) for reason in reasons} - {""}:
-            opened.setdefault(one, []).append(rule)
+        for what in {remedy(reason) for reason in reasons} - {""}:
+            opened.setdefault(what, []).append(rule)
     return sorted(opened.items(), key=lambda item: -len(item[1]))
 
 
@@ -118,7 +110,7 @@ REMEDIES = {
     Why.NOT_SET: "{how}",
     Why.NOT_MEASURED: "tensors for {series}",
     Why.NO_SETTING: "wrap(..., config=...) with {keys}",
-    Why.LOST: "go on logging what has ceased",
+    Why.LOST: "log again what has ceased",
 }
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.report.blocks import heights
-from tracker_diag.report.console import cut
+from tracker_diag.report.console import cut, one_line
 from tracker_diag.report.curves import panels
 from tracker_diag.report.decision import decide
 from tracker_diag.report.templates import rendered
@@ -94,17 +94,12 @@ class Fleet:
         return f"{len(self.rows)} run{'s' * (len(self.rows) != 1)}" + (f": {parts}" if parts else "")
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs in which the same rule broke first, or that have the same state."""
+def grouped(fleet: Fleet) -> list[tuple[str, str, list[FleetRow]]]:
+    """The runs by the rule that broke first, the worst on top; what is not known and what is ok come last.
 
-    title: str
-    level: str
-    rows: tuple[FleetRow, ...]
-
-
-def grouped(fleet: Fleet) -> list[Group]:
-    """The runs by the rule that broke first, the worst on top; what is not known and what is ok come last."""
+    Returns:
+        A title, the level and the runs of each group.
+    """
     by_rule: dict[tuple[str, str], list[FleetRow]] = {}
     for row in fleet.sorted:
         loud = row.level in ("error", "warn")
@@ -112,7 +107,7 @@ def grouped(fleet: Fleet) -> list[Group]:
     groups = []
     for (rule, level), rows in by_rule.items():
         title = f"{rule} {rows[0].first_break.partition(': ')[2].removesuffix(', over')}".strip() if rule else level
-        groups.append(Group(title or rows[0].level, rows[0].level, tuple(rows)))
+        groups.append((title or rows[0].level, rows[0].level, rows))
     return groups
 
 
@@ -137,7 +132,7 @@ def spark(curve: Mapping[int, float], *, log: bool = False) -> Small:
     """Heights of a curve from 0 to 1 in at most `SPARK` parts of the run."""
     if not curve:
         return ()
-    drawn = heights([curve], min(curve), max(curve), SPARK, log=log)
+    drawn = heights([curve.items()], min(curve), max(curve), SPARK, log=log)
     return tuple(round(height, 2) for height in drawn[0].values()) if drawn else ()
 
 
@@ -152,31 +147,30 @@ class FleetTable:
         fleet = self._fleet
         yield Text.assemble(("tracker_diag: ", "dim"), (fleet.counts, "bold"), (f", at {fleet.at:%H:%M:%S}", "dim"))
         if fleet.note:
-            yield Text(one_line(fleet.note), style="yellow")
+            yield Text(" ".join(fleet.note.split()), style="yellow")
         if self._rows:
-            yield self._table(roomy=options.max_width >= ROOMY)
+            yield _table(self._rows, roomy=options.max_width >= ROOMY)
         noted = [row for row in self._rows if row.note]
         for row in noted[:MOST_NOTES]:
-            yield Text(f"{cut(row.run, NAME)}: {one_line(row.note)}", "dim", no_wrap=True, overflow="ellipsis")
-        if len(noted) > MOST_NOTES:
-            yield Text(f"and {len(noted) - MOST_NOTES} more notes", style="dim")
-        if len(fleet.rows) > len(self._rows):
-            yield Text(f"and {len(fleet.rows) - len(self._rows)} more", style="dim")
+            yield one_line(f"{cut(row.run, NAME)}: {row.note}", "dim")
+        for hidden, what in ((len(noted) - MOST_NOTES, "more notes"), (len(fleet.rows) - len(self._rows), "more")):
+            if hidden > 0:
+                yield Text(f"and {hidden} {what}", style="dim")
 
-    def _table(self, *, roomy: bool) -> Table:
-        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1 + roomy, 0, 0))
-        lines = [_cells(row, roomy=roomy) for row in self._rows]
-        shown = [heading for heading in lines[0] if any(line[heading] for line in lines)]
-        for heading in shown:
-            # rich narrows the widest of the columns that may wrap; their cells do not wrap, but end with an ellipsis.
-            table.add_column(
-                Text(heading, no_wrap=True),
-                no_wrap=heading not in {"run", "activity", "broke first"},
-                justify="right" if heading in {"step", "since"} else "left",
-            )
-        for line in lines:
-            table.add_row(*(line[heading] for heading in shown))
-        return table
+
+def _table(rows: Sequence[FleetRow], *, roomy: bool) -> Table:
+    """A line for each run; headings under which no run has a word are left out."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1 + roomy, 0, 0))
+    lines = [_cells(row, roomy=roomy) for row in rows]
+    shown = [heading for heading in lines[0] if any(line[heading] for line in lines)]
+    for heading in shown:
+        # rich narrows the widest of the columns that may wrap; their cells do not wrap, but end with an ellipsis.
+        wraps = heading in {"run", "activity", "broke first"}
+        number = heading in {"step", "since"}
+        table.add_column(Text(heading, no_wrap=True), no_wrap=not wraps, justify="right" if number else "left")
+    for line in lines:
+        table.add_row(*(line[heading] for heading in shown))
+    return table
 
 
 def _cells(row: FleetRow, *, roomy: bool) -> dict[str, Text]:
@@ -193,15 +187,7 @@ def _cells(row: FleetRow, *, roomy: bool) -> dict[str, Text]:
         "cost": (row.cost.partition(", ")[2] or row.cost, ""),
         "reward": (row.reward, ""),
     }
-    return {
-        heading: Text(one_line(text), style, no_wrap=True, overflow="ellipsis")
-        for heading, (text, style) in texts.items()
-    }
-
-
-def one_line(text: str) -> str:
-    """`text` without line breaks and tabs: names of runs may hold anything."""
-    return " ".join(text.split())
+    return {heading: one_line(text, style) for heading, (text, style) in texts.items()}
 
 
 def render_fleet(fleet: Fleet, every: float | None = None) -> str:

@@ -4,17 +4,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracker_diag.records import Table
-from tracker_diag.report.charts import Chart, Mark, axis_ticks, chart, marks_of
-from tracker_diag.report.curves import PLACES, Panel, Role, baselines, panels
-from tracker_diag.report.decision import decide, harm_began, since, where
+from tracker_diag.report.charts import Chart, axis_ticks, chart, drawn_marks
+from tracker_diag.report.curves import PLACES, Role, baselines, panels
+from tracker_diag.report.decision import decide, marks_of, since, where
 from tracker_diag.report.distributions import rewards, steppers
 from tracker_diag.report.evidence import speaks_against, speaks_for
 from tracker_diag.report.first_look import remedies, sighted
 from tracker_diag.report.note import note_on
 from tracker_diag.report.tables import brief, by_growth
 from tracker_diag.report.templates import rendered
-from tracker_diag.report.tokens import WORST, groups
+from tracker_diag.report.tokens import WORST, groups, visible
 from tracker_diag.rules.triage import Summary
+
+TONES = {"began": "error", "damage": "error"}
+"""Of marks; the others have none."""
 
 
 def render_html(
@@ -36,6 +39,7 @@ def render_html(
         "where": where,
         "speaks_for": speaks_for,
         "speaks_against": speaks_against,
+        "visible": visible,
     }
     first = summary.first_break
     return rendered(
@@ -45,7 +49,7 @@ def render_html(
         first=first,
         decision=decide(summary, cost),
         charts=_charts(summary, ends),
-        marks=_marks(summary, ends),
+        marks=drawn_marks([(step, word, TONES.get(word, "")) for step, word in marks_of(summary)], ends),
         axis_ticks=axis_ticks(ends),
         ends=ends,
         at=ends[1] if first is None else first.fired,
@@ -66,33 +70,14 @@ def _charts(summary: Summary, ends: tuple[float, float]) -> dict[Role, list[Char
     first, levels = summary.first_break, baselines(summary)
     drawn: dict[Role, list[Chart]] = {"hero": [], "outcome": [], "evidence": [], "dashboard": []}
     for panel in panels(summary):
-        curves = [
-            (PLACES.get(name, name), name, points) for name, points in _ordered(panel, first.slice if first else None)
-        ]
-        usual = panel.role in ("hero", "evidence") and panel.series & levels.keys()
+        lines = sorted(panel.lines.items(), key=lambda line: first is None or line[0] != first.slice)
+        curves = [(PLACES.get(name, name), name, points) for name, points in lines]
+        usual = panel.role in ("hero", "evidence") and any(name in levels for name in panel.series)
         before = first.onset if first is not None and usual else None
         made = chart(panel.title, panel.unit, curves, ends, log=panel.log, before=before)
         if made is not None:
             drawn[panel.role].append(made)
     return drawn
-
-
-def _ordered(panel: Panel, slice: str | None) -> list[tuple[str, Any]]:
-    """The lines of a panel, that of the finding's slice first."""
-    return sorted(panel.lines.items(), key=lambda line: line[0] != slice)
-
-
-def _marks(summary: Summary, ends: tuple[float, float]) -> list[Mark]:
-    """Where the first break began, was detected, did damage and ended."""
-    first = summary.first_break
-    if first is None:
-        return []
-    harm = harm_began(summary)
-    given = [(float(first.onset), "began", "error")]
-    given += [(float(first.fired), "alert", "")] if first.fired is not None else []
-    given += [(float(harm), "damage", "error")] if harm is not None else []
-    given += [(float(first.resolved), "over", "")] if first.resolved is not None else []
-    return marks_of(given, ends)
 
 
 def _cell(value: str | float | None) -> str:

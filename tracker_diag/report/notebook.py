@@ -10,19 +10,13 @@ HEIGHT = 640
 """Of the frame, in pixels; the page scrolls in it."""
 
 
-def framed(page: str) -> str:
-    """`page` for the output of a cell."""
-    return (
-        f'<iframe srcdoc="{escape(page)}" title="tracker_diag" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
-    )
-
-
 def shown(summary: Summary) -> str | None:
-    """The page of `summary`; None without jinja2, where the notebook falls back to the text."""
+    """The page of `summary` for the output of a cell; None without jinja2, where a notebook shows the text."""
     try:
-        return framed(render_html(summary))
+        page = escape(render_html(summary))
     except MissingExtra:
         return None
+    return f'<iframe srcdoc="{page}" title="tracker_diag" width="100%" height="{HEIGHT}" frameborder="0"></iframe>'
 
 
 Summary.shown_by = shown  # from here, as rules know no report

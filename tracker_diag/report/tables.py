@@ -12,34 +12,16 @@ from tracker_diag.rules.reading import Reading
 def findings_table(findings: Sequence[Finding]) -> Table:
     """One row per finding, earliest onset first."""
     columns = (
-        "onset",
-        "fired",
-        "resolved",
-        "rule",
-        "name",
-        "slice",
-        "severity",
-        "state",
-        "summary",
-        "evidence",
-        "remedy",
-    )
+        "onset", "fired", "resolved", "rule", "name", "slice", "severity", "state", "summary", "evidence", "remedy",
+    )  # fmt: skip
     rows = tuple(
         (
-            finding.onset,
-            finding.fired,
-            finding.resolved,
-            finding.rule.id,
-            finding.rule.name,
-            finding.slice,
-            finding.severity,
-            finding.state if finding.inhibited_by is None else f"{finding.state}, inhibited by {finding.inhibited_by}",
-            finding.summary,
-            "; ".join(describe(reading) for reading in finding.evidence),
-            finding.rule.remedy[0] if finding.rule.remedy else "",
+            it.onset, it.fired, it.resolved, it.rule.id, it.rule.name, it.slice, it.severity,
+            it.state if it.inhibited_by is None else f"{it.state}, inhibited by {it.inhibited_by}",
+            it.summary, "; ".join(map(describe, it.evidence)), it.rule.remedy[0] if it.rule.remedy else "",
         )
-        for finding in findings
-    )
+        for it in findings
+    )  # fmt: skip
     return Table(PREFIX + "findings", columns, rows)
 
 

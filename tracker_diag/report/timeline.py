@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +19,7 @@ WIDTH = 36
 """Columns of the axis."""
 
 MOST_LANES = 5
-"""Lines of findings; those of the first incident's cause and damage are always among them."""
+"""Lines of findings; the cause comes first, then its damage."""
 
 QUIET, PENDING, FIRING, DONE = "·", "░", "█", "◆"
 
@@ -32,9 +31,9 @@ def timeline(
     curves: Sequence[tuple[str, Mapping[int, float], bool]] = (),
     events: Sequence[tuple[int, str]] = (),
 ) -> Table:
-    """A line for each rule and slice, the first incident's cause on top and its damage below, then one for each curve.
+    """A line for each rule and slice, the first incident's cause on top, then one for each curve.
 
-    Between the two stands a line with a mark for each of `events`, if there are any.
+    Between the two is a line with a mark for each of `events`, if there are any.
 
     Args:
         incidents: at least one.
@@ -47,14 +46,16 @@ def timeline(
     table.add_column(no_wrap=True)
     ends = f"{first:<{WIDTH - len(str(last))}}{last}"
     table.add_row(Text(f"step  ({PENDING} onset, {FIRING} detected)", style="dim"), Text(ends, style="dim"))
-    drawn, left_out = _lanes(incidents, MOST_LANES - bool(events))
-    lanes_of = Counter(findings[0].rule.id for _, _, findings in drawn)
-    for mark, role, findings in drawn:
-        color = STYLE["error" if role == "damage" else max((one.severity for one in findings), key=SEVERITIES.index)]
+    everything, room = lanes(incidents), MOST_LANES - bool(events)
+    drawn, damage = everything[:room], incidents[0].damage
+    lanes_of = Counter(findings[0].rule.id for _, findings in drawn)
+    for mark, findings in drawn:
+        worst = max((finding.severity for finding in findings), key=SEVERITIES.index)
+        color = STYLE["error" if findings[0] in damage else worst]
         name = f"{mark}{_named(findings[0], alone=lanes_of[findings[0].rule.id] == 1)}"
         table.add_row(Text(name, style=color), Text(lane(findings, first, last), style=color))
-    if left_out:
-        table.add_row(Text(f"and {left_out} more", style="dim"), "")
+    if everything[room:]:
+        table.add_row(Text(f"and {len(everything) - room} more", style="dim"), "")
     if events:
         marked = {_column(step, first, last) for step, _ in events}
         table.add_row("events", "".join(DONE if at in marked else QUIET for at in range(WIDTH)))
@@ -64,12 +65,12 @@ def timeline(
 
 
 def lane(findings: Sequence[Finding], first: int, last: int) -> str:
-    """Findings of one rule and slice on the axis: pending from the onset, firing from when it was told to its end."""
+    """Findings of one rule and slice on the axis: pending from the onset, firing from its detection to its end."""
     cells = [QUIET] * WIDTH
-    for one in findings:
-        fired = _column(last if one.fired is None else one.fired, first, last)
-        end = last if one.resolved is None else one.resolved
-        for at in range(_column(one.onset, first, last), _column(end, first, last) + 1):
+    for finding in findings:
+        fired = _column(last if finding.fired is None else finding.fired, first, last)
+        end = last if finding.resolved is None else finding.resolved
+        for at in range(_column(finding.onset, first, last), _column(end, first, last) + 1):
             if cells[at] != FIRING:
                 cells[at] = FIRING if at >= fired else PENDING
     return "".join(cells)
@@ -77,7 +78,7 @@ def lane(findings: Sequence[Finding], first: int, last: int) -> str:
 
 def curve(points: Mapping[int, float], first: int, last: int, *, log: bool = False) -> str:
     """`points` on the axis, from their smallest mean in a column to their largest; a column without any repeats."""
-    drawn = heights([points], first, last + 1, WIDTH, log=log)
+    drawn = heights([points.items()], first, last + 1, WIDTH, log=log)
     return bars(drawn[0], WIDTH) if drawn else ""
 
 
@@ -91,40 +92,15 @@ def _named(finding: Finding, *, alone: bool) -> str:
     return f"{finding.rule.id} {slice}{finding.rule.title}"
 
 
-Role: TypeAlias = Literal["cause", "symptom", "damage", "other"]
-"""Of a finding in the first incident; `other` is the cause of another one."""
+def lanes(incidents: Sequence[Incident]) -> list[tuple[str, list[Finding]]]:
+    """The first incident's cause, its damage, its symptoms, then the others' causes; one for each rule and slice.
 
-MARKS: Mapping[Role, str] = {"cause": "", "symptom": "├ ", "damage": "├ ", "other": ""}
-
-
-def grouped(incidents: Sequence[Incident]) -> list[tuple[Role, Sequence[Finding]]]:
-    """The first incident's cause, its symptoms, its damage, then the others' causes; one for each rule and slice."""
-    if not incidents:
-        return []
+    Each has the mark that stands before its name.
+    """
     first, *others = incidents
-    parts: tuple[tuple[Role, Sequence[Finding]], ...] = (
-        ("cause", (first.cause,)),
-        ("symptom", first.symptoms),
-        ("damage", first.damage),
-        ("other", [other.cause for other in others]),
-    )
-    found: dict[tuple[str, str | None, str], tuple[Role, list[Finding]]] = {}
-    for role, findings in parts:
-        for one in findings:
-            found.setdefault((one.rule.id, one.pair, one.slice), (role, []))[1].append(one)
-    return [*found.values()]
-
-
-def _lanes(incidents: Sequence[Incident], most: int) -> tuple[list[tuple[str, Role, Sequence[Finding]]], int]:
-    """What is drawn, each with its part in the incident and the mark of it, and how many lines are left out."""
-    whole = grouped(incidents)
-    parts = [one for one in whole[1:] if one[0] != "other"]
-    rest = [one for one in whole[1:] if one[0] == "other"]
-    # The last part, that is the damage if there is any, always has a line, and so has what else began by itself.
-    room = most - 1 - bool(rest)
-    shown = parts if len(parts) <= room else [*parts[: room - 1], parts[-1]]
-    drawn = [*whole[:1], *shown, *rest[: most - 1 - len(shown)]]
-    lanes: list[tuple[str, Role, Sequence[Finding]]] = [(MARKS[role], role, one) for role, one in drawn]
-    if shown:
-        lanes[len(shown)] = ("└ ", *shown[-1])
-    return lanes, len(whole) - len(drawn)
+    ranked = [("", first.cause), *(("└ ", finding) for finding in (*first.damage, *first.symptoms))]
+    ranked += [("", incident.cause) for incident in others]
+    drawn: dict[tuple[str, str | None, str], tuple[str, list[Finding]]] = {}
+    for mark, finding in ranked:
+        drawn.setdefault((finding.rule.id, finding.pair, finding.slice), (mark, []))[1].append(finding)
+    return [*drawn.values()]

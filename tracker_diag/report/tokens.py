@@ -10,13 +10,13 @@ import numpy as np
 
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Table, WorstSequence
-from tracker_diag.stats.arrays import BoolArray, Float64Array, IntArray
+from tracker_diag.stats.arrays import Float64Array, IntArray
 
 WORST = PREFIX + "worst_sequences"
 """The table's name."""
 
 BEFORE, AFTER, OF_TOOL = 40, 20, 24
-"""Tokens that are shown before the largest, after it, and of the end of the tool result that stands before."""
+"""Tokens that are shown before the largest, after it, and of the end of the tool result before."""
 STRENGTHS = (1, 2, 4, 8)
 """Multiples of the limit from which on a token is coloured, and more so."""
 BROKEN = len(STRENGTHS) + 1
@@ -43,24 +43,24 @@ MEANS = {
 """What a negative and a positive log-ratio say of a token."""
 
 
-def strengths(one: WorstSequence) -> IntArray:
+def strengths(sequence: WorstSequence) -> IntArray:
     """(W,) 0 where |log-ratio| is usual or not known, 1 to 4 by how far it is beyond that, 5 where it is no number."""
-    sizes = np.abs(one.log_ratios)
-    found = np.searchsorted(np.array(STRENGTHS) * one.limit, np.nan_to_num(sizes, nan=0.0), side="left")
-    found = np.where(np.isfinite(sizes), found, BROKEN)
-    return np.where(one.sampled, found, 0).astype(np.int64)
+    sizes = np.abs(sequence.log_ratios)
+    levels = np.searchsorted(np.array(STRENGTHS) * sequence.limit, np.nan_to_num(sizes, nan=0.0), side="left")
+    levels = np.where(np.isfinite(sizes), levels, BROKEN)
+    return np.where(sequence.sampled, levels, 0).astype(np.int64)
 
 
-def excerpt(one: WorstSequence) -> list[range]:
-    """The parts of the window whose text is shown: around the largest, and the end of what the tool said before."""
-    at = one.position - one.first
-    inside = np.flatnonzero(one.sampled | one.tool_output)  # the largest is, so there is one
+def excerpt(sequence: WorstSequence) -> list[range]:
+    """The parts of the window whose text is shown: around the largest, and the end of the tool result before it."""
+    at = sequence.position - sequence.first
+    inside = np.flatnonzero(sequence.sampled | sequence.tool_output)  # the largest is, so there is one
     low, high = min(at, int(inside[0])), max(at, int(inside[-1])) + 1
     around = range(max(low, at - BEFORE), min(high, at + AFTER + 1))
-    said = np.flatnonzero(one.tool_output[:at])
-    if not len(said) or said[-1] >= around.start + OF_TOOL // 2:
+    results = np.flatnonzero(sequence.tool_output[:at])
+    if not len(results) or results[-1] >= around.start + OF_TOOL // 2:
         return [around]
-    tool = range(max(low, int(said[-1]) + 1 - OF_TOOL), int(said[-1]) + 1)
+    tool = range(max(low, int(results[-1]) + 1 - OF_TOOL), int(results[-1]) + 1)
     return [range(min(tool.start, around.start), around.stop)] if tool.stop >= around.start else [tool, around]
 
 
@@ -88,63 +88,35 @@ def worst_table(sequences: Sequence[WorstSequence]) -> Table:
     )  # fmt: skip
     rows = tuple(
         (
-            one.pair,
-            one.slice,
-            one.onset,
-            one.moment,
-            one.step,
-            one.batch,
-            one.sequence,
-            visible(one.tool),
-            one.position,
-            one.length,
-            one.largest if math.isfinite(one.largest) else None,
-            one.share,
-            _in_line(one),
+            it.pair, it.slice, it.onset, it.moment, it.step, it.batch, it.sequence, visible(it.tool), it.position,
+            it.length, it.largest if math.isfinite(it.largest) else None, it.share, _in_line(it),
         )
-        for one in sequences
-    )
+        for it in sequences
+    )  # fmt: skip
     return Table(WORST, columns, rows)
 
 
-def _in_line(one: WorstSequence) -> str:
-    """The excerpt in one line, «the largest» marked: as text with [what the tool said], else as a bar a token."""
-    strong, at = strengths(one), one.position - one.first
-    if one.texts is None:
+def _in_line(sequence: WorstSequence) -> str:
+    """The excerpt in one line, «the largest» marked: as text with [the tool's output], else as a bar a token."""
+    strong, at = strengths(sequence), sequence.position - sequence.first
+    if sequence.texts is None:
         shown = range(max(0, at - IN_STRIP), min(len(strong), at + IN_STRIP + 1))
-        bars = ["□" if one.tool_output[i] else BARS[strong[i]] if one.sampled[i] else " " for i in shown]
+        bars = ["□" if sequence.tool_output[i] else BARS[strong[i]] if sequence.sampled[i] else " " for i in shown]
         bars[at - shown.start] = f"«{bars[at - shown.start]}»"
         return "".join(bars).strip()
-    left = ""
-    for before, part in zip((None, *excerpt(one)), excerpt(one), strict=False):
-        left += " … " if before is not None else ""
-        for tool, run in groupby(part, key=lambda i: bool(one.tool_output[i])):
-            said = [(i, visible(one.texts[i])) for i in run]
-            text = "".join(f"«{text}»" if i == at else text for i, text in said)
-            left += f"[{text}]" if tool else text
-    cut = left.find("«")
+    parts = []
+    for part in excerpt(sequence):
+        texts = ""
+        for tool, run in groupby(part, key=lambda i: bool(sequence.tool_output[i])):
+            words = ((i, visible(sequence.texts[i])) for i in run)
+            text = "".join(f"«{word}»" if i == at else word for i, word in words)
+            texts += f"[{text}]" if tool else text
+        parts.append(texts)
+    line = " … ".join(parts)
+    cut = line.find("«")
     if cut > IN_TABLE * 2 // 3:
-        left = "…" + left[cut - IN_TABLE * 2 // 3 :]
-    return left[:IN_TABLE]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One token of a text: what it says, how it is coloured, and what it tells when pointed at."""
-
-    text: str
-    style: str
-    says: str
-    largest: bool = False
-
-
-@dataclass(frozen=True)
-class Run:
-    """Tokens that stand together: of the policy, or of a tool; or how many are left out before the next."""
-
-    cells: tuple[Cell, ...]
-    tool: str | None = None
-    left_out: int = 0
+        line = "…" + line[cut - IN_TABLE * 2 // 3 :]
+    return line[:IN_TABLE]
 
 
 @dataclass(frozen=True)
@@ -152,7 +124,6 @@ class Strip:
     """One sequence as the page shows it. Lengths and places are in hundredths of the strip's width."""
 
     sequence: WorstSequence
-    tool: str
     up: str
     down: str
     broken: str
@@ -165,8 +136,11 @@ class Strip:
     first: int
     last: int
     """Positions of the strip's first and last token."""
-    runs: tuple[Run, ...]
-    """The text, if there is any."""
+    runs: tuple[tuple[int, bool, list[tuple[str, str, str]]], ...]
+    """The text, if there is any: tokens left out before, whether it is a tool's, and of each token text, style, title.
+
+    The style of the largest ends with " largest".
+    """
 
 
 @dataclass(frozen=True)
@@ -187,23 +161,23 @@ class Group:
 
 
 def groups(sequences: Sequence[WorstSequence]) -> list[Group]:
-    """The page's section, by slice; what there is no room for stands in the table alone."""
+    """The page's section, by slice; what there is no room for is in the table alone."""
     by_place: dict[tuple[str, str, int], list[WorstSequence]] = {}
-    for one in sequences:
-        by_place.setdefault((one.pair, one.slice, one.onset), []).append(one)
-    found: list[Group] = []
+    for sequence in sequences:
+        by_place.setdefault((sequence.pair, sequence.slice, sequence.onset), []).append(sequence)
+    shown: list[Group] = []
     for (pair, slice, onset), kept in list(by_place.items())[:MOST_PLACES]:
-        of = [one for moment, most in ROOM.items() for one in [one for one in kept if one.moment == moment][:most]]
-        limit = of[0].limit
-        top = max(2.0, *(float(_height(_largest(one), one.limit)) for one in of))
-        strips = tuple(_strip(one, top) for one in of)
+        chosen = [it for moment, most in ROOM.items() for it in [it for it in kept if it.moment == moment][:most]]
+        limit = chosen[0].limit
+        top = max(2.0, *(float(_height(_largest(it), it.limit)) for it in chosen))
+        strips = tuple(_strip(it, top) for it in chosen)
         edges = tuple(limit * times for times in STRENGTHS)
-        found.append(Group(pair, visible(slice), onset, edges, 50 / top, *MEANS[pair], strips[:OPEN], strips[OPEN:]))
-    return found
+        shown.append(Group(pair, visible(slice), onset, edges, 50 / top, *MEANS[pair], strips[:OPEN], strips[OPEN:]))
+    return shown
 
 
-def _largest(one: WorstSequence) -> float:
-    sizes = np.abs(one.log_ratios[one.sampled])
+def _largest(sequence: WorstSequence) -> float:
+    sizes = np.abs(sequence.log_ratios[sequence.sampled])
     return float(sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
@@ -212,46 +186,41 @@ def _height(sizes: Float64Array | float, limit: float) -> Float64Array:
     return np.asarray(np.log2(1 + sizes / limit))
 
 
-def _strip(one: WorstSequence, top: float) -> Strip:
-    inside = np.flatnonzero(one.sampled | one.tool_output)
+def _strip(sequence: WorstSequence, top: float) -> Strip:
+    inside = np.flatnonzero(sequence.sampled | sequence.tool_output)
     low, high = int(inside[0]), int(inside[-1]) + 1
-    n, ratios, strong = high - low, one.log_ratios, strengths(one)
-    heights = 50 * _height(np.abs(np.nan_to_num(ratios, nan=0.0, posinf=0.0, neginf=0.0)), one.limit) / top
-    paths: dict[str, list[str]] = {"up": [], "down": [], "broken": []}
+    n, ratios, strong = high - low, sequence.log_ratios, strengths(sequence)
+    heights = 50 * _height(np.abs(np.nan_to_num(ratios, nan=0.0, posinf=0.0, neginf=0.0)), sequence.limit) / top
+    up, down, broken = "", "", ""
     for i in range(low, high):
         x = f"M{i - low + 0.5:g} "
         if strong[i] == BROKEN:
-            paths["broken"].append(f"{x}0v100")
-        elif one.sampled[i] and heights[i] >= 0.5:
-            paths["up" if ratios[i] > 0 else "down"].append(f"{x}50v{-heights[i] if ratios[i] > 0 else heights[i]:.0f}")
-    up, down, broken = ("".join(paths[name]) for name in ("up", "down", "broken"))
-    tools = tuple((100 * (a - low) / n, 100 * (b - a) / n) for a, b in _stretches(one.tool_output))
-    at = 100 * (one.position - one.first - low + 0.5) / n
-    first = one.first + low
-    runs = tuple(_runs(one)) if one.texts else ()
-    return Strip(one, visible(one.tool), up, down, broken, n, tools, at, first, first + n - 1, runs)
+            broken += f"{x}0v100"
+        elif sequence.sampled[i] and heights[i] >= 0.5:
+            up += f"{x}50v{-heights[i]:.0f}" if ratios[i] > 0 else ""
+            down += f"{x}50v{heights[i]:.0f}" if ratios[i] <= 0 else ""
+    flags = sequence.tool_output.astype(np.int8)
+    begun, ended = (np.flatnonzero(np.diff(flags, prepend=0, append=0) == sign).tolist() for sign in (1, -1))
+    tools = tuple((100 * (a - low) / n, 100 * (b - a) / n) for a, b in zip(begun, ended, strict=True))
+    at = 100 * (sequence.position - sequence.first - low + 0.5) / n
+    first = sequence.first + low
+    return Strip(sequence, up, down, broken, n, tools, at, first, first + n - 1, tuple(_runs(sequence, strong)))
 
 
-def _stretches(flags: BoolArray) -> list[tuple[int, int]]:
-    """Beginning and end of each stretch of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
-    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def _runs(one: WorstSequence) -> Iterator[Run]:
-    texts, strong, ratios = one.texts or (), strengths(one), one.log_ratios
-    before: range | None = None
-    for part in excerpt(one):
-        if before is not None:
-            yield Run((), left_out=part.start - before.stop)
-        before = part
-        for tool, run in groupby(part, key=lambda i: bool(one.tool_output[i])):
+def _runs(sequence: WorstSequence, strong: IntArray) -> Iterator[tuple[int, bool, list[tuple[str, str, str]]]]:
+    texts, ratios, end = sequence.texts, sequence.log_ratios, None
+    if texts is None:
+        return
+    for part in excerpt(sequence):
+        left_out, end = 0 if end is None else part.start - end, part.stop
+        for tool, run in groupby(part, key=lambda i: bool(sequence.tool_output[i])):
             cells = []
             for i in run:
                 sign = "m" if ratios[i] < 0 else "p"
                 style = "" if not strong[i] else "nan" if strong[i] == BROKEN else f"{sign}{strong[i]}"
-                said = f"position {one.first + i}: {ratios[i]:+.3g}" if strong[i] else ""
-                text = visible(texts[i])
-                short = text if len(text) <= OF_TOKEN else f"{text[: OF_TOKEN - 1]}…"
-                cells.append(Cell(short, style, said, one.first + i == one.position))
-            yield Run(tuple(cells), (visible(one.tool) or "tool") if tool else None)
+                position, text = sequence.first + i, visible(texts[i])
+                title = f"position {position}: {ratios[i]:+.3g}" if strong[i] else ""
+                largest = " largest" * (position == sequence.position)
+                cells.append((text if len(text) <= OF_TOKEN else f"{text[: OF_TOKEN - 1]}…", style + largest, title))
+            yield left_out, tool, cells
+            left_out = 0

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tracker_diag.errors import SourceError
 from tracker_diag.rules.loader import catalog
 from tracker_diag.rules.signals.config_changed import ConfigChanged
 from tracker_diag.runs.diagnose import Diagnosis
@@ -37,15 +36,6 @@ def arms(runs: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
         known = {name: _text(value) for name, value in run.run.config.items() if not _identifies_a_run(name)}
         groups.setdefault(frozenset(known.items()) or index, []).append(run)
     return [tuple(group) for group in groups.values()] if len(groups) > 1 else [(run,) for run in runs]
-
-
-def each_once(runs: Sequence[Diagnosis]) -> None:
-    """Raise SourceError if a run is given twice."""
-    seen: set[str] = set()
-    for run in runs:
-        if run.run.source in seen:
-            raise SourceError(f"{run.run.source}: given twice, expected different runs")
-        seen.add(run.run.source)
 
 
 def differing(reference: Sequence[Diagnosis], other: Sequence[Diagnosis]) -> tuple[Setting, ...]:

@@ -1,8 +1,9 @@
 """Compare: which series of two arms parted, when and by how much, which settings differ, which incidents are new."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,16 +13,16 @@ from tracker_diag.detect.parting import FEWEST, PARTS, levels, parting
 from tracker_diag.errors import SourceError
 from tracker_diag.metrics.series import StatKey
 from tracker_diag.metrics.statistics import OF_STEP, declared
-from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import SEVERITIES
+from tracker_diag.rules.incidents import SEVERITIES, Incident
 from tracker_diag.rules.model import Severity
-from tracker_diag.runs.align import Axis, Unit, aligned
-from tracker_diag.runs.arms import Setting, arms, differing, each_once
+from tracker_diag.runs.align import Axis, aligned
+from tracker_diag.runs.arms import Setting, arms, differing
 from tracker_diag.runs.diagnose import Diagnosis
 from tracker_diag.stats.arrays import Float64Array
 
 Scale: TypeAlias = Literal["ratio", "difference"]
-Points: TypeAlias = Mapping[int, float]
+Points: TypeAlias = tuple[Float64Array, Float64Array]
+"""(N,) places on the axis, and (N,) the values there, clipped so that no square overflows."""
 
 MACHINE_METRICS = frozenset({
     "throughput", "step_seconds", "rollout_seconds", "reward_seconds", "tool_seconds", "tool_timeouts", "wait_share",
@@ -44,8 +45,16 @@ class Arm:
 
     label: str
     """A for the reference, then B, C, ..."""
-    sources: tuple[str, ...]
-    """One source for each seed."""
+    runs: tuple[Diagnosis, ...]
+    """One for each seed."""
+
+    @property
+    def sources(self) -> list[str]:
+        """One source for each seed."""
+        return [run.run.source for run in self.runs]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"label": self.label, "sources": self.sources}
 
 
 @dataclass(frozen=True)
@@ -97,12 +106,7 @@ class Against:
     """One arm compared with the reference."""
 
     arm: Arm
-    unit: Unit
-    low: float
-    high: float
-    """Ends of the axis."""
-    why: str
-    """Why the unit of the axis is not steps; empty if it is."""
+    axis: Axis
     seeds: bool
     """Whether the spread between seeds is known."""
     parted: tuple[Parted, ...]
@@ -116,9 +120,19 @@ class Against:
     settings: tuple[Setting, ...]
     """Settings that differ, those of the evaluation first."""
     incidents: tuple[NewIncident, ...]
-    axis: Axis = field(repr=False)
-    """It places the runs of the reference first, then those of this arm."""
-    runs: tuple[Diagnosis, ...] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.arm.to_json(),
+            "axis": asdict(self.axis),
+            "spread": "between seeds" if self.seeds else "unknown",
+            "parted": [asdict(series) for series in self.parted],
+            "alike": list(self.alike),
+            "unjudged": dict(self.unjudged),
+            "left_out": list(self.left_out),
+            "settings": [asdict(setting) for setting in self.settings],
+            "incidents": [asdict(incident) for incident in self.incidents],
+        }
 
 
 @dataclass(frozen=True)
@@ -127,12 +141,10 @@ class Comparison:
 
     reference: Arm
     others: tuple[Against, ...]
-    runs: tuple[Diagnosis, ...] = field(repr=False)
-    """The runs of the reference."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON of `tracker-diag compare --json`."""
-        return {"reference": asdict(self.reference), "others": [_json(against) for against in self.others]}
+        return {"reference": self.reference.to_json(), "others": [against.to_json() for against in self.others]}
 
 
 def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Sequence[Diagnosis]) -> Comparison:
@@ -145,22 +157,21 @@ def compare(reference: Diagnosis | Sequence[Diagnosis], *others: Diagnosis | Seq
         SourceError: one run is given twice, or has no series in common with the reference.
     """
     groups = [(runs,) if isinstance(runs, Diagnosis) else tuple(runs) for runs in (reference, *others)]
-    each_once([run for group in groups for run in group])
+    source, times = Counter(run.run.source for group in groups for run in group).most_common(1)[0]
+    if times > 1:
+        raise SourceError(f"{source}: given twice, expected different runs")
     if all(len(group) == 1 for group in groups):
         groups = arms([group[0] for group in groups])
     if len(groups) < 2 or not all(groups):
         raise SourceError("one run given, to compare it takes two or more")
-    labels = [Arm(_label(index), tuple(run.run.source for run in group)) for index, group in enumerate(groups)]
-    first = groups[0]
-    against = tuple(_against(first, group, arm) for arm, group in zip(labels[1:], groups[1:], strict=True))
-    return Comparison(labels[0], against, first)
+    first, *rest = (
+        Arm(chr(ord("A") + index) if index < 26 else str(index + 1), group) for index, group in enumerate(groups)
+    )
+    return Comparison(first, tuple(_against(first.runs, arm) for arm in rest))
 
 
-def _label(index: int) -> str:
-    return chr(ord("A") + index) if index < 26 else str(index + 1)
-
-
-def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm: Arm) -> Against:
+def _against(reference: tuple[Diagnosis, ...], arm: Arm) -> Against:
+    other = arm.runs
     whole = (*reference, *other)
     common = _shared(whole)
     if not common:
@@ -173,21 +184,15 @@ def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm
     for name in common:
         if name.partition(":")[0] in MACHINE_METRICS | SCHEDULED or _repeats_another(name, common):
             continue
-        points = [run.series[name] for run in whole]
-        inside = [_rows_inside(axis, index, series) for index, series in enumerate(points)]
-        fewest = FEWEST_OF_OUTCOME if declared(name).outcome else FEWEST
-        if min(inside) < fewest:
-            unjudged[name] = f"{min(inside)} values, it takes {fewest}"
-            continue
-        result = _parted(name, points, axis, len(reference), parts=min(PARTS, min(inside) // 2))
-        if result is not None:
+        result = _judged(name, whole, axis, len(reference))
+        if isinstance(result, Parted):
             parted.append(result)
-        elif unsure := declared(name).outcome and _unsure(points, axis, len(reference), few=min(inside) < FEWEST):
-            unjudged[name] = unsure
+        elif result:
+            unjudged[name] = result
         else:
             alike.append(name)
     return Against(
-        arm, axis.unit, axis.low, axis.high, axis.why,
+        arm, axis,
         seeds=len(whole) > 2,
         parted=tuple(sorted(parted, key=lambda series: (series.onset, -series.margins))),
         alike=tuple(alike),
@@ -195,8 +200,6 @@ def _against(reference: tuple[Diagnosis, ...], other: tuple[Diagnosis, ...], arm
         left_out=tuple(key for key in whole[0].keys.unmapped if all(key in run.keys.unmapped for run in whole[1:])),
         settings=(*differing(reference, other), *_schedules(reference, other, axis)),
         incidents=(*_new(other, reference, arm.label), *_new(reference, other, "A")),
-        axis=axis,
-        runs=other,
     )  # fmt: skip
 
 
@@ -224,25 +227,27 @@ def _only_one(reference: Sequence[Diagnosis], other: Sequence[Diagnosis]) -> dic
     }
 
 
-def _rows_inside(axis: Axis, run: int, points: Points) -> int:
-    places = axis.places[run]([*points])
-    return int(((places >= axis.low) & (places <= axis.high)).sum())
-
-
-def _parted(name: str, points: Sequence[Points], axis: Axis, references: int, parts: int) -> Parted | None:
-    metric = declared(name)
-    log = metric.scale == "log" and min(min(series.values()) for series in points) > 0
-    runs = [_levels(axis, index, series, parts, log=log) for index, series in enumerate(points)]
+def _judged(name: str, runs: Sequence[Diagnosis], axis: Axis, references: int) -> Parted | str:
+    """How a series parts; else why nobody can say, which is empty where it does not part."""
+    metric, points = declared(name), [_points(run, name, axis) for run in runs]
+    least = min(int(((places >= axis.low) & (places <= axis.high)).sum()) for places, _ in points)
+    fewest = FEWEST_OF_OUTCOME if metric.outcome else FEWEST
+    if least < fewest:
+        return f"{least} values, it takes {fewest}"
+    parts = min(PARTS, least // 2)
+    log = metric.scale == "log" and min(values.min() for _, values in points) > 0
+    curves = np.array([_levels(series, axis, parts, log=log) for series in points])
     matters = metric.matters if metric.unit == "share" and not log else 0.0
-    result = parting(np.array(runs[:references]), np.array(runs[references:]), log=log, matters=matters)
+    result = parting(curves[:references], curves[references:], log=log, matters=matters)
     if result is None:
-        return None
+        return _unsure(points, axis, references, few=least < FEWEST) if metric.outcome else ""
     width = (axis.high - axis.low) / parts
     onset, difference = axis.low + result.onset * width, result.other - result.reference
+    steps = [*runs[0].series[name]]
     return Parted(
         series=name,
         onset=onset,
-        step=_step_at(axis, points[0], onset),
+        step=next((step for step, place in zip(steps, points[0][0], strict=True) if place >= onset), steps[-1]),
         parted=axis.low + (result.parted + 1) * width,
         end=None if result.end == parts - 1 else axis.low + (result.end + 1) * width,
         reference=_back(result.reference, log=log),
@@ -256,6 +261,17 @@ def _parted(name: str, points: Sequence[Points], axis: Axis, references: int, pa
     )
 
 
+def _points(run: Diagnosis, name: str, axis: Axis) -> Points:
+    series = run.series[name]
+    values = np.fromiter(series.values(), np.float64, len(series))
+    return axis.places(run.run, series), np.clip(values, -1e100, 1e100)
+
+
+def _levels(points: Points, axis: Axis, parts: int, *, log: bool) -> Float64Array:
+    places, values = points
+    return levels(places, np.log(values) if log else values, axis.low, axis.high, parts)
+
+
 def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool) -> str:
     """That an outcome is too seldom logged to say whether its end differs, with both levels; empty if it is not so.
 
@@ -263,16 +279,13 @@ def _unsure(points: Sequence[Points], axis: Axis, references: int, *, few: bool)
     errors, as the changes from value to value tell them. With few values no two levels are surely alike.
     """
     late = axis.high - (axis.high - axis.low) / 3
-    levels, variances = list[float](), list[float]()
-    for index, series in enumerate(points):
-        values, places = np.clip([*series.values()], -1e100, 1e100), axis.places[index]([*series])
-        last = values[(places >= late) & (places <= axis.high)]
-        if not len(last):
-            return "no value in its last third"
-        levels.append(float(last.mean()))
-        variances.append(noise_of(values) ** 2 / len(last))
-    before, after = float(np.mean(levels[:references])), float(np.mean(levels[references:]))
-    error = math.sqrt(sum(variances)) / min(references, len(points) - references)
+    ends = [values[(places >= late) & (places <= axis.high)] for places, values in points]
+    if not all(map(len, ends)):
+        return "no value in its last third"
+    means = [float(end.mean()) for end in ends]
+    before, after = float(np.mean(means[:references])), float(np.mean(means[references:]))
+    variance = sum(noise_of(values) ** 2 / len(end) for (_, values), end in zip(points, ends, strict=True))
+    error = math.sqrt(variance) / min(references, len(points) - references)
     if not few and abs(after - before) <= MAY_DIFFER * error:
         return ""
     why = f"too few {'values' if few else 'runs'} to tell"
@@ -284,22 +297,11 @@ def _back(level: float, *, log: bool) -> float:
     return math.exp(min(level, 700.0)) if log else level
 
 
-def _levels(axis: Axis, run: int, points: Points, parts: int, *, log: bool) -> Float64Array:
-    values = np.clip(np.fromiter(points.values(), np.float64), -1e100, 1e100)
-    return levels(axis.places[run]([*points]), np.log(values) if log else values, axis.low, axis.high, parts)
-
-
-def _step_at(axis: Axis, points: Points, place: float) -> int:
-    steps = [*points]
-    later = np.flatnonzero(axis.places[0](steps) >= place)
-    return steps[int(later[0])] if len(later) else steps[-1]
-
-
 def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis: Axis) -> Iterable[Setting]:
     """Scheduled settings that were logged, where the schedules of the two arms differ."""
     whole = (*reference, *other)
     for name in sorted(SCHEDULED & {*_shared(whole)}):
-        runs = [_levels(axis, index, run.series[name], PARTS, log=False) for index, run in enumerate(whole)]
+        runs = [_levels(_points(run, name, axis), axis, PARTS, log=False) for run in whole]
         with np.errstate(all="ignore"):
             before, after = np.mean(runs[: len(reference)], axis=0), np.mean(runs[len(reference) :], axis=0)
             difference = np.abs(after - before) / np.maximum(np.abs(before), np.abs(after))
@@ -311,34 +313,21 @@ def _schedules(reference: Sequence[Diagnosis], other: Sequence[Diagnosis], axis:
 
 def _new(having: Sequence[Diagnosis], lacking: Sequence[Diagnosis], label: str) -> list[NewIncident]:
     """Causes of incidents in `having` whose rule fired in no run of `lacking`, the earliest first."""
-    known = {finding.rule.id for run in lacking for finding in _loud(run)}
-    causes_of: dict[tuple[str, str], list[tuple[Finding, Severity]]] = {}
+    known = {
+        finding.rule.id
+        for run in lacking
+        for finding in run.summary.findings
+        if finding.fired is not None and finding.severity != "info"
+    }
+    incidents_of: dict[tuple[str, str], list[Incident]] = {}
     for run in having:
         for incident in run.summary.incidents:
-            if incident.severity != "info" and incident.cause.rule.id not in known:
-                key = incident.cause.rule.id, incident.cause.slice
-                causes_of.setdefault(key, []).append((incident.cause, incident.severity))
+            cause = incident.cause
+            if incident.severity != "info" and cause.rule.id not in known:
+                incidents_of.setdefault((cause.rule.id, cause.slice), []).append(incident)
     new = list[NewIncident]()
-    for (rule, slice), causes in causes_of.items():
-        severities: set[Severity] = {severity for _, severity in causes}
-        worst, onset = max(severities, key=SEVERITIES.index), min(cause.onset for cause, _ in causes)
-        new.append(NewIncident(rule, causes[0][0].rule.title, slice, worst, label, len(causes), onset))
+    for (rule, slice), incidents in incidents_of.items():
+        worst = max((incident.severity for incident in incidents), key=SEVERITIES.index)
+        onset = min(incident.cause.onset for incident in incidents)
+        new.append(NewIncident(rule, incidents[0].cause.rule.title, slice, worst, label, len(incidents), onset))
     return sorted(new, key=lambda incident: incident.onset)
-
-
-def _loud(run: Diagnosis) -> list[Finding]:
-    return [finding for finding in run.summary.findings if finding.fired is not None and finding.severity != "info"]
-
-
-def _json(against: Against) -> dict[str, Any]:
-    return {
-        **asdict(against.arm),
-        "axis": {"unit": against.unit, "low": against.low, "high": against.high, "why": against.why},
-        "spread": "between seeds" if against.seeds else "unknown",
-        "parted": [asdict(series) for series in against.parted],
-        "alike": list(against.alike),
-        "unjudged": dict(against.unjudged),
-        "left_out": list(against.left_out),
-        "settings": [asdict(setting) for setting in against.settings],
-        "incidents": [asdict(incident) for incident in against.incidents],
-    }

@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tracker_diag.metrics.statistics import declared
-from tracker_diag.report.blocks import CELLS, Heights, bars, heights
-from tracker_diag.report.console import cut, labelled, near
+from tracker_diag.report.blocks import CELLS, bars, heights
+from tracker_diag.report.console import add_rows, cut, labelled, near, one_line
 from tracker_diag.report.decision import name_of, times
 from tracker_diag.report.timeline import STYLE
+from tracker_diag.runs.align import Axis
 from tracker_diag.runs.arms import Setting
 from tracker_diag.runs.compare import Against, Arm, Comparison, NewIncident, Parted
 from tracker_diag.runs.diagnose import Diagnosis
@@ -23,7 +24,8 @@ LINES = 25
 """Lines of the screen for two arms."""
 MOST_DRAWN = 4
 """Series drawn for two arms, 3 lines each; with more arms, one series for each."""
-MOST_SETTINGS, MOST_INCIDENTS = 3, 3
+MOST = 3
+"""Settings and incidents that are listed."""
 NAME = 30
 """Characters of a run's name in a sentence."""
 COLORS = ("cyan", "yellow", "magenta", "green", "blue", "red")
@@ -50,11 +52,11 @@ def consequence(against: Against) -> str:
     if not against.parted:
         return f"{name}: nothing parted in {judged(against)} series"
     first, outcomes = against.parted[0], [series for series in against.parted if declared(series.series).outcome]
-    parts = [f"{words_of(series)} {since(against, series)}" for series in by_effect(outcomes)[:1]] or [
+    parts = [f"{words_of(series)} {since(against.axis, series)}" for series in by_effect(outcomes)[:1]] or [
         "no outcome parted"
     ]
     if first not in by_effect(outcomes)[:1]:
-        parts.append(f"{name_of(first.series)} parted first, {since(against, first)}")
+        parts.append(f"{name_of(first.series)} parted first, {since(against.axis, first)}")
     return f"{name}: {', '.join(parts)}"
 
 
@@ -92,95 +94,80 @@ def _arms(comparison: Comparison) -> Table:
     for index, arm in enumerate([comparison.reference, *(against.arm for against in comparison.others)]):
         first, *rest = arm.sources
         more = f" and {len(rest)} more seed{'s' * (len(rest) > 1)}" if rest else ""
-        label = f"{arm.label} reference" if not index else arm.label
-        rows.add_row(
-            Text(label, style=COLORS[index % len(COLORS)]),
-            _line(f"{_named(first, 64 - len(more))}{more}", ""),
-        )
+        source, room = first if is_of_tracker(first) else near(first), 64 - len(more)
+        source = cut(source, room) if is_of_tracker(first) or len(source) <= room else f"…{source[1 - room :]}"
+        label = f"{arm.label}{' reference' * (not index)}"
+        rows.add_row(Text(label, style=COLORS[index % len(COLORS)]), one_line(f"{source}{more}"))
     return rows
 
 
 def _body(comparison: Comparison, against: Against) -> list[RenderableType]:
     rows = labelled(LABELS)
-    rows.add_row("aligned by", cut(about_axis(against), 130))
+    rows.add_row("aligned by", cut(about_axis(against.axis), 130))
     rows.add_row("margin", about_margin(against))
     parts: list[RenderableType] = [rows]
     few = _room(against) if len(comparison.others) == 1 else 1
-    for heading, series in zip(("parted first", *["then"] * few), against.parted[:few], strict=False):
-        parts += _drawn(comparison, against, series, heading)
-    if against.parted[few:]:
-        rest = labelled(LABELS)
-        next_two = [f"{cut(series.series, 34)} {since(against, series)}" for series in against.parted[few : few + 2]]
-        more = len(against.parted) - few - len(next_two)
-        rest.add_row("and", "; ".join(next_two) + (f"; and {more} more" if more else ""))
-        parts.append(rest)
+    for series in against.parted[:few]:
+        parts += _drawn(comparison, against, series, "then" if len(parts) > 1 else "parted first")
     rest = labelled(LABELS)
-    for heading, setting in zip(("settings", "", ""), against.settings[:MOST_SETTINGS], strict=False):
-        rest.add_row(heading, _line(in_words(setting, against), "red" if setting.evaluation else ""))
-    if len(against.settings) > MOST_SETTINGS:
-        rest.add_row("", Text(f"and {len(against.settings) - MOST_SETTINGS} more settings differ", style="dim"))
-    for heading, incident in zip(("incidents", "", ""), against.incidents[:MOST_INCIDENTS], strict=False):
-        rest.add_row(heading, _line(describe_incident(incident, comparison, against), STYLE[incident.severity]))
-    if len(against.incidents) > MOST_INCIDENTS:
-        rest.add_row("", Text(f"and {len(against.incidents) - MOST_INCIDENTS} more", style="dim"))
+    if later := against.parted[few:]:
+        next_two = [f"{cut(series.series, 34)} {since(against.axis, series)}" for series in later[:2]]
+        rest.add_row("and", "; ".join([*next_two, *([f"and {len(later) - 2} more"] if len(later) > 2 else ())]))
+    settings = [one_line(in_words(it, against), "red" if it.evaluation else "") for it in against.settings]
+    add_rows(rest, "settings", settings[:MOST])
+    if len(settings) > MOST:
+        rest.add_row("", Text(f"and {len(settings) - MOST} more settings differ", style="dim"))
+    incidents = [one_line(describe_incident(it, comparison, against), STYLE[it.severity]) for it in against.incidents]
+    add_rows(rest, "incidents", incidents[:MOST])
+    if len(incidents) > MOST:
+        rest.add_row("", Text(f"and {len(incidents) - MOST} more", style="dim"))
     if against.unjudged:
         rest.add_row("not judged", cut(about_unjudged(against.unjudged), 130))
     if against.left_out:
-        rest.add_row("left out", _line(about_left_out(against.left_out), ""))
+        rest.add_row("left out", one_line(about_left_out(against.left_out)))
     return [*parts, rest]
 
 
 def _room(against: Against) -> int:
     """How many series fit on the screen with the other lines."""
-    below = min(len(against.settings), MOST_SETTINGS + 1) + min(len(against.incidents), MOST_INCIDENTS + 1)
+    below = min(len(against.settings), MOST + 1) + min(len(against.incidents), MOST + 1)
     below += 2 + 2 * bool(against.unjudged) + bool(against.left_out)
-    above = 8 if against.why else 7
+    above = 8 if against.axis.why else 7
     return max(min((LINES - above - below) // 3, MOST_DRAWN), 1)
 
 
 def _drawn(comparison: Comparison, against: Against, series: Parted, heading: str) -> list[RenderableType]:
-    """Three lines: what parted and when, then curve and level of each arm, and by how much they differ."""
+    """Three lines: what parted and when, then mean curve and level of each arm, and by how much they differ."""
     head = labelled(LABELS)
-    when = f" {since(against, series)}"
-    head.add_row(heading, _line(f"{cut(series.series, 64 - len(when))}{when}", "bold"))
+    when = f" {since(against.axis, series)}"
+    head.add_row(heading, one_line(f"{cut(series.series, 64 - len(when))}{when}", "bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, min_width=LABELS)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    curves = _heights(comparison, against, series.series)
+    axis, log = against.axis, declared(series.series).scale == "log"
+    seeds = [placed(axis, arm.runs, series.series) for arm in (comparison.reference, against.arm)]
+    points = [[point for curve in curves for point in curve.items()] for curves in seeds]
+    curves = heights(points, axis.low, axis.high, CELLS, log=log)
     levels = (f"A {series.reference:.3g}", f"{against.arm.label} {series.other:.3g}")
+    colors = (COLORS[0], COLORS[(ord(against.arm.label[0]) - ord("A")) % len(COLORS)])
     for index, (level, says) in enumerate(zip(levels, (by(series), against_seeds(series)), strict=True)):
-        color = COLORS[0] if index == 0 else _color(against)
         bar = bars(curves[index]) if curves else ""
-        table.add_row(Text(f"  {level}", style=color), Text(bar, style=color), says)
+        table.add_row(Text(f"  {level}", style=colors[index]), Text(bar, style=colors[index]), says)
     return [head, table]
 
 
-def _heights(comparison: Comparison, against: Against, name: str) -> list[Heights]:
-    """The mean curve of each of the two arms in blocks, on one scale."""
-    curves = [placed(against, index, run, name) for index, run in enumerate((*comparison.runs, *against.runs))]
-    arms = [_merged(curves[: len(comparison.runs)]), _merged(curves[len(comparison.runs) :])]
-    return heights(arms, against.low, against.high, CELLS, log=declared(name).scale == "log")
+def placed(axis: Axis, runs: Sequence[Diagnosis], name: str) -> list[dict[float, float]]:
+    """The values of a series by their place on the axis, for each of `runs`."""
+    series = [run.series.get(name, {}) for run in runs]
+    places = [axis.places(run.run, points).tolist() for run, points in zip(runs, series, strict=True)]
+    return [dict(zip(at, points.values(), strict=True)) for at, points in zip(places, series, strict=True)]
 
 
-def placed(against: Against, index: int, run: Diagnosis, name: str) -> dict[float, float]:
-    """The values of a series by their place on the axis."""
-    points = run.series.get(name, {})
-    return dict(zip(map(float, against.axis.places[index]([*points])), points.values(), strict=True)) if points else {}
-
-
-def _merged(curves: Sequence[Mapping[float, float]]) -> dict[float, float]:
-    values_at: dict[float, list[float]] = {}
-    for curve in curves:
-        for place, value in curve.items():
-            values_at.setdefault(place, []).append(value)
-    return {place: sum(value / len(values) for value in values) for place, values in sorted(values_at.items())}
-
-
-def about_axis(against: Against) -> str:
+def about_axis(axis: Axis) -> str:
     """The axis in words, and why its unit is not steps."""
-    ends = "" if against.unit == "share of the run" else f" {_number(against.low)} to {_number(against.high)}"
-    return f"{against.unit}{ends}" + (f": {against.why}" if against.why else "")
+    ends = "" if axis.unit == "share of the run" else f" {round(axis.low):,} to {round(axis.high):,}"
+    return f"{axis.unit}{ends}" + (f": {axis.why}" if axis.why else "")
 
 
 def about_margin(against: Against) -> str:
@@ -217,11 +204,8 @@ def by(series: Parted) -> str:
 
 def against_seeds(series: Parted) -> str:
     """The difference in units of the spread between seeds; empty if that is unknown."""
-    return (
-        ""
-        if series.times_spread is None
-        else f"{series.times_spread:,.{int(series.times_spread < 10)}f} times the seeds' spread"
-    )
+    times_spread = series.times_spread
+    return "" if times_spread is None else f"{times_spread:,.{int(times_spread < 10)}f} times the seeds' spread"
 
 
 def in_words(setting: Setting, against: Against) -> str:
@@ -233,42 +217,19 @@ def in_words(setting: Setting, against: Against) -> str:
 
 def describe_incident(incident: NewIncident, comparison: Comparison, against: Against) -> str:
     """An incident that only one arm has, in words."""
-    runs = len(comparison.runs) if incident.arm == "A" else len(against.runs)
+    runs = len((comparison.reference if incident.arm == "A" else against.arm).runs)
     many = f" in {incident.runs} of {runs} runs" if runs > 1 else ""
     place = f" on {incident.slice}" if incident.slice != "all" else ""
     return f"{incident.arm} alone{many}, from step {incident.onset}: {incident.rule} {incident.title}{place}"
 
 
-def _color(against: Against) -> str:
-    return COLORS[(ord(against.arm.label[0]) - ord("A")) % len(COLORS)]
-
-
-def since(against: Against, series: Parted) -> str:
+def since(axis: Axis, series: Parted) -> str:
     """Where it began to part, accurate to a twentieth of the axis."""
-    if against.unit == "step":
-        return f"since step {_number(series.onset)}"
-    if against.unit == "tokens":
-        return f"since {_number(series.onset)} tokens"
+    if axis.unit == "step":
+        return f"since step {round(series.onset):,}"
     return f"since {100 * series.onset:.0f} % of the run"
 
 
 def judged(against: Against) -> int:
     """How many series were compared."""
     return len(against.parted) + len(against.alike)
-
-
-def _number(value: float) -> str:
-    return f"{round(value):,}"
-
-
-def _line(text: str, style: str) -> Text:
-    """One line of `text`, cut where the screen ends."""
-    return Text(" ".join(text.split()), style=style, no_wrap=True, overflow="ellipsis")
-
-
-def _named(source: str, most: int) -> str:
-    """A source in at most `most` characters: the end of a path, the beginning of a tracker's run."""
-    if is_of_tracker(source):
-        return cut(source, most)
-    path = near(source)
-    return path if len(path) <= most else f"…{path[1 - most :]}"

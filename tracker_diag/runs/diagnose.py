@@ -12,18 +12,13 @@ from tracker_diag.report.curves import chosen
 from tracker_diag.report.notebook import shown
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.findings import Finding
-from tracker_diag.rules.incidents import SEVERITIES
 from tracker_diag.rules.judge import Judge, judge_steps
 from tracker_diag.rules.loader import Own, in_force
 from tracker_diag.rules.logged import LiveFinding, inputs_of, is_ours, told
-from tracker_diag.rules.model import Severity
 from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.cosmetic import by_construction
 from tracker_diag.trackers.finished import FinishedRun
 from tracker_diag.trackers.open import Source, read_run
 
-ACCELERATORS = ("num_gpus", "n_gpus", "world_size", "n_gpus_per_node", "num_processes", "trainer.n_gpus_per_node")
-NODES = ("nnodes", "num_nodes", "trainer.nnodes")
 RUNTIME = ("train_runtime", "train/train_runtime")
 """Seconds of the whole training, which the trainers of Hugging Face log with their last row."""
 
@@ -35,8 +30,13 @@ class Cost:
     steps: int
     seconds: float | None
     """Wall time, where the source knows it, or the run has logged how long its steps take."""
-    gpu_hours: float | None
-    """Where the run tells how many accelerators it has as well."""
+
+    def __str__(self) -> str:
+        if self.seconds is None:
+            return f"{self.steps:,} steps"
+        units = ((3600, "h", 1), (60, "min", 0), (1, "s", 0))
+        size, unit, digits = next((scale for scale in units if self.seconds >= scale[0]), units[-1])
+        return f"{self.steps:,} steps, {self.seconds / size:.{digits}f} {unit}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,33 +70,6 @@ class Diagnosis:
         """
         return require("pandas", "trackio").DataFrame(self.series).rename_axis("step").sort_index()
 
-    def plot(self) -> Any:
-        """The time line as a `matplotlib` figure, whose first axes hold the findings and the others a curve each.
-
-        None where nothing was found at warn or above.
-
-        Raises:
-            MissingExtra: matplotlib is not installed.
-        """
-        require("matplotlib", "mlflow")
-        from tracker_diag.report.figures import timeline_figure
-
-        return timeline_figure(self.summary)
-
-    @property
-    def alarmed_live(self) -> bool:
-        """Whether the diagnostics in the run have found something at warn or above."""
-        return any(live.severity != "info" for live in self.live)
-
-    def at_least(self, severity: Severity) -> "Diagnosis":
-        """The same with the incidents of `severity` and above alone, each with all its findings."""
-        enough = SEVERITIES[SEVERITIES.index(severity) :]
-        shown = [
-            listed for incident in self.summary.incidents if incident.severity in enough for listed in incident.findings
-        ]
-        kept = tuple(finding for finding in self.summary.findings if any(finding is listed for listed in shown))
-        return replace(self, summary=replace(self.summary, findings=kept))
-
     def to_json(self) -> dict[str, Any]:
         """The JSON of `tracker-diag diagnose --json`: that of the summary, with costs, keys and notes."""
         document: dict[str, Any] = self.summary.to_json()
@@ -117,11 +90,7 @@ class Diagnosis:
         end = finding.resolved if finding.resolved is not None else (self.summary.last_step or 0)
         steps = max(0, end - finding.onset)
         known = [step for step in self.run.seconds if finding.onset <= step <= end]
-        if len(known) < 2:
-            return Cost(steps, None, None)
-        seconds = self.run.seconds[max(known)] - self.run.seconds[min(known)]
-        number = accelerators(self.run.config)
-        return Cost(steps, seconds, seconds * number / 3600 if number else None)
+        return Cost(steps, self.run.seconds[max(known)] - self.run.seconds[min(known)] if len(known) > 1 else None)
 
 
 def diagnose(
@@ -136,7 +105,7 @@ def diagnose(
     expected_runs_between_false_alarms: float = USUAL,
     underway: bool = False,
 ) -> Diagnosis:
-    """Hold the catalogue, and `rules` of your own beside it, against a finished run's metrics, from step `since` on.
+    """Hold the catalogue, and `rules` of your own with it, against a finished run's metrics, from step `since` on.
 
     `run` is what `read_run` gives or takes: a path, a source, a data frame or a list of rows. `rules`, `catalog` and
     the dial are as in `Monitor`.
@@ -163,7 +132,7 @@ def diagnose(
     steps = list(rows)
     first, last = (steps[0], steps[-1]) if steps else (None, None)
     summary = judge.summary(run.source, len(steps), first, last)
-    log = (*run.caveats, *by_construction(judge.keys.framework, series))
+    log = (*run.caveats, *_by_construction(judge.keys.framework, series))
     summary = replace(summary, log=log, curves={name: series[name] for name in chosen(summary, series)})
     seconds = run.seconds or elapsed(rows, series.get("step_seconds", {}))
     run = replace(run, seconds=seconds, notes=(*run.notes, *_idle(series.get("grad_norm", {}))))
@@ -194,16 +163,18 @@ def _idle(grad_norm: Mapping[int, float]) -> Iterator[str]:
         yield f"the gradient norm is exactly 0 in {len(zeros)} of {len(grad_norm)} rows, first at step {zeros[0]}"
 
 
-def accelerators(config: Mapping[str, object]) -> int | None:
-    """How many accelerators a run says that it has; None if it does not say."""
+def _by_construction(framework: str | None, series: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
+    """What says nothing by construction: a loss of exactly 0 in TRL's GRPO, while its gradient is not 0.
 
-    def number(names: tuple[str, ...]) -> int | None:
-        for name in names:
-            for key, value in config.items():
-                whole = isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
-                if whole and (key == name or key.endswith("." + name)):
-                    return int(value)  # type: ignore[call-overload, no-any-return]
-        return None
-
-    each = number(ACCELERATORS)
-    return each * (number(NODES) or 1) if each else None
+    With one update per batch the ratio is 1, and the advantages of a group add up to 0. So the value of the loss is 0,
+    but for the KL term; its gradient is not. Where the gradient is 0 as well, nothing is said.
+    """
+    loss, gradient = series.get("loss", {}), series.get("grad_norm", {})
+    if framework != "TRL" or not {"loss", "reward", "reward_std"} <= series.keys():
+        return
+    zeros = [step for step, value in loss.items() if value == 0 and gradient.get(step, 0.0) > 0]
+    if len(zeros) > 1:
+        yield (
+            f"the loss is exactly 0 in {len(zeros)} of {len(loss)} rows, while the gradient is not: with one update "
+            "per batch the loss of GRPO is 0 by construction, but for its KL term. It is cosmetic; look at the reward"
+        )

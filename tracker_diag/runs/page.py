@@ -5,29 +5,17 @@ from rich.console import RenderableType
 from tracker_diag.metrics.aliases import KeyMap, nearest
 from tracker_diag.report.html import render_html
 from tracker_diag.report.terminal import verdict
-from tracker_diag.runs.diagnose import Cost, Diagnosis
+from tracker_diag.runs.diagnose import Diagnosis
 
 
 def on_screen(diagnosis: Diagnosis) -> RenderableType:
     """The verdict with the curves that it rests on, and what the first break has cost."""
-    return verdict(diagnosis.summary, cost=_cost(diagnosis), live=diagnosis.live, alarmed=diagnosis.alarmed_live)
+    return verdict(diagnosis.summary, cost=_cost(diagnosis), live=diagnosis.live)
 
 
 def _cost(diagnosis: Diagnosis) -> str:
     first = diagnosis.summary.first_break
-    return cost_text(diagnosis.cost(first)) if first else ""
-
-
-def cost_text(cost: Cost) -> str:
-    """What was spent, in words: steps, wall time and GPU-hours as far as they are known."""
-    parts = [f"{cost.steps:,} steps"]
-    if cost.seconds is not None:
-        units = ((3600, "h", 1), (60, "min", 0), (1, "s", 0))
-        size, unit, digits = next((scale for scale in units if cost.seconds >= scale[0]), units[-1])
-        parts.append(f"{cost.seconds / size:.{digits}f} {unit}")
-    if cost.gpu_hours is not None:
-        parts.append(f"{cost.gpu_hours:,.0f} GPU-hours" if cost.gpu_hours >= 10 else f"{cost.gpu_hours:.1f} GPU-hours")
-    return ", ".join(parts)
+    return str(diagnosis.cost(first)) if first else ""
 
 
 def about_keys(diagnosis: Diagnosis) -> str:

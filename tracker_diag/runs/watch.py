@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TypeAlias
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from tracker_diag.detect.growth import USUAL
-from tracker_diag.errors import SourceError
+from tracker_diag.errors import DiagError, SourceError
+from tracker_diag.health import private
 from tracker_diag.report.console import cut
 from tracker_diag.report.fleet import Fleet
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.model import Rule, Severity
+from tracker_diag.rules.model import Rule
 from tracker_diag.runs.diagnose import diagnose
-from tracker_diag.runs.watch_state import WatchState, short_hash
-from tracker_diag.runs.watched_run import WatchedRun, has_ended
+from tracker_diag.runs.watched_run import RunState, WatchedRun, has_ended, short_hash
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Gone, Listed, one_line
 from tracker_diag.trackers.listing import list_runs
@@ -30,11 +33,52 @@ SHARE = 10
 """A run rests for this many times the seconds that its last diagnosis took."""
 NAME = 40
 """Characters of a run's name before its alerts in the log."""
+VERSION = 3
+"""Of the format of the state, kept in its file."""
+FILE = "watch.json"
 
 Receiver: TypeAlias = Callable[[str, Notice], None]
 """Sends a notice of the run of this name. OSError: it may work later. Refused: it never will."""
 
 _log = logging.getLogger("tracker_diag")
+
+
+class WatchState(BaseModel):
+    """What is kept of a watch, in one file that outlives it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: int = VERSION
+    source: str
+    project: bool
+    began: float = Field(default_factory=time.time)
+    """When the first watch of this source began, in seconds since 1970."""
+    runs: dict[str, RunState] = {}
+    """By the source of the run."""
+
+    @classmethod
+    def kept_in(cls, folder: Path, source: str, *, project: bool) -> "WatchState":
+        """The state that `folder` has of the watch of `source`; a new one, saved there, where it has none.
+
+        Raises:
+            DiagError: it is damaged, has another version or belongs to another source; or nothing can be written there.
+        """
+        new, file = cls(source=source, project=project), folder / FILE
+        again = f"delete {folder} to begin anew, or name another folder with --state"
+        try:
+            state = cls.model_validate_json(file.read_bytes()) if file.exists() else new
+            for field in ("version", "source", "project"):
+                given, expected = getattr(state, field), getattr(new, field)
+                if given != expected:
+                    raise DiagError(f"{file}: {field} {given!r} given, expected {expected!r}; {again}")
+            private(file, state.model_dump_json())
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise DiagError(f"{file}: damaged: {where}: {problem['msg']}; {again}") from error
+        except OSError as error:
+            raise DiagError(f"{file}: {error.strerror or error}; name another folder with --state") from error
+        return state
 
 
 def receivers_for(urls: Iterable[str]) -> dict[str, Receiver]:
@@ -65,17 +109,20 @@ class Watch:
     """Watches `source`, one run, or all runs of a project.
 
     Args:
-        state: what earlier watches of the same source left.
+        folder: what earlier watches of the same source left is there.
         project: `source` names several runs.
         rules: the runs are judged by these.
         receivers: alerts go there.
         expected_runs_between_false_alarms: as in `Monitor`.
+
+    Raises:
+        DiagError: the state in `folder` cannot be used.
     """
 
     def __init__(
         self,
         source: str,
-        state: WatchState,
+        folder: Path,
         *,
         project: bool,
         rules: Sequence[Rule],
@@ -83,12 +130,13 @@ class Watch:
         expected_runs_between_false_alarms: float = USUAL,
     ) -> None:
         self._source, self._project = source, project
-        self._state, self._receivers = state, receivers
-        self._rules = rules
+        self._state = WatchState.kept_in(folder, without_password(source), project=project)
+        self._file, self._receivers, self._rules = folder / FILE, receivers, rules
         self._expected_runs_between_false_alarms = expected_runs_between_false_alarms
-        self._runs = {key: WatchedRun(Listed(key, kept.row.run, kept.mark), kept) for key, kept in state.runs.items()}
-        for kept in state.runs.values():
-            kept.start_receivers(receivers)
+        kept = self._state.runs
+        self._runs = {key: WatchedRun(Listed(key, run.row.run, run.mark), run) for key, run in kept.items()}
+        for run in kept.values():
+            run.start_receivers(receivers)
         self._listed = False
         """The tracker has answered at least once."""
         self._unreachable = ""
@@ -135,20 +183,16 @@ class Watch:
         if self._unreachable:
             _log.warning("the source can be reached again: %s", without_password(self._source))
             self._unreachable = ""
-        gone = {key: run for key, run in self._runs.items() if key not in listed} if self._listed else {}
-        for run in gone.values():
-            run.gone = True
+        before = self._runs if self._listed else {}  # what went before this watch began is left out
+        for key, run in self._runs.items():
+            run.gone = key not in listed
+        for key, there in listed.items():
+            self._runs.setdefault(key, WatchedRun(there, self._state.runs.get(key))).listed = there
+        self._runs = {key: self._runs[key] for key in (listed | before)}
         self._listed = True
-        self._runs = {key: self._run(key, run) for key, run in listed.items()} | gone
-
-    def _run(self, key: str, listed: Listed) -> WatchedRun:
-        run = self._runs.get(key) or WatchedRun(listed, self._state.runs.get(key))
-        run.listed, run.gone = listed, False
-        return run
 
     def _judge(self, run: WatchedRun) -> None:
-        begun, mark = time.monotonic(), run.listed.mark
-        run.tried, run.problem = True, ""
+        begun, mark, run.problem = time.monotonic(), run.listed.mark, ""
         try:
             read, complete = run.readable()
             if read.rows:
@@ -164,12 +208,9 @@ class Watch:
         new = run.kept is None
         underway = run.kept.underway if run.kept else not (run.listed.over or has_ended(read))
         diagnosis = diagnose(
-            read,
-            rules=self._rules,
-            catalog=False,
+            read, rules=self._rules, catalog=False, underway=underway,
             expected_runs_between_false_alarms=self._expected_runs_between_false_alarms,
-            underway=underway,
-        )
+        )  # fmt: skip
         kept = self._state.runs[run.key] = run.judge(diagnosis, underway=underway)
         kept.start_receivers(self._receivers)
         if new and self._project and run.ended_before(self._state.began):
@@ -210,7 +251,7 @@ class Watch:
 
     def _save(self) -> None:
         try:
-            self._state.save()
+            private(self._file, self._state.model_dump_json())
         except OSError as error:
             if not self._unsaved:
                 _log.warning("the state cannot be saved, so a restarted watch may repeat alerts: %s", error)
@@ -224,8 +265,3 @@ class Watch:
         rows = tuple(run.row for run in self._runs.values())
         note = self._unreachable or self._unsaved
         return Fleet(without_password(self._source), datetime.now().astimezone(), rows, note)
-
-    @property
-    def levels(self) -> set[Severity]:
-        """The highest severity of an incident in each run that has any."""
-        return {run.kept.worst for run in self._runs.values() if run.kept and run.kept.worst}

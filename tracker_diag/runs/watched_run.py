@@ -1,34 +1,54 @@
 """One run of a watch: what its tracker lists, what is kept of it, and its row in the table."""
 
+import json
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import pairwise
-from statistics import median
+from hashlib import sha256
+
+from pydantic import BaseModel, ConfigDict
 
 from tracker_diag.report.fleet import LEVELS, FleetRow, curves_of, in_short
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.logged import LiveFinding, is_ours, told
+from tracker_diag.rules.logged import LiveFinding, is_ours
 from tracker_diag.runs.diagnose import RUNTIME, Diagnosis
-from tracker_diag.runs.page import cost_text
-from tracker_diag.runs.watch_state import RunState, short_hash
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed
 from tracker_diag.trackers.open import read_run
 
 QUIET = 5.0
 """Seconds without news after which the last row is complete: trackers write a step's metrics separately."""
-SILENT = 600.0
-"""Seconds without news after which a run is called silent, unless it logs as rarely as that."""
+SILENT = 1200.0
+"""Seconds without news after which a run is called silent."""
 STALE = 3600.0
 """Seconds without news after which a file counts as ended."""
 
 INSIDE = "the diagnostics in the run send its alerts"
 SENT_INSIDE = "the diagnostics in the run sent its alerts"
 MISSED_INSIDE = "found here; the diagnostics in the run did not report it"
+
+
+class RunState(BaseModel):
+    """What is kept of one run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    row: FleetRow
+    underway: bool
+    """Whether the run was still going when it was first judged. A run that had ended is judged by its length."""
+    mark: str = ""
+    """The mark of the rows that were judged and whose alerts were all sent."""
+    sent: dict[str, list[str]] = {}
+    """Ids of the notices that were sent, by receiver."""
+
+    def start_receivers(self, names: Collection[str]) -> None:
+        """Let a new receiver begin with the alerts that come from now on."""
+        before = sorted(set().union(*self.sent.values()))
+        for name in names:
+            self.sent.setdefault(name, list(before))
 
 
 class WatchedRun:
@@ -46,8 +66,6 @@ class WatchedRun:
         self.notices: list[Notice] = []
         """The alerts of the last diagnosis, without those that the run sends itself."""
         self.gone = False
-        self.tried = False
-        """Somebody tried to read it."""
         self.problem = ""
         """Why it could not be read the last time."""
         self.rests_until = 0.0
@@ -83,17 +101,15 @@ class WatchedRun:
     def judge(self, diagnosis: Diagnosis, *, underway: bool) -> RunState:
         """Take over what `diagnosis` says; what is now kept of the run."""
         read, summary = diagnosis.run, diagnosis.summary
-        live = [finding for finding in told(read.rows, read.findings) if finding.severity != "info"]
+        live = [finding for finding in diagnosis.live if finding.severity != "info"]
         inside = any(is_ours(key) for row in read.rows.values() for key in row)
         over = bool(self.listed.over) or has_ended(read)
         # The diagnostics in a run send its alerts; at its end it is known whether they did.
         self.notices = [] if inside and (live or not over) else [self._named(notice) for notice in diagnosis.notices]
-        times = [read.seconds[later] - read.seconds[earlier] for earlier, later in pairwise(read.seconds)]
         note = SENT_INSIDE if live else MISSED_INSIDE if over and summary.first_break else INSIDE
         row = _row(self.listed.name, diagnosis, live, note if inside else "")
         self.kept = self.kept or RunState(row=row, underway=underway)
-        self.kept.row, self.kept.worst = row, summary.level
-        self.kept.gap = median(times) if times else 0.0
+        self.kept.row = row
         return self.kept
 
     def _named(self, notice: Notice) -> Notice:
@@ -122,11 +138,16 @@ class WatchedRun:
         if self.listed.over or not row.active:
             return self.listed.over or "finished", False
         if self.kept is None:
-            return ("no row yet" if self.tried or not self.listed.mark else "not read yet"), True
-        if updated is not None and time.time() - updated > max(SILENT, 5 * self.kept.gap):
+            return "no row yet", True
+        if updated is not None and time.time() - updated > SILENT:
             then, now = datetime.fromtimestamp(updated).astimezone(), datetime.now().astimezone()
             return f"silent since {then:%H:%M}" if then.date() == now.date() else f"silent since {then:%F %H:%M}", False
         return "running", True
+
+
+def short_hash(*parts: object) -> str:
+    """An id of `parts` that is the same in each process."""
+    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def has_ended(run: FinishedRun) -> bool:
@@ -151,7 +172,7 @@ def _row(name: str, diagnosis: Diagnosis, live: Sequence[LiveFinding], note: str
         place = f" on {first.slice}" if first.slice != "all" else ""
         end = ", over" if first.state == "resolved" else ""
         text = f"{first.rule.id}{place}: {first.rule.title}{end}"
-        cost = cost_text(diagnosis.cost(first))
+        cost = str(diagnosis.cost(first))
         return replace(row, rule=first.rule.id, first_break=text, since=first.onset, cost=cost)
     if live:
         place = f" on {live[0].slice}" if live[0].slice not in (None, "all") else ""

@@ -73,7 +73,7 @@ class FanOut:
         if self.trackers and any(notice.level != "info" for notice in notices):
             with self._health.guard("internal_errors"), writing():
                 shown = picture(so_far())
-                records = [*records, shown.drawing()] if shown else records
+                records = [*records, shown] if shown else records
         self._write(step, [Metrics(own), *records], *([entry] for entry in changed), *([entry] for entry in notices))
 
     def events(self, step: int, events: Sequence[str], changed: Sequence[Finding], notices: Sequence[Notice]) -> None:

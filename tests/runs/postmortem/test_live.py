@@ -1,13 +1,10 @@
 import json
-import signal
-import threading
 
 import pytest
 
 from tracker_diag import Guard, Monitor, Rule, wrap
 from tracker_diag.attach.kit import add_active
 from tracker_diag.runs.postmortem.live import leave_one
-from tracker_diag.runs.postmortem.signals import PROCESS
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.testing import CapturingTracker, example_batch
 from tracker_diag.trackers.files.write import JsonlTracker
@@ -16,13 +13,6 @@ from tracker_diag.trackers.tracker import File
 pytestmark = pytest.mark.slow
 
 SECRET = "hf_thisIsNotForAnyone"  # noqa: S105
-
-
-@pytest.fixture(autouse=True)
-def alone():
-    """No run is watched that another test has left open: it would keep the handler of SIGTERM."""
-    for run in tuple(PROCESS._runs):
-        PROCESS.leave(run)
 
 
 class Logger:
@@ -130,29 +120,6 @@ def test_a_disk_that_takes_nothing_is_counted_and_the_run_ends_well(journals, ca
     assert monitor.health["tracker_errors"] == 1
     assert seen.summary is not None
     assert "postmortem" in caplog.text
-
-
-def test_while_it_is_on_nobody_finds_a_handler_and_then_all_is_as_it_was():
-    hook = threading.excepthook
-    monitor = Monitor()
-    leave_one(monitor)
-    assert signal.getsignal(signal.SIGTERM) in (None, signal.SIG_DFL)
-    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    assert signal.getsignal(signal.SIGTERM) != signal.SIG_IGN
-    monitor.close()
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert threading.excepthook is hook
-    assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_another_thread_than_the_main_one_is_told_that_sigterm_is_not_heard(caplog):
-    monitor = Monitor()
-    thread = threading.Thread(target=leave_one, args=(monitor,))
-    thread.start()
-    thread.join()
-    monitor.close()
-    assert "attach to it in the main thread" in caplog.text
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_integrations_leave_one_as_well(tmp_path, journals):

@@ -1,20 +1,21 @@
 """Checklists: what to ask before, during and after a run, answered from its own record as far as that goes.
 
-The lists are data, in `checklists/`. What the record cannot tell is said to be unknown, with what to log; what only a
-person can tell stays a question, with whatever the record has to say about it.
+The lists are data, in `checklists/`. What the record does not answer is unknown, with what to log; what only a person
+can answer stays a question, with what the record has on it.
 """
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from tracker_diag.errors import RuleError, UnknownName
-from tracker_diag.metrics.yaml_files import YamlFile
+from tracker_diag.errors import UnknownName
 from tracker_diag.monitor.context import Context
 from tracker_diag.report.markdown import escaped
 from tracker_diag.report.tables import best_level
@@ -43,7 +44,7 @@ class Item(BaseModel):
     ask: str
     why: str
     person: bool = False
-    """Whether a person has to answer; the record then only tells what it knows."""
+    """Whether a person has to answer; the record then only adds what it knows."""
     rules: tuple[str, ...] = ()
     """No where one has fired, yes where all could see and none did."""
     settings: tuple[str, ...] = ()
@@ -72,71 +73,46 @@ class Answer:
     """What to log so that it can be answered; empty where it was."""
 
 
-@dataclass(frozen=True)
-class Checklist:
-    """All answers of one list, for one run."""
-
-    when: When
-    source: str
-    answers: tuple[Answer, ...]
-
-    def count(self, verdict: Verdict) -> int:
-        """How many answers are of that kind."""
-        return sum(answer.verdict == verdict for answer in self.answers)
-
-
 @cache
 def items(when: When) -> tuple[Item, ...]:
     """The questions of one list.
 
     Raises:
-        RuleError: "file:line: field: what is wrong".
         UnknownName: there is no such list.
     """
     if when not in get_args(When):
         raise UnknownName("checklist", when, get_args(When))
-    file = YamlFile.read(FOLDER / f"{when}.yaml", RuleError)
-    try:
-        return TypeAdapter(tuple[Item, ...]).validate_python(file.data)
-    except ValidationError as error:
-        raise RuleError(file.refused(error, lambda _: Item.model_fields)) from error
+    return TypeAdapter(tuple[Item, ...]).validate_python(yaml.safe_load((FOLDER / f"{when}.yaml").read_text("utf-8")))
 
 
-def answers(when: When, diagnosis: Diagnosis) -> Checklist:
+def answers(when: When, diagnosis: Diagnosis) -> tuple[Answer, ...]:
     """The list, answered from a run.
 
     Raises:
         UnknownName: there is no such list.
     """
     context = context_kept(diagnosis)
-    return Checklist(when, diagnosis.run.source, tuple(_answer(item, diagnosis, context) for item in items(when)))
+    return tuple(_answer(item, diagnosis, context) for item in items(when))
 
 
 def _answer(item: Item, diagnosis: Diagnosis, context: Context) -> Answer:
     parts: list[tuple[Verdict, str]] = [
-        *(_of_rules(item, diagnosis.summary) if item.rules else ()),
-        *(_of_settings(item, context) if item.settings else ()),
+        *_of_rules(item, diagnosis.summary),
+        *([_of_settings(item, context)] if item.settings else ()),
         *(_of_context(part, context) for part in item.context),
         *(_of_series(name, diagnosis) for name in item.series),
     ]
+    verdicts = {verdict for verdict, _ in parts}
+    verdict: Verdict = next((strong for strong in STRONGEST if strong in verdicts), "unknown")
+    verdict = "person" if item.person else verdict
+    evidence = [text for _, text in parts]
     if item.incidents:
         loud = [str(incident) for incident in diagnosis.summary.incidents if incident.severity != "info"]
-        parts.append(("person", "; ".join(loud[:MOST]) or "no incident at warn or above"))
+        evidence.append("; ".join(loud[:MOST]) or "no incident at warn or above")
     if item.best:
-        parts.append(
-            ("person", "; ".join(map(best_level, diagnosis.summary.best)) or "no reward or evaluation is logged")
-        )
-    verdicts: list[Verdict] = [verdict for verdict, _ in parts]
-    verdict = "person" if item.person else _strongest(verdicts)
+        evidence.append("; ".join(map(best_level, diagnosis.summary.best)) or "no reward or evaluation is logged")
     log = item.log if verdict == "unknown" or (verdict == "no" and item.context) else ""
-    return Answer(item.ask, item.why, verdict, tuple(text for _, text in parts if text), log)
-
-
-def _strongest(verdicts: Collection[Verdict]) -> Verdict:
-    for verdict in STRONGEST:
-        if verdict in verdicts:
-            return verdict
-    return "unknown"
+    return Answer(item.ask, item.why, verdict, tuple(evidence), log)
 
 
 def _of_rules(item: Item, summary: Summary) -> Iterator[tuple[Verdict, str]]:
@@ -154,26 +130,23 @@ def _of_rules(item: Item, summary: Summary) -> Iterator[tuple[Verdict, str]]:
             yield "unknown", f"{rule} is about to fire, or was not looked for"
 
 
-def _of_settings(item: Item, context: Context) -> Iterator[tuple[Verdict, str]]:
+def _of_settings(item: Item, context: Context) -> tuple[Verdict, str]:
     there = [
         f"{name}={value}"
         for name, value in context.config.items()
         if value not in (None, "") and any(fnmatchcase(name.lower(), pattern) for pattern in item.settings)
     ]
     if there:
-        yield "yes", ", ".join(there[:MOST])
-    else:
-        yield "unknown", f"no setting {' or '.join(item.settings[:MOST])} among {len(context.config)}"
+        return "yes", ", ".join(there[:MOST])
+    return "unknown", f"no setting {' or '.join(item.settings[:MOST])} among {len(context.config)}"
 
 
 def _of_context(part: Part, context: Context) -> tuple[Verdict, str]:
     if part == "code":
-        code = context.code
-        if code is None:
+        if context.code is None:
             return "no", "no revision of the code is recorded"
-        return ("no", f"commit {code.commit[:12]} with changes that are not committed") if code.dirty else (
-            "yes", f"commit {code.commit[:12]}"
-        )  # fmt: skip
+        commit = f"commit {context.code.commit[:12]}"
+        return ("no", f"{commit} with changes that are not committed") if context.code.dirty else ("yes", commit)
     known: dict[str, object] = dict(getattr(context, part))
     if not known:
         return "no", f"{part}: not recorded"
@@ -189,20 +162,17 @@ def _of_series(name: str, diagnosis: Diagnosis) -> tuple[Verdict, str]:
     return "yes", f"{name} in {len(points)} rows, {points[min(points)]:.3g} at first and {points[max(points)]:.3g} now"
 
 
-def to_json(checklist: Checklist) -> dict[str, Any]:
+def to_json(when: When, source: str, given: Sequence[Answer]) -> dict[str, Any]:
     """The JSON of `tracker-diag export checklist --json`."""
-    return {
-        "when": checklist.when,
-        "run": checklist.source,
-        "answers": [asdict(answer) for answer in checklist.answers],
-    }
+    return {"when": when, "run": source, "answers": [asdict(answer) for answer in given]}
 
 
-def page(checklist: Checklist) -> str:
+def page(when: When, source: str, given: Sequence[Answer]) -> str:
     """The list in Markdown, as tasks: ticked where the answer is yes."""
-    counts = ", ".join(f"{checklist.count(verdict)} {says.lower()}" for verdict, says in SAYS.items())
-    lines = [f"## Checklist {checklist.when} training: {escaped(checklist.source)}", "", f"{counts}.", ""]
-    for answer in checklist.answers:
+    number = Counter(answer.verdict for answer in given)
+    counts = ", ".join(f"{number[verdict]} {says.lower()}" for verdict, says in SAYS.items())
+    lines = [f"## Checklist {when} training: {escaped(source)}", "", f"{counts}.", ""]
+    for answer in given:
         lines.append(f"- [{'x' if answer.verdict == 'yes' else ' '}] **{escaped(answer.ask)}** {SAYS[answer.verdict]}.")
         lines += [f"  - {escaped(text)}" for text in answer.evidence]
         lines += [f"  - log {escaped(answer.log)}"] if answer.log else []

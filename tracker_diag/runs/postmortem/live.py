@@ -1,41 +1,32 @@
 """Live: keeps the context record of a run that is underway, and leaves a postmortem where it does not end by itself.
 
-It is told of the run as a tracker is, so that nothing else needs to know of it. The files go into
-`.tracker_diag/postmortem/<run>`, and to each tracker that keeps files, under `diag/`.
+It is written to as a tracker is, so that nothing else needs to know of it. The files go into
+`.tracker_diag/postmortem/<run>`, and to each tracker that keeps files, under `diag/`. No handler and no hook is set:
+Python keeps the exception that ends a program, and `tracker-diag export postmortem` reads a run that was killed.
 """
 
 import json
-import logging
 import os
-import time
+import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from threading import Lock
+from weakref import WeakSet
 
 from rich.text import Text
 
 from tracker_diag.health import folder
-from tracker_diag.monitor.context import FILE, Context, code_here, context_of, versions_here
+from tracker_diag.monitor.context import FILE, code_here, context_of, versions_here
 from tracker_diag.monitor.monitor import Monitor
 from tracker_diag.records import Table
 from tracker_diag.report.console import near, say, unbroken
-from tracker_diag.report.tokens import worst_table
-from tracker_diag.rules.triage import Summary
-from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, of_nan, write
-from tracker_diag.runs.postmortem.signals import PROCESS, of_exception
+from tracker_diag.runs.postmortem.folder import NAME, PAGE, Ending, Remains, nan_at_the_end, write
 from tracker_diag.scrub import secrets_of, without_secrets
 from tracker_diag.tensors.suspicions import SETTLED
 from tracker_diag.trackers.delivery.journal import file_name
 from tracker_diag.trackers.tracker import End, Entry, Event, File, Metrics, Tracker, give
 
-RECENT = 120.0
-"""Seconds after a signal that a handler of the user's has taken in which the run's end is put down to it."""
-
-_log = logging.getLogger("tracker_diag")
-
-_of: "dict[Monitor, Postmortem]" = {}
-"""Of the runs that are underway."""
+_watched: "WeakSet[Monitor]" = WeakSet()
 
 
 class Postmortem(Tracker):
@@ -50,20 +41,11 @@ class Postmortem(Tracker):
         self._monitor = monitor
         self._place = folder().absolute() / NAME
         self._versions, self._code = versions_here(), code_here()
+        self._error_before = getattr(sys, "last_value", None)
+        """The exception that Python kept when the run began."""
         self._steps = 0
-        self._kept = False
-        """Whether the trackers have the context record."""
         self._tables: dict[str, Table] = {}
         self._events: list[tuple[int, str]] = []
-        self._noted: list[tuple[Ending, int | None]] = []
-        """What may have ended the run, and the step that was underway then."""
-        self._turn = Lock()
-        self._written: Path | None = None
-
-    @property
-    def context(self) -> Context:
-        """The context record as it stands."""
-        return context_of(self._monitor.config, self._versions, self._code)
 
     def write(self, step: int, entries: Sequence[Entry], at: float) -> None:
         for entry in entries:
@@ -76,85 +58,54 @@ class Postmortem(Tracker):
                 if self._steps == SETTLED:  # settings may be logged after the run is wrapped
                     self._keep_context()
             elif isinstance(entry, End):
-                self._end(entry.summary, entry.tables)
+                self._end(entry)
 
-    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
+    def _end(self, end: End) -> None:
         """Before the trackers are closed."""
-        self._tables |= {table.name: table for table in tables}
-        if not self._kept and self._steps:
+        if 0 < self._steps < SETTLED:
             self._keep_context()
-        PROCESS.settle()
-        endings = tuple(self._endings(summary))
-        if endings and self._written is None:
-            self._write(self._remains(endings, summary))
-        if self._written is not None:
-            for file in self._written.iterdir():
-                self._hand_over(f"{NAME}/{file.name}", file.read_text(encoding="utf-8"))
-            say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "postmortem in  ", near(self._written / PAGE))))
-
-    def noted(self, ending: Ending) -> None:
-        """Something came that may end the run."""
-        self._noted.append((ending, self._monitor.step))
-
-    def ended(self, ending: Ending) -> None:
-        """The process ends within seconds: write, then have the trackers told."""
-        self.noted(ending)
-        try:
-            summary = self._monitor.summary()
-            self._tables |= {table.name: table for table in (self._monitor.slices_table(), worst_table(summary.worst))}
-            self._write(self._remains((ending,), summary))
-        except Exception as error:  # noqa: BLE001  # the trackers are told all the same
-            self._monitor.record("internal_errors", error)
-        self._monitor.close()
-
-    def gave_up(self) -> None:
-        """The diagnostics do not answer: write what is known without them."""
-        with suppress(Exception):  # nobody is left to be told
-            self._write(self._remains(tuple(ending for ending, _ in self._noted), None))
+        if not (endings := tuple(self._endings(end))):
+            return
+        tables = self._tables | {table.name: table for table in end.tables}
+        monitor = self._monitor
+        run, source = _names(monitor)
+        remains = Remains(
+            run, source, endings, context_of(monitor.config, self._versions, self._code), end.summary,
+            tables=tuple(table for table in tables.values() if table.rows), events=tuple(self._events),
+            health=dict(monitor.health), failures=tuple(monitor.failures), secrets=secrets_of(monitor.config),
+        )  # fmt: skip
+        written = write(remains, self._place / file_name(run))
+        for file in written.iterdir():
+            self._hand_over(f"{NAME}/{file.name}", file.read_text(encoding="utf-8"))
+        say(unbroken(Text.assemble(("tracker_diag: ", "dim"), "postmortem in  ", near(written / PAGE))))
 
     def _keep_context(self) -> None:
         """Give the record to the trackers, and say once what it lacks."""
-        self._kept, context = True, self.context
-        text = json.dumps(context.to_json(), indent=1)
-        self._hand_over(FILE, without_secrets(text, secrets_of(self._monitor.config)))
+        config = self._monitor.config
+        context = context_of(config, self._versions, self._code)
+        self._hand_over(FILE, without_secrets(json.dumps(context.to_json(), indent=1), secrets_of(config)))
         if context.missing:
             lacks = f"the context record, which the run is repeated from, lacks {'; '.join(context.missing)}"
             say(Text.assemble(("tracker_diag: ", "dim"), f"{lacks}: see docs/postmortem.md"))
 
-    def _endings(self, summary: Summary) -> Iterator[Ending]:
+    def _endings(self, end: End) -> Iterator[Ending]:
         """What has ended the run, the strongest first; nothing where it ends by itself."""
-        if error := PROCESS.exception():
-            yield of_exception(error)
+        if error := self._exception():
+            what = " ".join("".join(traceback.format_exception_only(error)).split())[:500]
+            yield Ending("exception", what, "".join(traceback.format_exception(error)))
         if why := self._monitor.guards.stopped:
             yield Ending("stop", why)
-        for ending, step in self._noted:
-            recent = ending.at is not None and time.time() - ending.at < RECENT
-            # A thread whose exception ended it, and since then nothing was logged: it was the one that trains.
-            if step == self._monitor.step if ending.cause == "thread" else recent:
-                yield ending
-        yield from of_nan(summary)
+        yield from nan_at_the_end(end.summary)
 
-    def _remains(self, endings: tuple[Ending, ...], summary: Summary | None) -> Remains:
-        monitor = self._monitor
-        run, source = _named(monitor)
-        return Remains(
-            run,
-            source,
-            endings,
-            self.context,
-            summary,
-            tuple(table for table in self._tables.values() if table.rows),
-            tuple(self._events),
-            dict(monitor.health),
-            tuple(monitor.failures),
-            secrets_of(monitor.config),
-        )
-
-    def _write(self, remains: Remains) -> None:
-        """Once: what comes later knows no more."""
-        with self._turn:
-            if self._written is None:
-                self._written = write(remains, self._place / file_name(remains.run))
+    def _exception(self) -> BaseException | None:
+        """What ends the program, or the block that the run belongs to; None if nothing does."""
+        error = sys.exc_info()[1]
+        if error is None and not hasattr(sys, "ps1"):  # at a prompt a program continues after each of them
+            kept = getattr(sys, "last_value", None)
+            error = None if kept is self._error_before else kept
+        if isinstance(error, StopIteration | StopAsyncIteration | GeneratorExit):
+            return None
+        return None if isinstance(error, SystemExit) and error.code in (None, 0) else error
 
     def _hand_over(self, name: str, text: str) -> None:
         for tracker in self._monitor.trackers:
@@ -162,7 +113,7 @@ class Postmortem(Tracker):
                 give(tracker, self._monitor.step or 0, [File(name, text)])
 
 
-def _named(monitor: Monitor) -> tuple[str, str]:
+def _names(monitor: Monitor) -> tuple[str, str]:
     """The run's name, as its journal has it, and what `tracker-diag diagnose` reads it from."""
     sources = [tracker.source for tracker in monitor.trackers if tracker.source]
     names = [f"{tracker.name}-{run}" for tracker in monitor.trackers if (run := tracker.address.get("run"))]
@@ -171,10 +122,18 @@ def _named(monitor: Monitor) -> tuple[str, str]:
 
 def leave_one(monitor: Monitor) -> None:
     """Have `monitor` keep the run's context record, and leave a postmortem if the run does not end by itself."""
-    if monitor not in _of:
+    if monitor not in _watched:
+        _watched.add(monitor)
         with monitor.guard("internal_errors"):
-            _of[monitor] = postmortem = Postmortem(monitor)
-            if not PROCESS.watch(postmortem):
-                _log.warning("SIGTERM would end this run without a postmortem: attach to it in the main thread")
-            monitor.add(postmortem)
-            monitor.at_close(lambda: PROCESS.leave(_of.pop(monitor)))
+            monitor.add(Postmortem(monitor))
+            monitor.at_close(_end_by_ctrl_c_all_the_same)
+
+
+def _end_by_ctrl_c_all_the_same() -> None:
+    """Have Python remember that Ctrl-C ends it.
+
+    It forgets that as soon as anything is run from a string, as an import may do; its exit code would be another.
+    """
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102

@@ -9,7 +9,7 @@ from tracker_diag.monitor.context import Context, context_of
 from tracker_diag.records import Table
 from tracker_diag.report.tables import findings_table
 from tracker_diag.runs.diagnose import Diagnosis
-from tracker_diag.runs.postmortem.folder import SLICES, Ending, Remains, of_nan
+from tracker_diag.runs.postmortem.folder import SLICES, Ending, Remains, nan_at_the_end
 from tracker_diag.scrub import secrets_of
 
 LATELY = 20
@@ -47,7 +47,7 @@ def _endings(diagnosis: Diagnosis) -> Iterator[Ending]:
         yield Ending("end", says[diagnosis.run.ended])
     else:
         yield Ending("status", f"Its tracker says: {diagnosis.run.ended}")
-    yield from of_nan(diagnosis.summary)
+    yield from nan_at_the_end(diagnosis.summary)
 
 
 def _slices(diagnosis: Diagnosis) -> Table:

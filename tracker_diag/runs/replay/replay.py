@@ -72,7 +72,7 @@ def replay(
             part = log.part_of(step)
             return None if part is None else dict(part.steps(texts, Skipped(skip_bad))).get(step)
 
-        done = progress(sum(part.rows for part in log.parts)) if progress else _nothing
+        done: Done = progress(sum(part.rows for part in log.parts)) if progress else lambda _: None
         folded = chosen(Work(clip, skip_bad), log.parts)
         wanted = {step: row for step, row in own.items() if since is None or step >= since}
         summary = judge(monitor, _steps(log, folded, done, also), wanted, tensors_of, str(tokens))
@@ -81,10 +81,6 @@ def replay(
         return summary
     caveat = f"{left.count} files, row groups or lines cannot be read and are left out; the first: {left.errors[0]}"
     return replace(summary, caveats=(*summary.caveats, caveat))
-
-
-def _nothing(rows: int) -> None:
-    """What is done where nobody is shown the progress."""
 
 
 def _steps(log: TokenLog, folded: Iterable[PartFolded], done: Done, also: Also) -> Iterator[tuple[int, Folded]]:

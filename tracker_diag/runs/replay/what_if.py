@@ -3,20 +3,22 @@
 All of it comes from the sketches of folded steps, so no token is read again. A log-ratio r is known to 0.39 % there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracker_diag.metrics.series import Dimension, Pair
+from tracker_diag.metrics.series import Pair
 from tracker_diag.runs.replay.fold import Folded
 from tracker_diag.stats.arrays import Float64Array, IntArray
-from tracker_diag.stats.histogram import QUANTILE_VALUES, Sketch
+from tracker_diag.stats.histogram import QUANTILE_VALUES
 
 SIGNED = np.stack([QUANTILE_VALUES, -QUANTILE_VALUES])
 """(2, 4098) the log-ratio of each bin of a row of a sketch, in nats."""
 CAPS = (2.0, 5.0, 10.0)
 LAGS = (0, 1, 3)
+TOP = 0.01
+"""Share of the weights, the largest, whose part of the sum is given."""
 MOST = 50.0
 """Nats from which on a weight counts no more, so that sums stay finite."""
 
@@ -48,7 +50,7 @@ class WhatIf:
     def add_step(self, step: int, folded: Folded) -> None:
         """Take in what the tokens of a step come to."""
         for pair, observation in folded.observed.items():
-            _sum_into(self._tokens, pair, _all_rows(observation.sketches, "context"))
+            _sum_into(self._tokens, pair, observation.sketches["context"].counts.sum(0))
             _sum_into(self._sequences, pair, observation.sequence_sketch.counts[-1])
             if "policy_lag" in observation.sketches:
                 _sum_into(self._by_lag, pair, observation.sketches["policy_lag"].counts)
@@ -72,11 +74,6 @@ class WhatIf:
         return [variant for variant in variants if variant.count]
 
 
-def _all_rows(sketches: Mapping[Dimension, Sketch], dimension: Dimension) -> IntArray:
-    counts: IntArray = sketches[dimension].counts.sum(0)
-    return counts
-
-
 def _sum_into(sums: dict[Pair, IntArray], pair: Pair, counts: IntArray) -> None:
     sums[pair] = sums[pair] + counts if pair in sums else counts.copy()
 
@@ -93,14 +90,8 @@ def _variant(pair: Pair, name: str, counts: IntArray, total: int | None = None, 
         return Variant(pair, name, 0, float("nan"), float("nan"), float("nan"))
     first, second = float((counts * weights).sum()), float((counts * weights**2).sum())
     everything = total or n
-    top, cut = _held_by_top(counts, weights) / first, (everything - n + capped) / everything
-    return Variant(pair, name, n, first**2 / (n * second), top, cut)
-
-
-def _held_by_top(counts: IntArray, weights: Float64Array, share: float = 0.01) -> float:
-    """Sum of the largest `share` of the weights."""
     order = np.argsort(-weights, axis=None, kind="stable")
     sizes, values = counts.reshape(-1)[order], weights.reshape(-1)[order]
-    wanted = share * sizes.sum()
-    before = np.cumsum(sizes) - sizes
-    return float((np.clip(wanted - before, 0, sizes) * values).sum())
+    of_top = np.clip(TOP * n - (np.cumsum(sizes) - sizes), 0, sizes)
+    top = float((of_top * values).sum()) / first
+    return Variant(pair, name, n, first**2 / (n * second), top, (everything - n + capped) / everything)

@@ -359,7 +359,7 @@ class MlflowTracker(Tracker):
         shown = picture(summary)
         if shown is None:
             return []
-        image = drawn(shown.drawing())
+        image = drawn(shown)
         self._shown.add(TIMELINE)
         given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
         parts = self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))

@@ -211,7 +211,7 @@ def _timeline(summary: Summary) -> Generator[Any]:
     require("matplotlib", "tensorboard")
     shown = picture(summary)
     if shown is not None:
-        yield _image(drawn(shown.drawing()))
+        yield _image(drawn(shown))
 
 
 def _image(image: Pixels) -> Any:

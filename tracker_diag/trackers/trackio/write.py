@@ -170,7 +170,7 @@ class TrackioTracker(Tracker):
         require("matplotlib", "trackio")
         shown = picture(summary)
         if shown is not None:
-            self._put({TIMELINE: self._trackio.Image(drawn(shown.drawing()))})
+            self._put({TIMELINE: self._trackio.Image(drawn(shown))})
 
     def close(self) -> None:
         self._kept.close()

@@ -108,8 +108,7 @@ class Beside(Tracker):
     def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
         self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
         require("matplotlib", "wandb")
-        shown = picture(summary)
-        self._drawing = shown.drawing() if shown else None
+        self._drawing = picture(summary)
 
     def flush(self, *, last: bool = False) -> bool:
         with self._network():
