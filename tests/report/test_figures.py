@@ -20,6 +20,8 @@ from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}
 
+pytestmark = pytest.mark.slow
+
 
 def histogram(name, counts, baseline):
     return Histogram(
@@ -40,7 +42,6 @@ def test_a_line_per_slice_at_the_share_beyond_each_edge_and_its_baseline_dashed(
     assert labels == ["text_only, now (100 tokens)", "post_tool, baseline (100 tokens)", "post_tool, now (100 tokens)"]
 
 
-@pytest.mark.slow
 def test_a_picture_is_pixels():
     figure = tail_figure([histogram("post_tool", [1, 1, 1], [0, 0, 0])], "x")
     image = pixels(figure)
@@ -66,7 +67,6 @@ def texts(figure):
     return [text.get_text() for text in figure.texts] + [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-@pytest.mark.slow
 def test_the_hero_is_large_both_slices_have_their_colours_and_marks_go_through_all():
     curves = {
         "reward": {step: math.sin(step) for step in range(101)},
@@ -98,7 +98,6 @@ def test_where_nothing_is_to_be_pointed_at_there_is_no_time_line(found):
     assert timeline_figure(summary(*found)) is None
 
 
-@pytest.mark.slow
 def test_two_hundred_findings_with_odd_names_make_a_picture_of_bounded_size():
     odd = "$\\frac{1}{$ <script> \x1b[31m 🤖 مكافأة " * 9
     many = [finding(rule, at, at + 1, summary=odd) for at, rule in enumerate(RULES)]

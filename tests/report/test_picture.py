@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracker_diag.report.figures import pixels, timeline_figure
 from tracker_diag.report.picture import drawn, picture, png_of
 from tracker_diag.rules.findings import Finding
 from tracker_diag.rules.loader import catalog
@@ -45,6 +44,8 @@ def test_where_nothing_is_to_be_pointed_at_there_is_none():
 
 @pytest.mark.nightly
 def test_threads_that_draw_at_a_time_each_get_their_own():
+    from tracker_diag.report.figures import pixels, timeline_figure
+
     given = picture(SUMMARY).drawing()
     with ThreadPoolExecutor(4) as pool:
         images = [*pool.map(drawn, [given] * 4)]
