@@ -5,28 +5,28 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 UV := $(BIN)/uv pip install --quiet --constraint constraints.txt
 
-# Trainers that cannot be installed in one environment, and a fresh environment for each tracker.
-FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib)
+# A fresh environment for each tracker; by night trainers that cannot be installed in one environment, and releases.
 QUICKSTARTS := $(addprefix build/quickstart/,mlflow wandb)
-NIGHTLY := $(addprefix build/frameworks/,verl-0.7 verl-0.8 openrlhf-0.10 skyrl-0.4) $(addprefix build/trl/,0.29.0 1.9.0 1.14.0) \
-	$(addprefix build/quickstart/,trackio tensorboard panels replay notify mcp)
+FRAMEWORKS := $(addprefix build/frameworks/,shared verl openrlhf skyrl areal rllib verl-0.7 verl-0.8 openrlhf-0.10 \
+	skyrl-0.4 trl-0.29 trl-1.9 trl-1.14)
+NIGHTLY := $(FRAMEWORKS) $(addprefix build/quickstart/,trackio tensorboard panels replay notify mcp)
 
 # Databases and journals in memory, where there are 4 GB of it: on a disk each commit of SQLite waits for it.
 MEMORY := $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
 # More workers than cores: many tests wait, for servers, browsers and other processes.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --workers 4
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check nightly browser lint types fast faults alerts docs matrix evidence guards-study bench screenshots site clean
 
 demo: $(VENV)/.demo  ## train a small tool-using agent and watch it in MLflow and W&B
 	$(BIN)/tracker-diag demo
 
-test: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) browser  ## with real servers, a browser and training
+test: $(VENV)/.dev $(QUICKSTARTS) browser  ## with real servers, a browser and training
 	$(PYTEST) -m "not nightly"
 
 check: lint types fast  ## what every change must pass first
 
-nightly: $(VENV)/.dev $(FRAMEWORKS) $(QUICKSTARTS) $(NIGHTLY) browser  ## what `test` leaves out; hours, and docs/chaos.json
+nightly: $(VENV)/.dev $(QUICKSTARTS) $(NIGHTLY) browser  ## what `test` leaves out; hours, and docs/chaos.json
 	$(BIN)/pyright
 	$(PYTEST) -m nightly --timeout 3600
 	$(PYTEST) -m hypothesis --hypothesis-profile long --timeout 7200
@@ -42,7 +42,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 fast: $(VENV)/.dev
-	$(PYTEST) --workers 3 -m "not slow and not nightly" -q
+	$(PYTEST) --numprocesses 2 -m "not slow and not nightly" -q
 
 # Without it the tests that need it fail, and all others run.
 browser:
@@ -62,7 +62,7 @@ docs: $(VENV)/.dev  ## the generated pages
 site: docs  ## all pages as a site that can be searched, build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-matrix: $(VENV)/.dev $(FRAMEWORKS) $(NIGHTLY)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
+matrix: $(VENV)/.dev $(FRAMEWORKS)  ## docs/matrix.md: which framework and version tells which tracker; five minutes
 	rm -f build/matrix.jsonl
 	MATRIX=$(CURDIR)/build/matrix.jsonl $(PYTEST) -m matrix
 	$(BIN)/python docs/make_matrix.py build/matrix.jsonl
@@ -97,11 +97,6 @@ build/frameworks/skyrl-0.4: FOR := --python-version 3.12  # what its metadata as
 build/frameworks/%: tests/integrations/requirements/%.txt $(VENV)/.dev
 	rm -rf $@
 	$(BIN)/uv pip install --quiet --no-deps $(FOR) --target $@ --requirement $<
-	touch $@
-
-build/trl/%: $(VENV)/.dev
-	rm -rf $@
-	$(BIN)/uv pip install --quiet --no-deps --target $@ trl==$*
 	touch $@
 
 # What a user of one tracker has: its extra, and nothing else. TensorBoard's writer is torch's.

@@ -159,8 +159,8 @@ rules were not made on. They were looked at once. Of the first 27 runs of each k
 environment's name. POL019 was then changed, on other seeds, and all runs were played again.
 
 Two healthy kinds of this table were drawn wrongly: 1,500 and 5,000 steps of drift. Their tails end at the limit of 0.05
-and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected, and the reward of all kinds
-now rises. The table is of before.
+and not below it. Their reward never rises, which OUT003 rightly reports. Both are corrected, and the reward of all
+kinds now rises. The table is of before.
 
 ## Failures
 
@@ -228,9 +228,8 @@ def integrations_page() -> str:
         "Made from `integrations/` by `make docs`. `tracker-diag integrations` says the same of what is installed with",
         "you. *Run for real*: the tests train with it. *Real modules, made tensors*: it needs GPUs to train, so the",
         "tests give its own code tensors in its documented layout. *Signatures only*: it cannot be installed here; the",
-        "tests hold our hooks against its public source's signatures, at the commit named. *By a command*: besides,",
-        "not in the tests, its own loss has run with our hooks. [matrix.md](matrix.md) has, by version and by",
-        "processes, the trackers in which a test has found the alert.",
+        "tests hold our hooks against its public source's signatures, at the commit named. [matrix.md](matrix.md)",
+        "has, by version and by processes, the trackers in which a test has found the alert.",
         "",
         "Every private function that is looked at is checked when you attach; if it has changed, you are told once,",
         "that part is off, and training goes on.",

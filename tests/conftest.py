@@ -29,8 +29,8 @@ from tests.demo.arms import trained_arm  # noqa: F401  # a fixture
 from tests.order import (  # noqa: F401  # hooks
     pytest_collection_modifyitems,
     pytest_ignore_collect,
+    pytest_xdist_make_scheduler,
 )
-from tests.workers import pytest_addoption, pytest_runtestloop  # noqa: F401  # hooks
 
 gc.disable()  # until all tests are collected: what is imported for them is no garbage
 
@@ -89,7 +89,7 @@ def journals(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / f"of-test-{next(COUNT)}"  # `mktemp` looks at all folders before it
     folder.mkdir()
     monkeypatch.setenv("TRACKER_DIAG_DIR", str(folder))
-    monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "30")  # a busy machine is no server that is down
+    monkeypatch.setenv("TRACKER_DIAG_EXIT_TIMEOUT", "60")  # a busy machine is no server that is down
     return folder
 
 
@@ -117,7 +117,7 @@ def make_batch():
 def shared_folder(request, tmp_path_factory):
     """A folder of this run of pytest, the same in all workers."""
     folder = tmp_path_factory.getbasetemp()
-    return folder.parent if request.config.pluginmanager.has_plugin("worker") else folder
+    return folder.parent if hasattr(request.config, "workerinput") else folder
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Which tests are run, in what order, and by which worker. conftest.py hands the hooks to pytest."""
+"""Which tests are run, in what order, and by which worker. conftest.py hands these hooks to pytest."""
 
 import re
 
@@ -26,13 +26,19 @@ ALONE = re.compile(
 """Long tests that share nothing with the rest of their file; any worker may have them."""
 
 
-def units(items):
-    """What a worker takes at once: a file, as what a module's fixtures make is made once; or a test that is `ALONE`."""
-    together = {}
-    for item in items:
-        name = item.nodeid if ALONE.search(item.nodeid) else item.nodeid.partition("::")[0]
-        together.setdefault(name, []).append(item)
-    return list(together.values())
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """To each worker whole files, as what a module's fixtures make is made once; and tests that are `ALONE`.
+
+    By their names: xdist's groups by mark do nothing with this pytest.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return nodeid if ALONE.search(nodeid) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 LEFT_OUT = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(slow|nightly)", re.MULTILINE)

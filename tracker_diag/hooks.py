@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import update_wrapper
+from functools import update_wrapper, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -126,14 +126,42 @@ def after(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor:
             comes in place of one that has them.
     """
     original, signature = _checked(owner, name, parameters)
+    return replace(owner, name, original, _followed(original, signature, seen, monitor))
 
+
+def after_each(owner: Any, name: str, parameters: Sequence[str], seen: Seen, monitor: HasGuard) -> Callable[[], None]:
+    """Call `seen` after each call of whatever function `owner.name(name)` gives; otherwise as `after`.
+
+    For losses that are looked up in a registry, a user's own too.
+    """
+    original, _ = _checked(owner, name, ("name",))
+
+    def looked_up(*args: Any, **kwargs: Any) -> Any:
+        function = original(*args, **kwargs)
+        with monitor.guard("integration_errors"):
+            return wraps(function)(_followed(function, _taking(function, parameters), seen, monitor))
+        return function
+
+    return replace(owner, name, original, looked_up)
+
+
+def _taking(function: Callable[..., Any], parameters: Sequence[str]) -> inspect.Signature:
+    signature = inspect.signature(function)
+    if lacking := [parameter for parameter in parameters if parameter not in signature.parameters]:
+        raise HookError(f"{function.__name__}{signature}: takes no {', '.join(lacking)}, as the tested versions do")
+    return signature
+
+
+def _followed(
+    original: Callable[..., Any], signature: inspect.Signature, seen: Seen, monitor: HasGuard
+) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         with monitor.guard("integration_errors"):
             seen(result, signature.bind(*args, **kwargs).arguments)
         return result
 
-    return replace(owner, name, original, call)
+    return call
 
 
 def before(owner: Any, name: str, parameters: Sequence[str], coming: Coming, monitor: HasGuard) -> Callable[[], None]:

@@ -43,11 +43,11 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("lightning", "lightning")
     from tracker_diag_lightning.callback import DiagnosticsCallback
 
-    for one in trainer.callbacks:
-        if isinstance(one, DiagnosticsCallback):
-            if monitor is not None and monitor is not one.monitor:
+    for present in trainer.callbacks:
+        if isinstance(present, DiagnosticsCallback):
+            if monitor is not None and monitor is not present.monitor:
                 raise DiagError("monitor: another one given, expected that which watches this trainer already, or none")
-            return one.ready()
+            return present.ready()
     callback = DiagnosticsCallback(monitor=monitor)
     trainer.callbacks.append(callback)
     return callback.monitor

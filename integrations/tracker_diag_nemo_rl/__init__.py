@@ -38,7 +38,7 @@ from tracker_diag_nemo_rl.workers import look
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "DiagnosticsLogger", "attach", "install"]
 
 INSTALLED_AS = ("nemo-rl",)
-TESTED = "v0.7.0 and 7ea279a (August 2026): read, and their losses run"
+TESTED = "v0.7.0 and 7ea279a (August 2026): read, not run"
 """What of NeMo-RL the tests stand on."""
 
 SEES: dict[str, str] = {
@@ -171,7 +171,7 @@ def _save_beside(monitor: Monitor, saved: Saved, settings: Mapping[str, object],
     on.callback(after(manager, "_rename_checkpoint", ("checkpoint_path",), named, monitor))
     folder = settings.get("checkpointing.checkpoint_dir")
     there = Path(folder).glob("step_*") if isinstance(folder, str) else ()
-    steps = {int(one.name[5:]): one for one in there if one.name[5:].isdigit()}
+    steps = {int(path.name[5:]): path for path in there if path.name[5:].isdigit()}
     done = max(steps, default=0)
     total = next((settings[name] for name in ("grpo.max_num_steps", "ppo.max_num_steps") if name in settings), None)
     if isinstance(total, int) and total < UNLIMITED:
@@ -191,7 +191,7 @@ def _with_the_same_tokens(settings: Mapping[str, object]) -> int:
     megatron = bool(settings.get("policy.megatron_cfg.enabled"))
     kind, tensor = ("megatron_cfg", "tensor_model") if megatron else ("dtensor_cfg", "tensor")
     sizes = (settings.get(f"policy.{kind}.{name}_parallel_size") for name in (tensor, "context"))
-    return math.prod(one for one in sizes if isinstance(one, int))
+    return math.prod(size for size in sizes if isinstance(size, int))
 
 
 def _threshold(settings: Mapping[str, object]) -> bool:

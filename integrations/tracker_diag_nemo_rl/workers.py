@@ -6,29 +6,25 @@ The methods of a worker are of no use for it: Ray copies them into the process a
 from collections.abc import Mapping
 from typing import Any
 
-from tracker_diag.attach.kit import clip_range, unless_changed
+from tracker_diag.attach.kit import clip_range
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
 """That of this process."""
 
-LOST = "the policy pair of this worker is not seen"
-
 
 def look() -> None:
     """See the losses of a policy worker, if this process gets one; nothing of NeMo-RL is imported by this."""
-    RECORDER.place({"nemo_rl.algorithms.loss.loss_functions": put})
+    from tracker_diag_nemo_rl import TESTED
+
+    RECORDER.place("nemo-rl", TESTED, {"nemo_rl.algorithms.loss.loss_functions": put})
 
 
 def put(module: Any) -> None:
     """Put the hook on the clipped loss, of which those of PPO, GRPO, GSPO and CISPO are settings."""
-    from tracker_diag_nemo_rl import TESTED
-
-    takes = ("self", "next_token_logprobs", "data")
-    with unless_changed("nemo-rl", TESTED, LOST) as hooks:
-        hooks.callback(after(module.ClippedPGLossFn, "__call__", takes, _on_loss, RECORDER))
-        hooks.callback(RECORDER.hear_optimizers(send=True))
+    after(module.ClippedPGLossFn, "__call__", ("self", "next_token_logprobs", "data"), _on_loss, RECORDER)
+    RECORDER.hear_optimizers(send=True)
 
 
 def _on_loss(_: Any, given: Mapping[str, Any]) -> None:

@@ -149,7 +149,7 @@ class _Learner:
             "response_mask": known | ~mask,  # a token without a score is no tool's
             "sequence_ids": ids,
         }
-        flat = {name: one.detach().reshape(-1) for name, one in tensors.items() if one is not None}
+        flat = {name: values.detach().reshape(-1) for name, values in tensors.items() if values is not None}
         self._monitor.observe(**flat)
 
     def compute_metrics_from_loss_stats(self, result: Any, given: Mapping[str, Any]) -> None:

@@ -8,14 +8,9 @@ trainer in your own process, call `attach(trainer)` before `trainer.fit()`.
 """
 
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tracker_diag import Monitor
@@ -34,10 +29,10 @@ from tracker_diag.attach.kit import (
 from tracker_diag.attach.saved import UNSAVED, Saved
 from tracker_diag.attach.workers import Workers
 from tracker_diag.errors import require
-from tracker_diag.hooks import after, before
+from tracker_diag.hooks import after, before, when_imported
 from tracker_diag_openrlhf.workers import look
 
-__all__ = ["SEES", "TESTED", "attach", "install", "watch_loss"]
+__all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "0.10 and 0.11"
 """Versions of OpenRLHF that the tests run against."""
@@ -56,7 +51,7 @@ SEES: dict[str, str] = {
     "state": "beside the actor's checkpoint of the step, where the trainer sees its folder; found again with "
     "--ckpt.load_enable",
     "not": "the policy pair of workers that were started without `install`, of which the rules see ppo_kl and "
-    "ppo_clip_ratio (watch_loss is for a loop of your own); the reference pair without use_loss, of which they see kl; "
+    "ppo_clip_ratio; the reference pair without use_loss, of which they see kl; "
     "the policy lag of a token; which of several tools answered",
 }
 """What is seen of a run, and under `not` what is not."""
@@ -71,8 +66,6 @@ CORRECTION = {
     "algo.advantage.is_correction_enable": (False, "algo.advantage.is_correction_enable"),
 }
 """The option of the correction, since 0.11.2 and before: its value where it is off, and what turns it on."""
-
-_TRAINER = "openrlhf.trainer.ppo_trainer"
 
 _log = logging.getLogger("tracker_diag")
 
@@ -108,20 +101,6 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     return monitor
 
 
-def watch_loss(loss: Any, monitor: Monitor) -> Callable[[], None]:
-    """See the policy ratio where `loss`, a `PolicyLoss` of OpenRLHF, is computed; gives a function that ends it."""
-
-    def seen(_: Any, given: Mapping[str, Any]) -> None:
-        monitor.observe(
-            logprobs=given["log_probs"].detach(),
-            old_logprobs=given["old_log_probs"],
-            model_mask=given["action_mask"].bool(),
-            advantages=given["advantages"],
-        )
-
-    return after(loss, "forward", ("log_probs", "old_log_probs", "advantages", "action_mask"), seen, monitor)
-
-
 def install() -> None:
     """From now on each trainer that is made in this process is attached to; the hook of Ray's worker processes.
 
@@ -129,31 +108,7 @@ def install() -> None:
     not import its trainer.
     """
     look()
-    if _TRAINER in sys.modules:
-        _await_trainers(sys.modules[_TRAINER])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(MetaPathFinder):
-    """Waits for the import of OpenRLHF's trainer."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _TRAINER:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                _await_trainers(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    when_imported("openrlhf.trainer.ppo_trainer", _await_trainers)
 
 
 def _await_trainers(module: Any) -> None:
@@ -197,7 +152,7 @@ def _hear(trainer: Any, monitor: Monitor, hooks: ExitStack) -> None:
         monitor.close()
 
     hooks.callback(before(trainer, "save_logs_and_checkpoints", ("global_step", "logs_dict"), on_log, monitor))
-    loggers = [one for one in (trainer.wandb_logger, trainer.tensorboard_logger) if one is not None]
+    loggers = [logger for logger in (trainer.wandb_logger, trainer.tensorboard_logger) if logger is not None]
     for logger in loggers[:1]:  # W&B's, if there are two
         hooks.callback(before(logger, "log_eval", ("global_step", "logs_dict"), on_log, monitor))
         hooks.callback(before(logger, "close", (), on_close, monitor))
@@ -229,9 +184,9 @@ def _save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: ExitStack)
 def _samples(experience: Any) -> dict[str, Any]:
     """What is known of each sequence; a field that another version lacks is left out."""
     theirs = {"reward": "rewards", "group": "prompts", "length": "response_length", "truncated": "truncated"}
-    found = {name: getattr(experience, field, None) for name, field in theirs.items()}
+    fields = {name: getattr(experience, field, None) for name, field in theirs.items()}
     n = len(experience.action_mask)
-    columns = {name: values for name, values in found.items() if values is not None and len(values) == n}
+    columns = {name: values for name, values in fields.items() if values is not None and len(values) == n}
     if experience.advantages is not None:
         columns["advantage"] = of_sequences(experience.advantages, experience.action_mask)
     return columns

@@ -3,31 +3,28 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tracker_diag.attach.kit import clip_range, unless_changed
+from tracker_diag.attach.kit import clip_range
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
 """That of this process."""
 
-LOST = "the policy pair of this worker is not seen"
-
 
 def look() -> None:
     """See the losses of the actor, if this process gets one; nothing of OpenRLHF is imported by this."""
-    RECORDER.place({"openrlhf.trainer.ray.ppo_actor": put})
+    from tracker_diag_openrlhf import TESTED
+
+    RECORDER.place("OpenRLHF", TESTED, {"openrlhf.trainer.ray.ppo_actor": put})
 
 
 def put(module: Any) -> None:
     """Put the hooks on `openrlhf.trainer.ray.ppo_actor`."""
-    from tracker_diag_openrlhf import TESTED
-
+    kind = module.ActorPPOTrainer
     takes = ("log_probs", "old_log_probs", "advantages", "action_mask")
-    with unless_changed("OpenRLHF", TESTED, LOST) as hooks:
-        kind = module.ActorPPOTrainer
-        hooks.callback(after(module.PolicyLoss, "forward", takes, _on_loss, RECORDER))
-        hooks.callback(after(kind, "training_step", ("self", "step"), _on_micro_batch, RECORDER))
-        hooks.callback(after(kind, "ppo_train", ("self",), _on_update, RECORDER))
+    after(kind, "training_step", ("self", "step"), _on_micro_batch, RECORDER)
+    after(kind, "ppo_train", ("self",), _on_update, RECORDER)
+    after(module.PolicyLoss, "forward", takes, _on_loss, RECORDER)  # last: nothing is kept that nobody sends
 
 
 def _on_loss(_: Any, given: Mapping[str, Any]) -> None:
@@ -55,7 +52,4 @@ def _on_micro_batch(_: Any, given: Mapping[str, Any]) -> None:
 def _on_update(_: Any, given: Mapping[str, Any]) -> None:
     """Send; of the ranks that share their sequences, by ring attention or tensors in parts, one does."""
     strategy = given["self"].strategy
-    if RECORDER.rank % (strategy.ring_attn_size * strategy.ds_tensor_parallel_size) == 0:
-        RECORDER.send()
-    else:
-        RECORDER.drop()
+    RECORDER.send(only=RECORDER.rank % (strategy.ring_attn_size * strategy.ds_tensor_parallel_size) == 0)

@@ -33,7 +33,7 @@ from tracker_diag_prime_rl.samples import Samples
 __all__ = ["INSTALLED_AS", "SEES", "TESTED", "attach", "loss", "read_exports"]
 
 INSTALLED_AS = ("prime-rl",)
-TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, and their losses run"
+TESTED = "v0.6.0 to v0.8.0 and 559b447 (August 2026): read, not run"
 """The versions of prime-rl whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
@@ -87,9 +87,11 @@ def attach(*, monitor: Monitor | None = None) -> Monitor:
         if hasattr(theirs, "MONITORS"):  # since 2026-08-15
             on = on and _join(theirs, watch)
         elif on:  # each rank has a monitor of prime-rl's there, which logs on rank 0 alone
-            one = theirs.get_monitor()
-            parts.callback(before(one, "log", ("metrics", "step"), lambda given: watch.logged(**given), monitor))
-            parts.callback(before(one, "close", (), lambda _: watch.ended(), monitor))
+            theirs_here = theirs.get_monitor()
+            parts.callback(
+                before(theirs_here, "log", ("metrics", "step"), lambda given: watch.logged(**given), monitor)
+            )
+            parts.callback(before(theirs_here, "close", (), lambda _: watch.ended(), monitor))
         _process[:] = [watch if on else None]
         if on and share is None and _trainer.resumed is not None:
             watch.saved.find(_trainer.resumed)
@@ -203,16 +205,18 @@ class _Watch:
 
     def _observe(self) -> None:
         sequences, self._sequences = self._sequences, []
-        if any(len(one["model_mask"]) for one in sequences):
+        if any(len(sequence["model_mask"]) for sequence in sequences):
             import torch
 
-            sequences = [one for one in sequences if len(one["model_mask"])]
-            lengths = [len(one["model_mask"]) for one in sequences]
+            sequences = [sequence for sequence in sequences if len(sequence["model_mask"])]
+            lengths = [len(sequence["model_mask"]) for sequence in sequences]
             about = _trainer.samples.about(lengths)
             mask = sequences[0]["model_mask"]
             numbers = torch.arange(len(lengths), device=mask.device)
             ids = numbers.repeat_interleave(torch.tensor(lengths, device=mask.device), output_size=sum(lengths))
-            packed: dict[str, Any] = {name: torch.cat([one[name] for one in sequences]) for name in sequences[0]}
+            packed: dict[str, Any] = {
+                name: torch.cat([sequence[name] for sequence in sequences]) for name in sequences[0]
+            }
             self._monitor.observe(**packed, **about, sequence_ids=ids)
 
 

@@ -22,9 +22,9 @@ class Samples:
     def given(self, batches: Sequence[Mapping[str, Any]]) -> None:
         """The loader has given the micro-batches of a step: packed (1, S), with the length of each sequence."""
         self._of_step = []
-        for one in batches:
-            ids, mask, at = one["input_ids"].flatten(), one["loss_mask"].flatten(), 0
-            for length in one["sequence_lengths"]:
+        for batch in batches:
+            ids, mask, at = batch["input_ids"].flatten(), batch["loss_mask"].flatten(), 0
+            for length in batch["sequence_lengths"]:
                 trained = mask[at : at + length].nonzero()
                 prompt = ids[at : at + int(trained[0])].tolist() if len(trained) else []
                 self._of_step.append((int(length), prompt, len(trained) > 0))
@@ -38,7 +38,10 @@ class Samples:
         """
         step, self._of_step = self._of_step, []
         # Of a sequence without a token of the component, the loss of some releases is not asked.
-        known = next((of for of in (step, [one for one in step if one[2]]) if [n for n, *_ in of] == [*lengths]), None)
+        known = next(
+            (kept for kept in (step, [sample for sample in step if sample[2]]) if [n for n, *_ in kept] == [*lengths]),
+            None,
+        )
         if known is None:
             return {"trajectory_ids": [0] * len(lengths)} if len(lengths) > 1 else {}
         later = go_on_from_others([tuple(prompt) for _, prompt, _ in known])
@@ -47,4 +50,4 @@ class Samples:
             return {}
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return {"begins_after_tool": later}
-        return {"trajectory_ids": [*range(len(later))], "turn": [1 if one else -1 for one in later]}
+        return {"trajectory_ids": [*range(len(later))], "turn": [1 if begins else -1 for begins in later]}

@@ -11,12 +11,15 @@ def joined(minibatches: list[dict[str, Any]]) -> dict[str, Any]:
     import torch
 
     together = {
-        name: torch.cat([one[name] for one in minibatches]) for name in ("logprobs", "old_logprobs", "advantages")
+        name: torch.cat([minibatch[name] for minibatch in minibatches])
+        for name in ("logprobs", "old_logprobs", "advantages")
     }
     anchor = together["logprobs"]
     masks = [
-        torch.ones_like(one["logprobs"], dtype=torch.bool) if one["model_mask"] is None else one["model_mask"]
-        for one in minibatches
+        torch.ones_like(minibatch["logprobs"], dtype=torch.bool)
+        if minibatch["model_mask"] is None
+        else minibatch["model_mask"]
+        for minibatch in minibatches
     ]
     ids = torch.arange(len(anchor), device=anchor.device)
     return {**together, "model_mask": torch.cat(masks), "sequence_ids": ids}
@@ -30,13 +33,13 @@ def row(result: Mapping[str, Any], *, kl_computed: bool = True) -> dict[str, Any
     compute, which would read as a policy that does not move.
     """
     left_out = () if kl_computed else ("mean_kl_loss", "curr_kl_coeff")
-    found = {
+    numbers = {
         name: value
         for name, value in _flat(result, "")
         if value == value  # noqa: PLR0124  # all but NaN
         or (name.startswith("learners/") and not name.rpartition("/")[2].startswith("num_"))
     }
-    return {name: value for name, value in found.items() if name.rpartition("/")[2] not in left_out}
+    return {name: value for name, value in numbers.items() if name.rpartition("/")[2] not in left_out}
 
 
 def _flat(nested: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -30,7 +30,7 @@ from tracker_diag_roll.workers import look
 
 __all__ = ["SEES", "TESTED", "attach", "install"]
 
-TESTED = "8eb27cc (August 2026): read, and its losses run"
+TESTED = "8eb27cc (August 2026): read, not run"
 """The commit of ROLL whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
@@ -128,7 +128,7 @@ def _recomputes(config: Any) -> bool:
 def _takes_tokens_out(config: Any) -> bool:
     """Whether the mask that workers are given may have gaps that no environment has made."""
     filters = getattr(getattr(config, "train_infer_correction", None), "filters", None) or ()
-    return any(getattr(one, "enabled", False) and one.agg_type in {"token", "segment"} for one in filters)
+    return any(getattr(setting, "enabled", False) and setting.agg_type in {"token", "segment"} for setting in filters)
 
 
 def _save_beside(monitor: Monitor, saved: Saved, on: ExitStack) -> None:
@@ -173,7 +173,7 @@ class _Watch:
             labels["advantages"] = data.batch["advantages"]
         for name in ("tags", "domain"):
             if name in data.non_tensor_batch:
-                labels["env"] = [str(one) for one in data.non_tensor_batch[name]]
+                labels["env"] = [str(tag) for tag in data.non_tensor_batch[name]]
                 break
         # Without a reference it is a copy of old_log_probs.
         ref = data.batch["ref_log_probs"] if self._reference and "ref_log_probs" in data.batch else None
@@ -186,15 +186,15 @@ def _watched(
     """What makes one of ROLL's trackers, the same tracker with its `log` and `finish` heard."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        one = tracker(*args, **kwargs)
+        started = tracker(*args, **kwargs)
         if add:
             add_active(monitor, sees=SEES)
         with monitor.guard("integration_errors"):
-            _hear(one, monitor, saved, workers.open())  # now that Ray has been started
+            _hear(started, monitor, saved, workers.open())  # now that Ray has been started
         # ROLL ends no tracker; at the end of the process the last one that came goes first.
         atexit.unregister(monitor.close)
         atexit.register(monitor.close)
-        return one
+        return started
 
     return made
 

@@ -3,31 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tracker_diag.attach.kit import unless_changed
 from tracker_diag.attach.workers import Recorder
 from tracker_diag.hooks import after
 
 RECORDER = Recorder()
 """That of this process."""
 
-LOST = "the policy pair of this worker is not seen"
-
 
 def look() -> None:
     """See the losses of the actor, if this process gets one; nothing of ROLL is imported by this."""
-    RECORDER.place({"roll.pipeline.base_worker": put})
+    from tracker_diag_roll import TESTED
+
+    RECORDER.place("ROLL", TESTED, {"roll.pipeline.base_worker": put})
 
 
 def put(module: Any) -> None:
     """Put the hooks on `roll.pipeline.base_worker`, whose actor all others are subclasses of."""
-    from tracker_diag_roll import TESTED
-
     kind = module.ActorWorker
-    with unless_changed("ROLL", TESTED, LOST) as hooks:
-        takes = ("self", "data", "log_probs")
-        hooks.callback(after(kind, "get_old_log_probs_with_cache", takes, _on_loss, RECORDER))
-        hooks.callback(after(kind, "train_step", ("self", "data"), _on_update, RECORDER))
-        hooks.callback(RECORDER.hear_optimizers())
+    after(kind, "train_step", ("self", "data"), _on_update, RECORDER)
+    after(kind, "get_old_log_probs_with_cache", ("self", "data", "log_probs"), _on_loss, RECORDER)
+    RECORDER.hear_optimizers()  # last: nothing is kept that nobody sends
 
 
 def _on_loss(old: Any, given: Mapping[str, Any]) -> None:
@@ -52,7 +47,4 @@ def _on_loss(old: Any, given: Mapping[str, Any]) -> None:
 def _on_update(_: Any, given: Mapping[str, Any]) -> None:
     """Send; of the ranks that share their sequences, by tensors or contexts in parts, one does."""
     place = given["self"].rank_info
-    if place.tp_rank == place.cp_rank == 0:
-        RECORDER.send()
-    else:
-        RECORDER.drop()
+    RECORDER.send(only=place.tp_rank == place.cp_rank == 0)

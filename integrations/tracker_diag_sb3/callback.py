@@ -99,7 +99,7 @@ class DiagnosticsCallback(BaseCallback):
             writers: list[Any] = []
             with monitor.guard("integration_errors"):
                 # TensorBoard is where `tensorboard_log` says, and nowhere else is it known.
-                writers = [getattr(one, "writer", None) for one in self.logger.output_formats]
+                writers = [getattr(output, "writer", None) for output in self.logger.output_formats]
             blind: dict[Pair, str | None] | None = None
             with monitor.guard("integration_errors"):
                 blind = dict.fromkeys(pair for pair in PAIRS if pair != "policy" or not has_ratio(model))
@@ -185,7 +185,7 @@ class DiagnosticsCallback(BaseCallback):
                 self.monitor.expect(rows_by_episodes(self.model, self._begun_at, self._every, lengths))
         if ended and self.monitor is not None:
             with self.monitor.guard("integration_errors"):
-                several = 1 + max(one["place"] for one in ended)
+                several = 1 + max(episode["place"] for episode in ended)
                 self.monitor.samples(**samples(ended, self._names(self.monitor, several)))
 
     def _look_for_an_end(self, monitor: Monitor) -> None:
@@ -197,9 +197,9 @@ class DiagnosticsCallback(BaseCallback):
         most = self._most
         if steps >= ENDLESS * most:
             self._ended = True
-            told = NO_END.format(steps=steps, most=most)
-            monitor.events.append((self.num_timesteps, told))
-            _log.warning("%s", told)
+            text = NO_END.format(steps=steps, most=most)
+            monitor.events.append((self.num_timesteps, text))
+            _log.warning("%s", text)
 
     def _on_training_end(self) -> None:
         if self._underway is None:
@@ -288,7 +288,7 @@ def has_ratio(model: Any) -> bool:
 def defined(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row without an explained variance that is not defined, which is no fault of numerics."""
     value = row.get(NO_SPREAD, 0.0)
-    return row if value == value else {name: one for name, one in row.items() if name != NO_SPREAD}  # noqa: PLR0124
+    return row if value == value else {name: kept for name, kept in row.items() if name != NO_SPREAD}  # noqa: PLR0124
 
 
 def samples(ended: Sequence[Mapping[str, Any]], names: Any) -> dict[str, Any]:
@@ -299,12 +299,12 @@ def samples(ended: Sequence[Mapping[str, Any]], names: Any) -> dict[str, Any]:
         names: of the environments.
     """
     columns: dict[str, Any] = {
-        "reward": [float(one["episode"]["r"]) for one in ended],
-        "truncated": [bool(one.get("TimeLimit.truncated", False)) for one in ended],
-        "env": [str(names[one["place"]]) for one in ended],
+        "reward": [float(episode["episode"]["r"]) for episode in ended],
+        "truncated": [bool(episode.get("TimeLimit.truncated", False)) for episode in ended],
+        "env": [str(names[episode["place"]]) for episode in ended],
     }
-    if any("is_success" in one for one in ended):
-        columns["success"] = [float(one["is_success"]) if "is_success" in one else None for one in ended]
+    if any("is_success" in episode for episode in ended):
+        columns["success"] = [float(episode["is_success"]) if "is_success" in episode else None for episode in ended]
     return columns
 
 
@@ -366,12 +366,12 @@ def rows_by_episodes(model: Any, done: int, log_interval: object, lengths: Seque
 
 def settings(model: Any) -> dict[str, object]:
     """The settings of `model` that are numbers, by name."""
-    found: dict[str, object] = {"trainer": type(model).__name__}
+    known: dict[str, object] = {"trainer": type(model).__name__}
     for name in SETTINGS:
         value = getattr(model, name, None)
         if isinstance(value, int | float):
-            found[name] = value
-    return found
+            known[name] = value
+    return known
 
 
 def clip_of(model: Any) -> tuple[float, float]:

@@ -11,14 +11,13 @@ which the environment of the script that calls `ray.init` says:
 
     RAY_JOB_CONFIG_JSON_ENV_VAR='{"runtime_env": {"worker_process_setup_hook": "tracker_diag_skyrl.install"}}'
 
-The synchronous trainer has callbacks. The fully asynchronous one refuses them; there the batch is looked at where it
-is trained on, and the metrics where they are logged.
+Both trainers are known, the synchronous and the fully asynchronous one, which refuses callbacks: the batch is looked at
+where it is trained on, and the metrics where they are logged.
 """
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tracker_diag import Monitor
 from tracker_diag.attach.kit import (
@@ -29,7 +28,6 @@ from tracker_diag.attach.kit import (
     monitor_knowing,
     observe_before_update,
     of_sequences,
-    on_demand,
     watch_once,
     watching,
 )
@@ -39,10 +37,7 @@ from tracker_diag.errors import require
 from tracker_diag.hooks import after, before
 from tracker_diag_skyrl.workers import look
 
-if TYPE_CHECKING:
-    from tracker_diag_skyrl.callback import DiagnosticsCallback as DiagnosticsCallback
-
-__all__ = ["SEES", "TESTED", "DiagnosticsCallback", "attach", "install"]
+__all__ = ["SEES", "TESTED", "attach", "install"]
 
 TESTED = "0.3 and 0.4"
 """Versions of SkyRL that the tests run against."""
@@ -75,11 +70,7 @@ NO_LOGPROBS = (
 
 SAMPLED = ("rollout_is", "dppo")
 """Losses on the rollout's log-probabilities."""
-LOST = "rewards, groups and turns of a batch are not seen"
-
 _log = logging.getLogger("tracker_diag")
-
-__getattr__ = on_demand("tracker_diag_skyrl.callback", "DiagnosticsCallback", "skyrl.train.utils.callbacks", "skyrl")
 
 
 def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
@@ -96,16 +87,11 @@ def attach(trainer: Any, *, monitor: Monitor | None = None) -> Monitor:
     require("skyrl", "skyrl")
     if (there := watching(trainer, monitor)) is not None:
         return there
-    monitor = monitor or monitor_of(trainer)
+    if monitor is None:
+        monitor = monitor_knowing(lambda: _monitor(trainer.cfg), "SkyRL", TESTED)
+        add_active(monitor, getattr(getattr(trainer, "tracker", None), "logger", None), sees=SEES)
     watch_once(trainer, monitor, "SkyRL")
-    if hasattr(trainer, "async_train_dataloader"):  # fully asynchronous
-        _watch(trainer, monitor)
-    else:
-        from tracker_diag_skyrl.callback import DiagnosticsCallback
-
-        callback = DiagnosticsCallback(monitor=monitor)
-        callback.look_at(trainer)
-        trainer.add_callback(callback)
+    _watch(trainer, monitor)
     return monitor
 
 
@@ -124,13 +110,7 @@ def from_rollout(config: Mapping[str, object]) -> bool:
     return loss in SAMPLED or (loss == "cispo" and anchor == "rollout")
 
 
-def workers_of(monitor: Monitor) -> Workers:
-    """What the policy workers of the run of `monitor` send."""
-    turns = bool(monitor.config.get("generator.step_wise_trajectories"))
-    return Workers(monitor, fresh=not from_rollout(monitor.config), gaps=not turns, each=True).open()
-
-
-class Batches:
+class _Batches:
     """Takes in the batches of one run."""
 
     def __init__(self, monitor: Monitor) -> None:
@@ -139,12 +119,8 @@ class Batches:
         self._about: dict[str, Any] = {}
         """What the trainer takes out of the batch before it trains on it."""
 
-    def look_at(self, trainer: Any, hooks: ExitStack) -> None:
-        """See the batch of each step with its rewards, its groups and its turns, while it has them."""
-        name = "compute_advantages_and_returns"
-        hooks.callback(after(trainer, name, ("data",), self._on_advantages, self._monitor))
-
-    def _on_advantages(self, result: Any, given: Mapping[str, Any]) -> None:
+    def scored(self, result: Any, given: Mapping[str, Any]) -> None:
+        """Keep rewards, groups and turns of a step's batch, which it has for a while."""
         about = result.metadata or {}
         self._about = {name: about.get(name) for name in ("is_last_step", "uids")} | {"rewards": result.get("rewards")}
 
@@ -178,7 +154,7 @@ def _turns(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if len(last) != len(batch["loss_mask"]):  # rows have come or gone since: which are whose, nobody knows
         return {"trajectory_ids": [0] * len(batch["loss_mask"])}
-    return {"begins_after_tool": [False, *(not one for one in last[:-1])]}
+    return {"begins_after_tool": [False, *(not ends for ends in last[:-1])]}
 
 
 def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,20 +167,16 @@ def _samples(batch: Any, about: Mapping[str, Any]) -> dict[str, Any]:
     if rewards is not None and len(rewards) == n:
         last = about.get("is_last_step") or [True] * n
         rewards = rewards.reshape(n, -1).sum(1).tolist()
-        columns["reward"] = [one if of else None for one, of in zip(rewards, last, strict=True)]
+        columns["reward"] = [reward if ends else None for reward, ends in zip(rewards, last, strict=True)]
     if batch.get("advantages") is not None:
         columns["advantage"] = of_sequences(batch["advantages"], mask).tolist()
     if len(uids := about.get("uids") or ()) == n:
         columns["group"] = uids
     columns["length"] = lengths = mask.sum(1).tolist()
-    return {name: [one for one, of in zip(values, lengths, strict=True) if of] for name, values in columns.items()}
-
-
-def monitor_of(trainer: Any) -> Monitor:
-    """One that knows the settings of the run, and writes to the trackers that are underway and to the trainer's own."""
-    monitor = monitor_knowing(lambda: _monitor(trainer.cfg), "SkyRL", TESTED)
-    add_active(monitor, getattr(getattr(trainer, "tracker", None), "logger", None), sees=SEES)
-    return monitor
+    return {
+        name: [value for value, length in zip(values, lengths, strict=True) if length]
+        for name, values in columns.items()
+    }
 
 
 def _monitor(cfg: Any) -> Monitor:
@@ -215,26 +187,11 @@ def _monitor(cfg: Any) -> Monitor:
     return Monitor(config=config, algorithm="gspo" if gspo else None, clip=clip)
 
 
-def save_beside(trainer: Any, monitor: Monitor, saved: Saved, hooks: Hooks) -> None:
-    """Keep the state in the trainer's checkpoints, and learn how many steps are to come."""
-
-    def on_saved(*_: Any) -> None:
-        saved.put(f"{trainer.cfg.trainer.ckpt_path}/global_step_{trainer.global_step}", row=trainer.global_step)
-
-    def on_begin(loaded: Any, _: Mapping[str, Any]) -> None:
-        step, folder = loaded[:2]
-        monitor.expect((trainer.total_training_steps or step) - step)
-        if step:
-            saved.find(folder)
-
-    with hooks.part(UNSAVED) as on:
-        on.callback(after(trainer, "save_checkpoints", (), on_saved, monitor))
-        on.callback(after(trainer, "load_checkpoints", (), on_begin, monitor))
-
-
 def _watch(trainer: Any, monitor: Monitor) -> None:
-    """See the batch where it is trained on, and what is logged."""
-    batches, workers, saved = Batches(monitor), workers_of(monitor), Saved(monitor, "skyrl")
+    """See the batch where it is trained on, what is logged, and where checkpoints are."""
+    turns = bool(monitor.config.get("generator.step_wise_trajectories"))
+    workers = Workers(monitor, fresh=not from_rollout(monitor.config), gaps=not turns, each=True).open()
+    batches, saved = _Batches(monitor), Saved(monitor, "skyrl")
 
     def on_train(given: Mapping[str, Any]) -> None:
         batches.observe(given["data"])
@@ -247,12 +204,23 @@ def _watch(trainer: Any, monitor: Monitor) -> None:
     def on_finish(_: Mapping[str, Any]) -> None:
         monitor.close()
 
+    def on_saved(*_: Any) -> None:
+        saved.put(f"{trainer.cfg.trainer.ckpt_path}/global_step_{trainer.global_step}", row=trainer.global_step)
+
+    def on_begin(loaded: Any, _: Mapping[str, Any]) -> None:
+        step, folder = loaded[:2]
+        monitor.expect((trainer.total_training_steps or step) - step)
+        if step:
+            saved.find(folder)
+
     hooks = Hooks("SkyRL", TESTED)
     with hooks.part("nothing that it logs is heard") as on:
         on.callback(before(trainer.tracker, "log", ("data", "step"), on_log, monitor))
         on.callback(before(trainer.tracker, "finish", (), on_finish, monitor))
     with hooks.part("ratios of tokens are not seen") as on:
         on.callback(before(trainer, "train_critic_and_policy", ("data",), on_train, monitor))
-    with hooks.part(LOST) as on:
-        batches.look_at(trainer, on)
-    save_beside(trainer, monitor, saved, hooks)
+    with hooks.part("rewards, groups and turns of a batch are not seen") as on:
+        on.callback(after(trainer, "compute_advantages_and_returns", ("data",), batches.scored, monitor))
+    with hooks.part(UNSAVED) as on:
+        on.callback(after(trainer, "save_checkpoints", (), on_saved, monitor))
+        on.callback(after(trainer, "load_checkpoints", (), on_begin, monitor))

@@ -40,7 +40,7 @@ from tracker_diag.tensors.store import ThroughStore
 
 __all__ = ["SEES", "TESTED", "attach", "before_train_step", "log_rollout", "observing", "tis"]
 
-TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026): read, and their losses run"
+TESTED = "v0.2.1 to v0.3.1 and 624b824 (August 2026): read, not run"
 """The versions of slime whose signatures the tests stand on."""
 
 SEES: dict[str, str] = {
@@ -170,31 +170,11 @@ def observing(function: Callable[..., Corrected]) -> Callable[..., Corrected]:
     """`function`, one for `--custom-tis-function-path`, seen by the diagnostics and otherwise as it was."""
 
     @wraps(function)
-    def seen(
-        args: Any,
-        *,
-        pg_loss: Any,
-        train_log_probs: Lists,
-        rollout_log_probs: Lists,
-        loss_masks: Lists,
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-        **kwargs: Any,
-    ) -> Corrected:
+    def seen(args: Any, **given: Any) -> Corrected:
         if monitor := _watching(args):
             with monitor.guard("integration_errors"):
-                lengths = (total_lengths, response_lengths)
-                _observe(monitor, train_log_probs, rollout_log_probs, loss_masks, lengths)
-        return function(
-            args,
-            pg_loss=pg_loss,
-            train_log_probs=train_log_probs,
-            rollout_log_probs=rollout_log_probs,
-            loss_masks=loss_masks,
-            total_lengths=total_lengths,
-            response_lengths=response_lengths,
-            **kwargs,
-        )
+                _observe(monitor, given)
+        return function(args, **given)
 
     return seen
 
@@ -212,24 +192,13 @@ def tis(args: Any, *, pg_loss: Any, loss_masks: Lists, **kwargs: Any) -> Correct
     return corrected
 
 
-def before_train_step(  # noqa: PLR0917  # slime's signature, here and below
-    args: Any,
-    rollout_id: int,  # noqa: ARG001
-    step_id: int,  # noqa: ARG001
-    model: Any,  # noqa: ARG001
-    optimizer: Any,  # noqa: ARG001
-    opt_param_scheduler: Any,  # noqa: ARG001
-) -> None:
+def before_train_step(args: Any, *_: Any, **__: Any) -> None:
     """For `--custom-megatron-before-train-step-hook-path`: watch what the trainer logs from this step on."""
     _watching(args)
 
 
 def log_rollout(
-    rollout_id: int,
-    args: Any,
-    samples: Lists,
-    rollout_extra_metrics: Mapping[str, Any] | None,
-    rollout_time: float,  # noqa: ARG001
+    rollout_id: int, args: Any, samples: Lists, rollout_extra_metrics: Mapping[str, Any] | None, *_: Any, **__: Any
 ) -> bool:
     """For `--custom-rollout-log-function-path`: look at the samples, and let slime log them as ever."""
     if not _rollouts:
@@ -252,22 +221,22 @@ def log_rollout(
 def _columns(args: Any, samples: Lists) -> Columns:
     """What slime's samples are to `samples`; a reward that is a mapping is that of `--reward-key`, with its parts."""
     key = getattr(args, "reward_key", None)
-    parts = [one.reward if isinstance(one.reward, Mapping) else {} for one in samples]
-    whole = [of.get(key) if of else one.reward for one, of in zip(samples, parts, strict=True)]
-    names = dict.fromkeys(name for of in parts for name, value in of.items() if _is_number(value))
-    statuses = [getattr(one.status, "value", one.status) for one in samples]
+    parts = [sample.reward if isinstance(sample.reward, Mapping) else {} for sample in samples]
+    whole = [part.get(key) if part else sample.reward for sample, part in zip(samples, parts, strict=True)]
+    names = dict.fromkeys(name for part in parts for name, value in part.items() if _is_number(value))
+    statuses = [getattr(sample.status, "value", sample.status) for sample in samples]
     columns: Columns = {
-        "length": [one.response_length for one in samples],
+        "length": [sample.response_length for sample in samples],
         "truncated": [status == "truncated" for status in statuses],
-        "text": [getattr(one, "response", None) for one in samples],
+        "text": [getattr(sample, "response", None) for sample in samples],
     }
     if any(map(_is_number, whole)):
         columns["reward"] = [value if _is_number(value) else None for value in whole]
     if names:
         columns["components"] = {
-            name: [of[name] if _is_number(of.get(name)) else None for of in parts] for name in names
+            name: [part[name] if _is_number(part.get(name)) else None for part in parts] for name in names
         }
-    groups = [getattr(one, "group_index", None) for one in samples]
+    groups = [getattr(sample, "group_index", None) for sample in samples]
     if None not in groups:
         columns["group"] = groups
     return columns
@@ -308,27 +277,27 @@ def _watching(args: Any) -> Monitor | None:
     return _trainer[0]
 
 
-def _observe(
-    monitor: Monitor, new: Lists, old: Lists, masks: Lists, lengths: tuple[Sequence[int], Sequence[int]]
-) -> None:
+def _observe(monitor: Monitor, given: Mapping[str, Any]) -> None:
     """Hand over one micro-batch: lists with a tensor a sample, of its response alone."""
     import torch
 
-    parts = [mask.bool() for mask in masks]
+    new, old = given["train_log_probs"], given["rollout_log_probs"]
+    parts = [mask.bool() for mask in given["loss_masks"]]
+    lengths = given["total_lengths"], given["response_lengths"]
     after_tool: list[Any] | None = None
-    if any(len(one) != len(mask) for one, mask in zip(new, parts, strict=True)):
+    if any(len(values) != len(mask) for values, mask in zip(new, parts, strict=True)):
         # Context parallel: log-probabilities of this rank's part, masks of the whole. What comes after a tool is told
         # by the whole.
         part_of = require("slime.backends.megatron_utils.cp_utils", "slime").slice_log_prob_with_cp
         flags = [mask & (((~mask) & (mask.cumsum(0) > 0)).cumsum(0) > 0) for mask in parts]
-        after_tool = [part_of(one, *both) for one, *both in zip(flags, *lengths, strict=True)]
-        parts = [part_of(one, *both) for one, *both in zip(parts, *lengths, strict=True)]
-    if not sum(len(one) for one in new):
+        after_tool = [part_of(whole, *both) for whole, *both in zip(flags, *lengths, strict=True)]
+        parts = [part_of(whole, *both) for whole, *both in zip(parts, *lengths, strict=True)]
+    if not sum(len(values) for values in new):
         return
-    ids = torch.cat([torch.full_like(one, i, dtype=torch.int64) for i, one in enumerate(parts)])
+    ids = torch.cat([torch.full_like(mask, i, dtype=torch.int64) for i, mask in enumerate(parts)])
     monitor.observe(
-        old_logprobs=torch.cat([one.detach() for one in new]),
-        rollout_logprobs=torch.cat([one.detach() for one in old]),
+        old_logprobs=torch.cat([values.detach() for values in new]),
+        rollout_logprobs=torch.cat([values.detach() for values in old]),
         model_mask=torch.cat(parts),
         after_tool=None if after_tool is None else torch.cat(after_tool),
         sequence_ids=ids,

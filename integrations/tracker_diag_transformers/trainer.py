@@ -65,7 +65,7 @@ class DiagnosticsCallback(TrainerCallback):
         if self._begun:
             return
         self._begun = True  # the trackers have been started by now, whatever the order of the callbacks
-        first, found = True, list[Any]()
+        first, theirs = True, list[Any]()
         with self.monitor.guard("integration_errors"):
             first = state.is_world_process_zero
         if self._given or not first:
@@ -73,8 +73,8 @@ class DiagnosticsCallback(TrainerCallback):
         with self.monitor.guard("integration_errors"):
             self.monitor.config = settings(args, kwargs.get("model"))
         with self.monitor.guard("integration_errors"):
-            found = writers(self.trainer)
-        add_active(self.monitor, *found, sees=SEES)
+            theirs = writers(self.trainer)
+        add_active(self.monitor, *theirs, sees=SEES)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if logs and not self.closed:  # as when something is evaluated after training
@@ -112,9 +112,9 @@ def watched_by(trainer: Any, kind: type[Any], monitor: Monitor | None) -> Monito
         DiagError: `monitor` is another one.
     """
     handler = trainer.callback_handler
-    ours = [one for one in handler.callbacks if isinstance(one, kind)]
+    ours = [callback for callback in handler.callbacks if isinstance(callback, kind)]
     if not ours or ours[0].closed:
-        handler.callbacks = [one for one in handler.callbacks if one not in ours]
+        handler.callbacks = [callback for callback in handler.callbacks if callback not in ours]
         return None
     if monitor is not None and monitor is not ours[0].monitor:
         raise DiagError("monitor: another one given, expected that which watches this trainer already, or none")
@@ -143,13 +143,13 @@ def expected_rows(args: Any, state: Any) -> int | None:
 def writers(trainer: Any) -> list[Any]:
     """What the trainer's own callbacks write to TensorBoard with."""
     callbacks = trainer.callback_handler.callbacks if trainer is not None else ()
-    return [writer for one in callbacks if (writer := getattr(one, "tb_writer", None)) is not None]
+    return [writer for callback in callbacks if (writer := getattr(callback, "tb_writer", None)) is not None]
 
 
 def settings(args: Any, model: Any) -> Mapping[str, object]:
     """The Trainer's arguments by name, without tokens of any hub, and the model's as `model.…`."""
-    found: dict[str, object] = dict(args.to_sanitized_dict())
+    given: dict[str, object] = dict(args.to_sanitized_dict())
     config: Any = getattr(model, "config", None)
     if hasattr(config, "to_dict"):
-        found |= {f"model.{name}": value for name, value in config.to_dict().items()}
-    return {name: value for name, value in plain(found).items() if not name.endswith("_token")}
+        given |= {f"model.{name}": value for name, value in config.to_dict().items()}
+    return {name: value for name, value in plain(given).items() if not name.endswith("_token")}

@@ -121,22 +121,22 @@ class DiagnosticsCallback(TrainerCallback):
         with self.monitor.guard("integration_errors"):
             blind = self._blind()
         # Before training an evaluation may be logged, and no tracker be there yet.
-        found = add_active(self.monitor, *theirs, sees=SEES, blind=blind, wait=not begun)
-        self._found = found or begun
+        any_run = add_active(self.monitor, *theirs, sees=SEES, blind=blind, wait=not begun)
+        self._found = any_run or begun
 
     def _blind(self) -> dict[Pair, str | None] | None:
         """Which pairs will not come with the trainer's settings, and what to set."""
         args, tensors = self._trainer.args, self._tensors
         if tensors is None:
             return dict.fromkeys(PAIRS)
-        found: dict[Pair, str | None] = {}
+        blind: dict[Pair, str | None] = {}
         if not tensors.stale:
-            found["policy"] = "on-policy by construction, set num_iterations above 1"
+            blind["policy"] = "on-policy by construction, set num_iterations above 1"
         if not tensors.sampled_elsewhere:
-            found["mismatch"] = "set use_vllm"
+            blind["mismatch"] = "set use_vllm"
         if not args.beta:
-            found["reference"] = "set beta above 0"
-        return found
+            blind["reference"] = "set beta above 0"
+        return blind
 
     def _look(self, trainer: Any) -> None:
         """Put the hooks on, or say what will not be seen and why."""

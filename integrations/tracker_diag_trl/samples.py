@@ -42,10 +42,10 @@ class CompletionSamples:
         if scored is None:
             return
         self._generations += 1
-        trainer, said = self._trainer, scored["completions"]
-        first = trainer.accelerator.process_index * len(said)
+        trainer, completions = self._trainer, scored["completions"]
+        first = trainer.accelerator.process_index * len(completions)
         columns = reward_columns(
-            scored["rewards"][first : first + len(said)].tolist(),
+            scored["rewards"][first : first + len(completions)].tolist(),
             trainer.reward_func_names,
             trainer.reward_weights.tolist(),
             self._correct,
@@ -53,15 +53,17 @@ class CompletionSamples:
         if result["advantages"].ndim == 1:  # not one for each token
             columns["advantage"] = result["advantages"]
         ids = scored["completion_ids_list"]
-        columns["truncated"] = [bool(one) and one[-1] not in self._ends for one in ids]
-        columns["length"] = [len(one) for one in ids]
+        columns["truncated"] = [bool(tokens) and tokens[-1] not in self._ends for tokens in ids]
+        columns["length"] = [len(tokens) for tokens in ids]
         if "tool_mask" in result:  # then the model's own tokens count, as TRL has it
             own = (result["completion_mask"] * result["tool_mask"]).sum(1).tolist()
             columns["length"] = [n or None for n in own]  # 0 where mask_truncated_completions has taken all out
         self._monitor.samples(
-            group=[f"{self._generations}/{i // trainer.num_generations}" for i in range(first, first + len(said))],
+            group=[
+                f"{self._generations}/{i // trainer.num_generations}" for i in range(first, first + len(completions))
+            ],
             **columns,
-            **conversation_columns(said),
+            **conversation_columns(completions),
         )
 
 
@@ -80,20 +82,23 @@ def reward_columns(
 
 def _weighted(row: Sequence[float], weights: Sequence[float]) -> float | None:
     """The weighted sum of what is scored, as TRL takes it; None where nothing is."""
-    scored = [weight * one for one, weight in zip(row, weights, strict=True) if one == one]  # noqa: PLR0124  # NaN
+    scored = [weight * reward for reward, weight in zip(row, weights, strict=True) if reward == reward]  # noqa: PLR0124  # NaN
     return sum(scored) if scored else None
 
 
 def conversation_columns(completions: Sequence[Any]) -> dict[str, Any]:
     """Of completions: texts, or lists of messages, with the tool calls in them."""
-    if any(isinstance(one, str) for one in completions):
+    if any(isinstance(completion, str) for completion in completions):
         return {"text": completions}
-    turns = [[message for message in one if message.get("role") == "assistant"] for one in completions]
+    turns = [[message for message in completion if message.get("role") == "assistant"] for completion in completions]
     return {
-        "text": ["\n".join(filter(None, map(_words, of))) for of in turns],
-        "turns": [len(of) for of in turns],
-        "void_turns": [sum(not (_words(one).strip() or one.get("tool_calls")) for one in of) for of in turns],
-        "calls": [list(_calls(one)) for one in completions],
+        "text": ["\n".join(filter(None, map(_words, messages))) for messages in turns],
+        "turns": [len(messages) for messages in turns],
+        "void_turns": [
+            sum(not (_words(message).strip() or message.get("tool_calls")) for message in messages)
+            for messages in turns
+        ],
+        "calls": [list(_calls(completion)) for completion in completions],
     }
 
 
@@ -105,10 +110,10 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             asked = [call.get("function", call) for call in message.get("tool_calls") or ()]
         elif message.get("role") == "tool":
             name = str(message.get("name"))
-            of: Mapping[str, Any] = next((one for one in asked if one.get("name") == name), {})
-            asked = [one for one in asked if one is not of]
+            call: Mapping[str, Any] = next((candidate for candidate in asked if candidate.get("name") == name), {})
+            asked = [other for other in asked if other is not call]
             status = "error" if _words(message).startswith(FAILED) else "ok"
-            yield {"name": name, "arguments": of.get("arguments", ""), "status": status}
+            yield {"name": name, "arguments": call.get("arguments", ""), "status": status}
 
 
 def _words(message: Mapping[str, Any]) -> str:

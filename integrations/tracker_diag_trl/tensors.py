@@ -67,15 +67,15 @@ class GrpoTensors:
             old = None
         elif not self.stale and old is None and not self._told:
             old = logprobs.detach()  # once, as TRL itself does, so that rules can say why it is no signal
-        pairs = {name: one for name, one in (("old_logprobs", old), ("ref_logprobs", ref)) if one is not None}
+        pairs = {name: values for name, values in (("old_logprobs", old), ("ref_logprobs", ref)) if values is not None}
         if pairs:
             self._monitor.observe(logprobs=logprobs, **pairs, **shown)
             self._told = True
 
     def left_out(self) -> dict[str, int]:
         """How many sequences and tokens were not seen since the last time of asking, by kind."""
-        found, self._left_out = self._left_out, {}
-        return {kind: n for kind, counted in found.items() if (n := int(counted))}
+        counts, self._left_out = self._left_out, {}
+        return {kind: n for kind, counted in counts.items() if (n := int(counted))}
 
     def _tokens(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Masks and labels of the tokens. The tool mask is padded with 1, and may be absent."""

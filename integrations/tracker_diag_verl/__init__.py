@@ -156,17 +156,17 @@ def _monitor(settings: Mapping[str, object]) -> Monitor:
 
 def _blind(settings: Mapping[str, object]) -> dict[Pair, str | None]:
     """Which pairs will not come with these settings, and what to set."""
-    found: dict[Pair, str | None] = {}
+    blind: dict[Pair, str | None] = {}
     if settings.get("actor_rollout_ref.rollout.calculate_log_probs") is False:
-        found["mismatch"] = "set actor_rollout_ref.rollout.calculate_log_probs=True"
+        blind["mismatch"] = "set actor_rollout_ref.rollout.calculate_log_probs=True"
     elif settings.get("algorithm.rollout_correction.bypass_mode"):
-        found["mismatch"] = (
+        blind["mismatch"] = (
             "bypass_mode trains on the rollout's log-probabilities, and the policy pair is against these; set "
             "algorithm.rollout_correction.bypass_mode=False to see them apart"
         )
     if not (settings.get(f"{_ACTOR}use_kl_loss") or settings.get("algorithm.use_kl_in_reward")):
-        found["reference"] = f"set {_ACTOR}use_kl_loss=True"
-    return found
+        blind["reference"] = f"set {_ACTOR}use_kl_loss=True"
+    return blind
 
 
 def _of_workers(settings: Mapping[str, object]) -> dict[str, bool]:
@@ -344,4 +344,4 @@ def _samples(tensors: Mapping[str, Any], mask: Any, others: Mapping[str, Any]) -
 
 
 def _numbers(values: Any, n: int) -> bool:
-    return len(values) == n and all(isinstance(one, int | float) for one in values.tolist())
+    return len(values) == n and all(isinstance(value, int | float) for value in values.tolist())

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.tensorboard import SummaryWriter
 
 from tracker_diag import Monitor, diagnose
 from tracker_diag.attach import kit
@@ -216,6 +214,9 @@ def test_people_are_told_and_a_writer_of_the_framework_is_written_to_once_howeve
     tmp_path, monkeypatch, receive
 ):
     monkeypatch.setenv(NOTIFY, receive().url)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
     monitor, writer = Monitor(), SummaryWriter(str(tmp_path / "run"))
     assert not kit.add_active(monitor, sees={}, wait=True)
     for _ in range(3):

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from accelerate import Accelerator
 
 from tracker_diag import Decision
 from tracker_diag.guards.steps import Steps
@@ -77,6 +76,8 @@ def test_a_learning_rate_is_scaled_within_the_step_alone(model):
 
 
 def test_it_finds_the_optimiser_that_accelerate_wraps(model):
+    from accelerate import Accelerator
+
     optimizer = Accelerator(cpu=True).prepare(torch.optim.SGD(model.parameters(), lr=0.1))
     steps, before = Steps(optimizer), weights(model)
     steps.follow(Decision(stop="update"))

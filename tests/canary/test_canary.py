@@ -16,7 +16,10 @@ from tracker_diag.canary import Canary, scores_of_model, scores_of_sglang, score
 from tracker_diag.errors import DiagError
 from tracker_diag.testing import CapturingTracker
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT's
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),  # PEFT's
+]
 
 VOCABULARY, EVERY, STEPS = 64, 3, 25
 """A rule waits 20 steps for series that may still come, as that of an adapter."""
@@ -120,7 +123,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [(fault, kind) for fault in ("dropped", "late", "shard") for kind in ("model", "vllm")]
@@ -133,7 +135,6 @@ def test_a_fault_is_found_and_named_by_the_third_check(vllm, fault, kind):
     assert {reading.signal for reading in finding.evidence if reading.holds} >= FAULTS[fault]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "vllm", "adapter"])
 def test_a_healthy_engine_is_silent(vllm, kind):
     _, summary, tracker = run("", kind, steps=STEPS)
@@ -144,13 +145,11 @@ def test_a_healthy_engine_is_silent(vllm, kind):
     assert written["diag/canary/canary_difference"] < 1e-5
 
 
-@pytest.mark.slow
 def test_a_sampler_of_low_precision_is_silent_and_a_stale_one_is_found_all_the_same():
     assert "FRE007" in run("", steps=STEPS, noise=0.03)[1].healthy
     assert "FRE007" in {finding.rule.id for finding in run("dropped", noise=0.03)[1].findings}
 
 
-@pytest.mark.slow
 def test_training_is_bit_equal_with_and_without_a_canary():
     (with_canary, _, tracker), (without, _, _) = run(""), run("", watched=False)
     assert tracker.scalars(EVERY)["diag/canary/weights_arrived"]
@@ -173,7 +172,6 @@ def checked(sampler, *, checks=4, **settings):
     return monitor, tracker
 
 
-@pytest.mark.slow
 def test_a_sampler_that_is_behind_on_purpose_is_silent():
     def behind(by):
         return lambda clock: drifting(lambda: max(clock["step"] - by, 0))

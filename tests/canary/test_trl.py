@@ -16,6 +16,7 @@ from tracker_diag.canary import Canary, scores_of_model
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of transformers, about settings that TRL sets
     pytest.mark.filterwarnings("ignore:You are using .rollout_func:UserWarning"),
 ]

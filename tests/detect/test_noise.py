@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import rankdata
 
 from tracker_diag.detect.noise import medians_of, noise_of, quantile_of, ranks_of, standard_error
 
@@ -57,4 +56,6 @@ def test_quantile_and_medians_are_those_of_numpy_to_the_bit(values, level):
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=100))
 def test_ranks_are_scipys_counted_from_the_middle(values):
+    from scipy.stats import rankdata
+
     np.testing.assert_array_equal(ranks_of(np.array(values, float)), rankdata(values) - 0.5)

@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-import torch.distributed.checkpoint
 from safetensors.torch import save_file
 
 from tracker_diag.guards.checkpoints import MANIFEST, Register
@@ -30,7 +29,9 @@ def shards(folder):
 
 
 def distributed(folder):
-    torch.distributed.checkpoint.save(TENSORS, checkpoint_id=str(folder))
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save(TENSORS, checkpoint_id=str(folder))
 
 
 def trainer(folder):

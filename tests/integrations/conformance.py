@@ -5,6 +5,7 @@ how a training is made, watched and run to its end.
 """
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from tracker_diag import DiagError, Monitor
+from tracker_diag.attach.workers import Recorder, Workers
 from tracker_diag.testing import CapturingTracker
 
 METRICS, RATIOS, SAMPLES = "metrics", "ratios", "samples"
@@ -29,6 +31,34 @@ def same(first: Any, second: Any) -> bool:
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
     return first == second
+
+
+def counted(monitor: Monitor, pair: str, column: str = "count") -> dict[str, Any]:
+    """A statistic of each slice of a pair. It closes the monitor: what has no row yet counts too."""
+    monitor.close()
+    table = monitor.slices_table()
+    rows = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    return {row["slice"]: row[column] for row in rows if row["pair"] == pair}
+
+
+def responses(rng: np.random.Generator, rows: int, width: int, post: float = 0.02) -> tuple[np.ndarray, ...]:
+    """Masks (rows, width) of model tokens, with a tool's result amid the first half, and two log-probabilities of each.
+
+    Args:
+        post: the spread of their difference after the result; elsewhere it is 0.02.
+    """
+    model, spread = np.ones((rows, width), bool), np.full((rows, width), 0.02)
+    model[: rows // 2, 8:12] = False
+    spread[: rows // 2, 12:] = post
+    old = rng.uniform(-3, -0.1, (rows, width))
+    return model, old, old - spread * rng.normal(size=old.shape)
+
+
+def names_the_tail(monitor: Monitor, planted: int = 30) -> bool:
+    """Whether what grew after tools is named, from about the step on at which it was planted, and nothing failed."""
+    onsets = [one.onset for one in monitor.summary().findings if one.slice == "post_tool" and one.fired is not None]
+    failed = monitor.health["integration_errors"] + monitor.health["rejected_batches"] + monitor.health["rank_errors"]
+    return bool(onsets) and min(onsets) >= planted - 10 and not failed
 
 
 class Adapter:
@@ -88,6 +118,22 @@ class WatchedOnce(Adapter):
         assert not +monitor.health
 
 
+class KnowsTheSettings(Adapter):
+    """The default monitor has the run's settings, and none that is secret."""
+
+    CLIP: tuple[float, float]
+    CONFIG: Mapping[str, object]
+    SECRET = ""
+    """How no setting's name begins."""
+
+    def test_the_default_monitor_knows_the_settings(self):
+        monitor = self.attach(self.make())
+        assert monitor.clip == self.CLIP
+        assert {name: monitor.config.get(name) for name in self.CONFIG} == self.CONFIG
+        assert not [name for name in monitor.config if self.SECRET and name.startswith(self.SECRET)]
+        monitor.close()
+
+
 class LeavesNoHook(Adapter):
     """When a training has ended, the framework is as it was."""
 
@@ -105,14 +151,48 @@ class LeavesNoHook(Adapter):
         assert all(left is theirs for left, theirs in zip(self.hooked(training), before, strict=True))
 
 
+class Resumes(Adapter):
+    """A resumed training has the state that is beside its checkpoint, and without one begins anew and says so."""
+
+    KEPT: int
+    """The step of the state beside the checkpoint."""
+    ANEW: int | None = None
+    """The step after `resume` of one that begins anew."""
+    ROWS: tuple[int | None, int | None] = (None, None)
+    """Rows to come of the first training, and of one that is resumed without a state; None where it is not known."""
+
+    def begin(self, folder: Any, monitor: Monitor) -> None:
+        """Train, with a checkpoint in `folder`."""
+        raise NotImplementedError
+
+    def resume(self, folder: Any, monitor: Monitor) -> None:
+        """Begin from that checkpoint; no step need be made."""
+        raise NotImplementedError
+
+    def test_a_resumed_training_has_the_state_beside_its_checkpoint(self, tmp_path, messages):
+        first, second, third = Monitor(), Monitor(), Monitor()
+        self.begin(tmp_path, first)
+        self.resume(tmp_path, second)
+        assert second.step == self.KEPT
+        assert not [message for message in messages() if "begin anew" in message]
+        for file in tmp_path.rglob("tracker_diag_0.json"):
+            file.unlink()
+        self.resume(tmp_path, third)
+        assert third.step == self.ANEW
+        assert len([message for message in messages() if "begin anew" in message]) == 1
+        assert (first.state_dict()["rows"], third.state_dict()["rows"]) == self.ROWS
+        assert first.failures == second.failures == third.failures == []
+
+
 class SurvivesWhatIsGone(Adapter):
     """A part of the framework that is not there when we attach is reported once, and training is as without us."""
 
     GONE: Mapping[tuple[str | None, str], bool]
     """By owner and attribute, or by None and module: whether rows are heard without it."""
-
     BY_DEFAULT: set[str] = set()
     """Attributes that the default monitor alone is made from."""
+    REPORTED: Mapping[str, int] = {}
+    """How often, of what is needed by several parts or by none."""
 
     def owners(self, training: Any) -> dict[str, Any]:
         raise NotImplementedError
@@ -127,7 +207,8 @@ class SurvivesWhatIsGone(Adapter):
         given = None if name in self.BY_DEFAULT else Monitor()
         monitor = without(place, name, lambda: self.attach(training, given))
         assert same(self.train(training), plain)
-        without.told_once(messages())
+        reported = [message for message in messages() if "is not a tested version" in message]
+        assert len(reported) == len({*reported}) == self.REPORTED.get(name, 1)
         assert monitor.step == (self.STEPS[-1] if self.GONE[gone] else None)
         assert given is None or monitor.failures == []  # by default it writes to the trackers that are there
         monitor.close()
@@ -141,19 +222,14 @@ class SurvivesWhatBreaks(Adapter):
 
     TOUCHED: Mapping[str, set[str]]
     """By class and attribute: what is lost without it."""
-
     LOST_IF_IT_RAISES: Mapping[str, set[str]] = {}
     """Where that is more than without it."""
-
     OPTIONAL: set[str] = set()
     """What not each training has: without it nothing is said, but that it raises is said."""
-
     BY_DAY: set[str]
     """What `make test` tries; the rest is nightly."""
-
     RAISING: set[str] | None = None
     """Of what it is tried that it raises; None is all."""
-
     WHILE_ATTACHING = False
     """Whether what is gone is gone when we attach, too."""
 
@@ -188,6 +264,59 @@ class SurvivesWhatBreaks(Adapter):
         if error is GONE and touched in self.OPTIONAL:
             assert not [message for message in messages() if "gone" in message]
         else:
-            without.told(messages())
+            about = [text for text in messages() if "is not a tested version" in text or "integration_errors: " in text]
+            assert len(about) == len({*about}) > 0, messages()
         lost = self.TOUCHED[touched]
         assert self.lost(training) == (lost if error is GONE else self.LOST_IF_IT_RAISES.get(touched, lost))
+
+
+class SketchesLosses:
+    """In a worker the losses are as without us, and what they are made of is sent; a first update is left out."""
+
+    WORKERS: ModuleType
+    """The integration's module for worker processes."""
+    KIND: Mapping[str, object] = {}
+    """What the integration's `Workers` is made with."""
+    TOKENS: tuple[int, int]
+    """Of one update: all, and those after a tool."""
+
+    def put(self) -> None:
+        """Put our hooks on: the framework's modules are loaded."""
+        self.WORKERS.look()
+
+    def update(self, times: int) -> Any:
+        """Losses and gradients of some updates. Log-probabilities grow by 0.1 with each, advantages are 1.
+
+        The loss clips ratios between e^0.1 and e^0.2.
+        """
+        raise NotImplementedError
+
+    @pytest.fixture
+    def watched(self, monkeypatch):
+        """The monitor that is told, and what takes in all that has come."""
+        watched = Monitor()
+        workers = Workers(watched, **self.KIND)
+        recorder = Recorder(0, 1, workers.receive)
+        monkeypatch.setattr(self.WORKERS, "RECORDER", recorder)
+
+        def take_in():
+            recorder.close(60)
+            workers.take_in()
+            watched.log({}, 1)
+            assert watched.health["rank_errors"] == 0
+            return watched
+
+        return take_in
+
+    @pytest.mark.parametrize("times", [1, 3])
+    def test_losses_are_as_without_us_and_sent_without_a_first_update(self, watched, times):
+        plain = self.update(times)
+        self.put()
+        assert same(self.update(times), plain)
+        monitor, updates = watched(), max(times - 1, 1)
+        tokens = counted(monitor, "policy")
+        assert (tokens["all"], tokens["post_tool"]) == (updates * self.TOKENS[0], updates * self.TOKENS[1])
+        # Of ratios e^0.1 and e^0.2 the loss clips the second; a first update's are 1 and have no share.
+        second, third = np.exp([0.1, 0.2])
+        expected = {1: None, 3: pytest.approx(third / (second + third))}[times]
+        assert counted(monitor, "policy", "gradient_clipped")["all"] == expected

@@ -16,6 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -134,6 +135,15 @@ def alerted(tmp_path, monkeypatch, receive, request):
 
 
 @pytest.fixture
+def places(tmp_path, monkeypatch, new_mlflow_store):
+    """Where trackers write that a framework starts itself: in the test's folder, as the environment says."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", new_mlflow_store(tmp_path))
+    for name in ("TENSORBOARD_DIR", "TENSORBOARD_LOGGING_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / "curves"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def underway(alerted, mlflow_store, trackio_runs, tmp_path):
     """Runs of trackers for the length of a block, as a person starts them whose trainer starts none of these."""
     import mlflow
@@ -216,13 +226,6 @@ class Without:
                     self._monkeypatch.setattr(one, named, wrapped(function))
 
     @staticmethod
-    def told(messages):
-        """What is said of things that are gone; AssertionError if there is nothing, or something twice."""
-        about = [one for one in messages if "is not a tested version" in one or "integration_errors: " in one]
-        assert len(about) == len({*about}) > 0, messages
-        return about
-
-    @staticmethod
     def told_once(messages):
         """The one message that something is gone; AssertionError if there are none, or several."""
         about = [one for one in messages if "is not a tested version" in one]
@@ -230,10 +233,18 @@ class Without:
         return about[0]
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["day", "night"])
-def nightly(request):
-    """Of tests in a process of their own, whether it is the turn of those with the mark, or of the others."""
-    return request.param
+@pytest.fixture
+def module(monkeypatch):
+    """Makes a module with some contents, that can be imported for the length of the test."""
+
+    def make(name, source="", **contents):
+        made = ModuleType(name)
+        vars(made).update(contents)
+        exec(source, vars(made))  # noqa: S102
+        monkeypatch.setitem(sys.modules, name, made)
+        return made
+
+    return make
 
 
 @pytest.fixture
@@ -248,58 +259,32 @@ def run_checks(tmp_path, migrated_mlflow, request):
     `stand_ins` are libraries that it imports besides.
 
     `release` is the folder of another release than that in the framework's own, which still has what all need.
+    `own` is whether it has one; else it is installed here.
 
-    `nightly` is whether to run the nightly tests of these files, or the others; by default all are run.
     """
 
     def run(
-        framework,
-        folders=(),
-        stand_ins=(),
-        plugins="",
-        *,
-        files=("checks.py",),
-        release=None,
-        nightly=None,
-        **variables,
+        framework, folders=(), stand_ins=(), plugins="", *, files=("checks.py",), release=None, own=True, **variables
     ):
         path = [tmp_path, ROOT, ROOT / "integrations", Path(__file__).parent, Path(__file__).parent / framework]
-        for folder in (*([release] if release else []), framework, *folders, "shared"):
-            assert (FRAMEWORKS / folder).is_dir(), f"{FRAMEWORKS / folder} is missing; `make frameworks` makes it"
+        for folder in filter(None, (release, framework if own else "", *folders, "shared" if own else "")):
+            assert (FRAMEWORKS / folder).is_dir(), (
+                f"{FRAMEWORKS / folder} is missing: make it with `make {(FRAMEWORKS / folder).relative_to(ROOT)}`"
+            )
             path.append(FRAMEWORKS / folder)
         installed = tmp_path / "checks-0.dist-info"
         installed.mkdir()
         (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: checks\nVersion: 0\n")
         (installed / "entry_points.txt").write_text(plugins)
-        marks = ["matrix"] if request.config.option.markexpr == "matrix" else []
-        marks += [] if nightly is None else ["nightly" if nightly else "not nightly"]
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-W",
-            "ignore",
-            "-p",
-            "stand_ins",
-            "-p",
-            "no:cacheprovider",
-            "--timeout=900",
-            *(["-m", " and ".join(marks)] if marks else []),
-        ]
+        marks = ["-m", "matrix"] if request.config.option.markexpr == "matrix" else []
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "stand_ins", "-p", "no:cacheprovider"]
+        command += ["--timeout=900", *marks, *(str(Path(__file__).parent / framework / file) for file in files)]
+        here = {"PYTHONPATH": os.pathsep.join(map(str, path)), "STAND_INS": " ".join(stand_ins)}
+        here["RAY_worker_niceness"] = "0"  # 15 by default: next to other tests its workers would hardly ever run
         done = subprocess.run(
-            [*command, *(str(Path(__file__).parent / framework / file) for file in files)],
-            env=os.environ
-            | OFFLINE
-            | variables
-            | {"PYTHONPATH": os.pathsep.join(map(str, path)), "STAND_INS": " ".join(stand_ins)}
-            | {"RAY_worker_niceness": "0"},  # 15 by default: beside other tests its workers would hardly ever run
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env=os.environ | OFFLINE | variables | here, cwd=ROOT, capture_output=True, text=True, check=False
         )
-        nothing = done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED and "matrix" in marks
+        nothing = done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED and marks
         assert done.returncode == 0 or nothing, done.stdout[-20000:] + done.stderr[-5000:]
 
     return run

@@ -15,6 +15,8 @@ from tracker_diag.rules.triage import Summary
 
 RULES = {rule.id: rule for rule in catalog()}
 
+pytestmark = pytest.mark.slow
+
 
 def histogram(name, counts, baseline):
     return Histogram(
@@ -35,7 +37,6 @@ def test_a_line_per_slice_at_the_share_beyond_each_edge_and_its_baseline_dashed(
     assert labels == ["text_only, now (100 tokens)", "post_tool, baseline (100 tokens)", "post_tool, now (100 tokens)"]
 
 
-@pytest.mark.slow
 def test_a_picture_is_pixels():
     figure = tail_figure([histogram("post_tool", [1, 1, 1], [0, 0, 0])], "x")
     image = pixels(figure)
@@ -61,7 +62,6 @@ def texts(figure):
     return [text.get_text() for text in figure.texts] + [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-@pytest.mark.slow
 def test_the_hero_is_large_both_slices_have_their_colours_and_marks_go_through_all():
     curves = {
         "reward": {step: math.sin(step) for step in range(101)},
@@ -102,7 +102,6 @@ def test_threads_that_draw_at_a_time_each_get_their_own():
     assert png_of(images[0]).startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_two_hundred_findings_with_odd_names_make_a_picture_of_bounded_size():
     odd = "$\\frac{1}{$ <script> \x1b[31m 🤖 مكافأة " * 9
     many = [finding(rule, at, at + 1, summary=odd) for at, rule in enumerate(RULES)]

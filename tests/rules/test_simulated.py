@@ -21,7 +21,7 @@ SEED = KNOWN["first_seed"]
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.by_day("grpo", "sft")
+@pytest.mark.by_day("grpo")
 @pytest.mark.parametrize("algorithm", simulated.ALGORITHMS)
 def test_healthy_runs_raise_nothing_but_what_the_page_tells(algorithm):
     (told,) = [row for row in KNOWN["healthy"] if row["algorithm"] == algorithm]

@@ -62,6 +62,7 @@ assert (len(read.rows), read.rows[3]["reward"]) == (30, 0.5)
 """
 
 
+@pytest.mark.by_day("run")
 @pytest.mark.parametrize("wrapped", ["run", "toylog"])
 def test_it_is_heard_written_and_read(wrapped, runs, tmp_path):
     runs(TRAIN.replace("WRAPPED", wrapped))

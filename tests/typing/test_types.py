@@ -11,7 +11,7 @@ import pytest
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 
 def checked(*command):
@@ -32,6 +32,5 @@ def test_mypy_has_nothing_to_say():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.nightly
 def test_pyright_has_nothing_to_say():
     assert pyright(HERE / "own.py") == []

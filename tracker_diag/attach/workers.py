@@ -22,6 +22,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from tracker_diag.attach.kit import unless_changed
 from tracker_diag.attach.mailbox import MAILBOX, Post, messages, opened
 from tracker_diag.errors import BatchError, of_a_handler
 from tracker_diag.health import Health
@@ -83,17 +84,18 @@ class Recorder:
         self._failures = Counter[str]()
         self._writer: Writer | None = None
 
-    def place(self, hooks: Mapping[str, Callable[[Any], None]]) -> None:
+    def place(self, name: str, tested: str, hooks: Mapping[str, Callable[[Any], object]]) -> None:
         """Put an integration's hooks on, once in a process.
 
         Args:
+            name, tested: of the framework; see `tell_changed`.
             hooks: by name the modules that they are on, each with what is called with it once it is imported; nothing
                 is imported by this.
         """
         if not self._placed:
             self._placed = True
             for module, put in hooks.items():
-                when_imported(module, put)
+                when_imported(module, _unless_changed(name, tested, put))
 
     def observe(self, *, clip: tuple[float, float] = (0.2, 0.2), **tensors: Any) -> None:
         """Take in one loss.
@@ -154,15 +156,20 @@ class Recorder:
 
         return register_optimizer_step_post_hook(stepped).remove
 
-    def send(self) -> None:
+    def send(self, only: bool = True) -> None:
         """The update is done: send what its losses came to, even if that is nothing. Waits for nothing.
 
         Does nothing where there was no loss, as in an update of the critic.
+
+        Args:
+            only: whether this rank is the one that sends, of those that have the same tokens; the others forget them.
         """
         if not self._asked:
             return
         first, rest = self._parts
-        self.drop()
+        self._parts, self._updates, self._underway, self._asked = ({}, {}), 0, False, False
+        if not only:
+            return
         with self.guard("integration_errors"):
             coming = [_coming(part) for part in (first, rest)]
             names, failures = self._names.state_dict(), dict(self._failures)
@@ -185,10 +192,6 @@ class Recorder:
                 self._failed(error)
             self._writer.put(write, droppable=True)
 
-    def drop(self) -> None:
-        """Forget what has come: another rank has the same tokens and sends them."""
-        self._parts, self._updates, self._underway, self._asked = ({}, {}), 0, False, False
-
     def close(self, seconds: float = 5.0) -> None:
         """Wait until all is sent, at most `seconds`."""
         if self._writer is not None:
@@ -209,6 +212,14 @@ class Recorder:
             raise error
         self._failures[f"{type(error).__name__}: {error}"[:200]] += 1
         self._health.record("integration_errors", error)
+
+
+def _unless_changed(name: str, tested: str, put: Callable[[Any], object]) -> Callable[[Any], None]:
+    def on_import(module: Any) -> None:
+        with unless_changed(name, tested, "the policy pair of this worker is not seen"):
+            put(module)
+
+    return on_import
 
 
 def _coming(part: dict[Pair, Observation]) -> Callable[[], Mapping[Pair, Observation]]:

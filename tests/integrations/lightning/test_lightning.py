@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import lightning.pytorch as pl
 import mlflow
@@ -14,8 +15,10 @@ from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from torch.utils.data import DataLoader, TensorDataset
 from tracker_diag_lightning import DiagnosticsCallback, attach
+from tracker_diag_lightning import callback as of_callback
 
 import tracker_diag as td
+from tests.integrations.conformance import METRICS, SameWithUs, SurvivesWhatBreaks, WatchedOnce, same
 from tracker_diag.testing import CapturingTracker
 
 pytestmark = [
@@ -23,9 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # Lightning's, of torch
 ]
-
-STEPS = 110
-"""Of a run that is calm, and of one whose tail grows from step 70 on; that fires at step 89 to 94."""
 
 
 class Agent(pl.LightningModule):
@@ -71,43 +71,22 @@ def trainer(tmp_path, callbacks, *, logger=False, steps=6, every=1, kind=pl, **m
     )  # fmt: skip
 
 
-def findings(run_id):
-    run = mlflow.get_run(run_id)
-    text = mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json")
-    return json.loads(text)["findings"], run
+def test_what_happens_in_training_is_in_the_mlflow_run_before_that_is_ended(tmp_path, mlflow_store):
+    """A loss that becomes NaN, and then an exception."""
 
+    class Breaks(Agent):
+        def training_step(self, batch, batch_idx):
+            if batch_idx == 16:
+                raise RuntimeError("out of memory")
+            return super().training_step(batch, batch_idx)
 
-def fit_in_mlflow(tmp_path, store, module, steps):
-    logger = MLFlowLogger("lightning", tracking_uri=store)
-    callback = DiagnosticsCallback()
-    trainer(tmp_path, [callback], logger=logger, steps=steps).fit(module, loader(steps))
-    assert callback.monitor.failures == []
-    return *findings(logger.run_id), callback
-
-
-@pytest.mark.nightly
-def test_a_tail_that_grows_after_tool_calls_is_found_in_mlflow(tmp_path, mlflow_store, make_batch):
-    found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, grow_from=70), STEPS)
-    (tail,) = [finding for finding in found if finding["rule"] == "POL001"]
-    assert tail["slice"] == "post_tool"
-    assert 60 <= tail["onset"] <= tail["fired"] < STEPS
-    assert run.data.tags["diag.first_break"].startswith("POL001 on post_tool")
-    assert run.info.status == "FINISHED"
-    assert run.data.metrics["reward"] == 0.5
-
-
-def test_a_calm_run_is_ok(tmp_path, mlflow_store, make_batch):
-    found, run, callback = fit_in_mlflow(tmp_path, mlflow_store, Agent(make_batch, gain=0.001), STEPS)
-    assert [finding for finding in found if finding["severity"] != "info"] == []
-    assert run.data.tags["diag.alert.state"] == "ok"
-    assert callback.monitor.config["rate"] == 0.01
-
-
-def test_a_loss_that_becomes_nan_is_found_in_mlflow(tmp_path, mlflow_store):
-    found, run, _ = fit_in_mlflow(tmp_path, mlflow_store, Agent(nan_from=12), 20)
-    (nan,) = [finding for finding in found if finding["rule"] == "NUM004"]
-    assert nan["fired"] == 12
-    assert run.data.tags["diag.alert.state"] == "error"
+    logger = MLFlowLogger("lightning", tracking_uri=mlflow_store)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer(tmp_path, [DiagnosticsCallback()], logger=logger, steps=20).fit(Breaks(nan_from=12), loader(20))
+    run = mlflow.get_run(logger.run_id)
+    found = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
+    assert [finding["fired"] for finding in found if finding["rule"] == "NUM004"] == [12]
+    assert (run.info.status, run.data.tags["diag.alert.state"]) == ("FAILED", "error")
 
 
 @pytest.mark.nightly
@@ -133,11 +112,77 @@ def test_without_a_logger_it_is_found_in_files(tmp_path, alerted):
     assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
+class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
+    STEPS = [0, 1, 2, 3]
+    TOUCHED = {
+        "Trainer.should_stop": set(), "Trainer.diag": set(), "Trainer.is_global_zero": set(),
+        "Trainer.loggers": {METRICS}, "Trainer.estimated_stepping_batches": set(), "Trainer.log_every_n_steps": set(),
+        "Trainer.ckpt_path": set(), "Trainer.default_root_dir": {METRICS},
+    }  # fmt: skip
+    BY_DAY = {"Trainer.loggers", "Trainer.is_global_zero"}
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
+
+    def make(self):
+        torch.manual_seed(0)
+        return Agent(), trainer(self.path, [], logger=CSVLogger(self.path), steps=4)
+
+    def attach(self, training, monitor=None):
+        return attach(training[1], monitor=monitor)
+
+    def train(self, training):
+        module, fitting = training
+        fitting.fit(module, loader(4))
+        rows = Path(fitting.logger.log_dir, "metrics.csv").read_text()
+        return [values.detach() for values in module.parameters()], rows
+
+    def ours(self):
+        return [DiagnosticsCallback, of_callback._Listener]
+
+    def owner(self, kind):
+        return getattr(pl, kind)
+
+    def lost(self, training):
+        (ours,) = (callback for callback in training[1].callbacks if isinstance(callback, DiagnosticsCallback))
+        return set() if ours.monitor.summary().steps == 4 else {METRICS}
+
+
+def test_attached_again_after_a_fit_the_monitor_is_that_of_the_next(tmp_path):
+    run = trainer(tmp_path, [], steps=2)
+    first = attach(run)
+    run.fit(Agent(), loader(4))
+    second = attach(run)
+    run.fit_loop.epoch_loop.max_steps = 4
+    run.fit(Agent(), loader(4))
+    assert run.diag is second is not first
+    assert (first.summary().steps, second.summary().steps) == (2, 2)
+    run.validate(Agent(), loader(2))  # no training, nothing to close
+    assert run.loggers == []
+
+
+class Late(pl.Callback):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == 1:
+            self.monitor = attach(trainer)
+
+
+def test_attached_after_training_has_begun_it_disturbs_nothing(tmp_path):
+    late, weights = Late(), []
+    for callbacks in ([], [late]):
+        torch.manual_seed(0)
+        trainer(tmp_path, callbacks, steps=4).fit(agent := Agent(), loader(4))
+        weights.append([values.detach() for values in agent.parameters()])
+    assert same(*weights)
+    assert late.monitor.failures == []
+
+
 @pytest.mark.parametrize(("steps", "every", "rows"), [(20, 1, 20), (20, 5, 4), (-1, 1, None)])
 def test_the_monitor_knows_how_many_rows_are_to_come(tmp_path, steps, every, rows):
     callback = DiagnosticsCallback()
     trainer(
-        tmp_path, [callback], steps=steps, every=every, max_epochs=-1, limit_train_batches=5, max_time="00:00:00:05"
+        tmp_path, [callback], steps=steps, every=every, max_epochs=-1, limit_train_batches=5, max_time="00:00:00:01"
     ).fit(Agent(), loader(20))
     assert callback.monitor.state_dict()["rows"] == rows
 
@@ -159,16 +204,6 @@ def test_rows_and_steps_are_those_of_the_other_loggers(tmp_path):
     assert {"val_loss", "train_loss", "lr-SGD"} <= set(names)
 
 
-def test_the_users_rows_are_as_without_us(tmp_path):
-    def rows(name, callbacks):
-        torch.manual_seed(0)
-        logger = CSVLogger(tmp_path / name)
-        trainer(tmp_path, callbacks, logger=logger, steps=4, enable_checkpointing=True).fit(Agent(), loader(4))
-        return (tmp_path / name / "lightning_logs/version_0/metrics.csv").read_text()
-
-    assert rows("plain", []) == rows("watched", [DiagnosticsCallback()])
-
-
 def test_without_a_logger_it_is_heard_too_and_checkpoints_stay_where_they_were(tmp_path):
     backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
@@ -186,21 +221,6 @@ def test_without_a_logger_it_is_heard_too_and_checkpoints_stay_where_they_were(t
     assert run.loggers == []
 
 
-def test_a_batch_that_does_not_fit_is_counted_and_training_goes_on(tmp_path, make_batch):
-    class Wrong(Agent):
-        def training_step(self, batch, batch_idx):
-            loss = super().training_step(batch, batch_idx)
-            if batch_idx > 1:
-                self.trainer.diag.observe(logprobs=torch.zeros(2, 3), model_mask=torch.ones(2, 3))
-            return loss
-
-    callback = DiagnosticsCallback()
-    run = trainer(tmp_path, [callback], steps=5)
-    run.fit(Wrong(make_batch), loader(5))
-    assert run.global_step == 5
-    assert callback.monitor.health["rejected_batches"] == 3
-
-
 def test_batches_between_two_rows_add_up(tmp_path, make_batch):
     backend = CapturingTracker()
     callback = DiagnosticsCallback(monitor=td.Monitor([backend], window=1))
@@ -210,33 +230,6 @@ def test_batches_between_two_rows_add_up(tmp_path, make_batch):
     for step in (3, 7):
         found = backend.scalars(step)
         assert found["diag/policy/text_only/count"] + found["diag/policy/post_tool/count"] == 4 * tokens
-
-
-def test_an_exception_in_training_closes_the_diagnostics_before_the_run_is_failed(tmp_path, mlflow_store):
-    class Breaks(Agent):
-        def training_step(self, batch, batch_idx):
-            if batch_idx == 3:
-                raise RuntimeError("out of memory")
-            return super().training_step(batch, batch_idx)
-
-    logger = MLFlowLogger("lightning", tracking_uri=mlflow_store)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        trainer(tmp_path, [DiagnosticsCallback()], logger=logger).fit(Breaks(), loader(6))
-    found, run = findings(logger.run_id)
-    assert (found, run.info.status) == ([], "FAILED")
-
-
-def test_attach_and_a_second_fit(tmp_path):
-    run = trainer(tmp_path, [], steps=2)
-    monitor = attach(run)
-    run.fit(Agent(), loader(4))
-    assert monitor.summary().steps == 2
-    run.fit_loop.epoch_loop.max_steps = 4
-    run.fit(Agent(), loader(4))
-    assert run.diag is not monitor
-    assert monitor.summary().steps == 2
-    run.validate(Agent(), loader(2))  # no training, nothing to close
-    assert run.loggers == []
 
 
 def test_a_resumed_fit_goes_on_with_its_baselines_and_one_without_a_state_says_so(tmp_path, make_batch, caplog):
@@ -258,28 +251,6 @@ def test_a_resumed_fit_goes_on_with_its_baselines_and_one_without_a_state_says_s
     assert without.summary().steps == 4
 
 
-def test_it_works_in_the_package_of_the_older_name(tmp_path):
-    import pytorch_lightning
-
-    class Old(pytorch_lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-
-        def training_step(self, batch, batch_idx):
-            loss = self.layer(batch[0]).square().mean()
-            self.log("train_loss", loss)
-            return loss
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    backend = CapturingTracker()
-    callback = DiagnosticsCallback(monitor=td.Monitor([backend]))
-    trainer(tmp_path, [callback], steps=3, kind=pytorch_lightning).fit(Old(), loader(3))
-    assert sorted(backend.own) == [0, 1, 2]
-
-
 def test_a_guard_stops_a_training_that_is_lost_and_no_healthy_one(tmp_path):
     def fit(**faults):
         monitor = td.Monitor(guards=[td.Guard(do=do, act=True) for do in ("stop_training", "save_state")])
@@ -293,3 +264,23 @@ def test_a_guard_stops_a_training_that_is_lost_and_no_healthy_one(tmp_path):
     assert lost == (7, [  # the row of a step comes after its batch, and the next batch is there already
         "guard stop_training: stop training", "guard save_state: not done, not within reach of this trainer",
     ])  # fmt: skip
+
+
+def test_it_works_in_the_package_of_the_older_name(tmp_path):
+    import pytorch_lightning
+
+    class Old(pytorch_lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, batch_idx):
+            self.log("train_loss", loss := self.layer(batch[0]).square().mean())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    callback = DiagnosticsCallback(monitor=td.Monitor([kept := CapturingTracker()]))
+    trainer(tmp_path, [callback], steps=3, kind=pytorch_lightning).fit(Old(), loader(3))
+    assert sorted(kept.own) == [0, 1, 2]

@@ -1,19 +1,26 @@
 import sys
 from abc import ABC, abstractmethod
 from collections import UserDict
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 import torch
 import tracker_diag_nemo_rl as integration
+from tracker_diag_nemo_rl import workers as of_workers
 
-from tests.integrations.conformance import SameWithUs, SurvivesWhatIsGone
+from tests.integrations.conformance import (
+    KnowsTheSettings,
+    Resumes,
+    SameWithUs,
+    SketchesLosses,
+    SurvivesWhatIsGone,
+    counted,
+)
 from tracker_diag import Monitor
 from tracker_diag.attach.workers import Workers
 
 # Signatures as in NVIDIA-NeMo/RL at 7ea279a: nemo_rl/utils/logger.py (LoggerInterface, Logger),
-# nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train). `source.py`
-# runs the real ones, by the command of `released.py`.
+# nemo_rl/algorithms/grpo.py (compute_and_apply_seq_logprob_error_masking, and the calls of grpo_train).
 
 
 class LoggerInterface(ABC):
@@ -100,13 +107,7 @@ class CheckpointManager:
 
 
 @pytest.fixture
-def nemo(monkeypatch):
-    def module(name, **contents):
-        made = ModuleType(name)
-        vars(made).update(contents)
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
-
+def nemo(module):
     for name in ("nemo_rl", "nemo_rl.utils", "nemo_rl.algorithms"):
         module(name)
     function = {integration.FUNCTION: compute_and_apply_seq_logprob_error_masking}
@@ -153,10 +154,10 @@ def step(module, logger, number, threshold=None, reference=True):
     return data
 
 
-def counts(monitor):
-    table = monitor.slices_table()
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {(row["pair"], row["slice"]): row["count"] for row in rows}
+def resumable(folder):
+    return Config().model_dump() | {
+        "checkpointing": {"checkpoint_dir": str(folder)}, "grpo": {"max_num_steps": 200},
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -167,15 +168,13 @@ def test_tokens_and_metrics_of_a_step_before_rejection(nemo, trainer):
     for number in range(5):
         data = step(getattr(nemo, trainer), logger, number, threshold=1.5)
         assert data["sample_mask"].tolist() == [0, 1, 1, 1]
-    assert monitor.step == 5
     summary = monitor.close()
     assert (summary.steps, summary.first_step, summary.last_step) == (5, 1, 5)
     assert not +monitor.health
-    found = counts(monitor)
     for pair in ("mismatch", "reference"):
-        assert found[pair, "text_only"] == 5 * 4 * 6
-        assert found[pair, "post_tool"] == 5 * 2 * 4
-    assert ("policy", "all") not in found
+        tokens = counted(monitor, pair)
+        assert (tokens["text_only"], tokens["post_tool"]) == (5 * 4 * 6, 5 * 2 * 4)
+    assert counted(monitor, "policy") == {}
     assert "no series reward" not in {str(reason) for reasons in summary.blind.values() for reason in reasons}
 
 
@@ -193,39 +192,26 @@ def test_a_reference_that_was_skipped_is_no_reference(nemo):
     logger, monitor = Logger(), Monitor()
     integration.attach(logger, monitor=monitor)
     step(nemo.grpo, logger, 0, reference=False)
-    assert {pair for pair, _ in counts(monitor)} == {"mismatch"}
+    assert counted(monitor, "reference") == {}
 
 
-@pytest.mark.slow
-def test_settings_reach_the_monitor_and_a_run_without_signal_is_told(nemo, caplog):
-    monitor = integration.attach(Logger(), Config())
-    assert monitor.clip == (0.2, 0.28)
-    assert monitor.config["loss_fn.ratio_clip_max"] == 0.28
+def test_a_run_without_signal_is_told(nemo, caplog):
+    integration.attach(Logger(), Config())
     assert not caplog.records
     integration.attach(Logger(), {"loss_fn": {"force_on_policy_ratio": True}})
     assert "Set force_on_policy_ratio=false" in caplog.text
 
 
-def test_a_changed_function_is_told_and_no_ratio_is_seen(nemo, caplog):
-    def changed(batch, rewards, seq_logprob_error_threshold):
-        return {}
-
-    setattr(nemo.sync, integration.FUNCTION, changed)
-    logger = Logger()
-    integration.attach(logger, monitor=Monitor())
-    assert "takes no train_data" in caplog.text
-    assert getattr(nemo.sync, integration.FUNCTION) is changed
-    assert getattr(nemo.grpo, integration.FUNCTION) is compute_and_apply_seq_logprob_error_masking
-    assert len(logger.loggers) == 2  # and metrics are heard
-
-
-class TestConformance(SameWithUs, SurvivesWhatIsGone):
+class TestConformance(SameWithUs, KnowsTheSettings, Resumes, SurvivesWhatIsGone):
     STEPS = [1, 2, 3]
+    CLIP, CONFIG = (0.2, 0.28), {"loss_fn.ratio_clip_max": 0.28}
+    KEPT, ROWS = 11, (200, 189)  # the row of the checkpoint is logged after it
     GONE = {
         (None, "nemo_rl.algorithms.grpo"): True, (None, "nemo_rl.utils.logger"): False,
         (None, "nemo_rl.utils.checkpoint"): True, ("grpo", integration.FUNCTION): True,
         ("logger", "LoggerInterface"): False, ("checkpoint", "CheckpointManager"): True,
         ("manager", "init_tmp_checkpoint"): True, ("manager", "_rename_checkpoint"): True,
+        ("config", "model_dump"): True,
     }  # fmt: skip
 
     @pytest.fixture(autouse=True)
@@ -234,7 +220,7 @@ class TestConformance(SameWithUs, SurvivesWhatIsGone):
         self.nemo = nemo
 
     def owners(self, training):
-        return vars(self.nemo)
+        return vars(self.nemo) | {"config": Config}
 
     def make(self):
         return Logger()
@@ -251,39 +237,19 @@ class TestConformance(SameWithUs, SurvivesWhatIsGone):
         training.finish()
         return training.loggers[-1].told
 
+    def begin(self, folder, monitor):
+        logger, manager = Logger(), CheckpointManager(folder)
+        integration.attach(logger, resumable(folder), monitor=monitor)
+        for number in range(12):
+            if number in (8, 10):
+                manager.finalize_checkpoint(manager.init_tmp_checkpoint(number + 1, {}))
+            step(self.nemo.grpo, logger, number)
 
-def test_settings_that_cannot_be_read_are_told_once(nemo, caplog, without):
-    integration.attach(Logger(), SimpleNamespace())
-    assert "the run's settings are not known" in without.told_once(caplog.messages)
-
-
-def resumable(folder, steps=200):
-    settings = Config().model_dump()
-    return settings | {"checkpointing": {"checkpoint_dir": str(folder)}, "grpo": {"max_num_steps": steps}}
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_the_state_in_its_latest_checkpoint(nemo, tmp_path, caplog):
-    logger, first = Logger(), Monitor()
-    integration.attach(logger, resumable(tmp_path), monitor=first)
-    manager = nemo.checkpoint.CheckpointManager(tmp_path)
-    for number in range(12):
-        if number in (8, 10):
-            manager.finalize_checkpoint(manager.init_tmp_checkpoint(number + 1, {}))
-        step(nemo.grpo, logger, number)
-    second = Monitor()
-    integration.attach(Logger(), resumable(tmp_path), monitor=second)
-    assert second.step == 11  # with the row that was logged after the checkpoint
-    assert (first.state_dict()["rows"], second.state_dict()["rows"]) == (200, 200)
-    assert "begin anew" not in caplog.text
-    (tmp_path / "step_11" / "tracker_diag_0.json").unlink()
-    third = Monitor()
-    integration.attach(Logger(), resumable(tmp_path), monitor=third)
-    assert third.step is None
-    assert sum("begin anew" in one for one in caplog.messages) == 1
+    def resume(self, folder, monitor):
+        integration.attach(Logger(), resumable(folder), monitor=monitor)
 
 
-def test_a_changed_interface_is_told(nemo, caplog):
+def test_an_interface_that_asks_for_more_is_told(nemo, caplog):
     class Changed(LoggerInterface):
         @abstractmethod
         def log_table(self, table): ...
@@ -312,3 +278,69 @@ def test_of_ranks_with_the_same_tokens_one_counts(nemo, monkeypatch, policy, eve
     monkeypatch.setattr(integration, "Workers", workers)
     integration.attach(Logger(), {"policy": policy})
     assert made == [{"each": True, "every": every}]
+
+
+class ClippedPGLossFn:
+    """nemo_rl/algorithms/loss/loss_functions.py; `train` of nemo_rl/models/policy/workers calls it."""
+
+    force_on_policy_ratio, ratio_clip_min, ratio_clip_max = False, 0.05, 0.15
+
+    def __call__(self, next_token_logprobs, data, global_valid_seqs, global_valid_toks):
+        mask = data["token_mask"][:, 1:] * data["sample_mask"].unsqueeze(-1)
+        loss = ((next_token_logprobs - data["prev_logprobs"][:, 1:]).exp() * mask).mean()
+        return loss, {"num_valid_samples": 1}
+
+
+class TestWorkers(SketchesLosses):
+    WORKERS, KIND, TOKENS = of_workers, {"each": True}, (416, 128)
+
+    @pytest.fixture(autouse=True)
+    def loss(self, monkeypatch):
+        self.kind = type("ClippedPGLossFn", (ClippedPGLossFn,), {})
+        module = SimpleNamespace(ClippedPGLossFn=self.kind)
+        monkeypatch.setitem(sys.modules, "nemo_rl.algorithms.loss.loss_functions", module)
+
+    def update(self, times):
+        """A step of the optimiser for each of a batch's parts, and an evaluation amid it."""
+        rows, loss_fn = 64, self.kind()
+        mask, kept = torch.zeros(rows, 24), torch.ones(rows)
+        mask[:, 6:12] = mask[::2, 16:20] = 1  # half of the sequences have a second turn
+        kept[3::4] = 0
+        old = torch.linspace(-3, -0.1, rows * 24).reshape(rows, 24)
+        data = {"token_mask": mask, "sample_mask": kept, "prev_logprobs": old, "advantages": torch.ones(rows, 24)}
+        losses, optimizer = [], torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), 0.1)
+        for update in range(times):
+            new = (data["prev_logprobs"][:, 1:] + 0.1 * update).requires_grad_()
+            loss, _ = loss_fn(data=data, global_valid_seqs=1, global_valid_toks=1, next_token_logprobs=new)
+            loss.backward()
+            with torch.no_grad():
+                loss_fn(data=data, global_valid_seqs=1, global_valid_toks=1, next_token_logprobs=new * 1)
+            optimizer.step()
+            losses.append((loss.item(), new.grad))
+        return losses
+
+    def test_a_ratio_that_is_forced_to_be_1_is_none(self, watched):
+        self.kind.force_on_policy_ratio = True
+        self.put()
+        self.update(2)
+        assert counted(watched(), "policy") == {}
+
+    @pytest.mark.parametrize("name", ["__call__", "ratio_clip_min", "force_on_policy_ratio"])
+    def test_whatever_is_gone_is_told_once_and_the_worker_goes_on(self, watched, caplog, monkeypatch, name):
+        with monkeypatch.context() as gone:
+            gone.delattr(ClippedPGLossFn, name)
+            self.put()
+            if name != "__call__":
+                assert len(self.update(2)) == 2
+        assert len(self.update(2)) == 2
+        assert sum("is not a tested version" in text or "integration_errors: " in text for text in caplog.messages) == 1
+
+
+def test_what_has_come_is_of_the_row_that_is_logged_after_the_update():
+    taken = []
+    workers = SimpleNamespace(take_in=lambda: taken.append(True))
+    logger = integration.DiagnosticsLogger(Monitor(), workers=workers)
+    logger.log_metrics({"seconds": 1.0}, 1, prefix="timing/train")
+    assert not taken
+    logger.log_metrics({"loss": 1.0}, 1, prefix="train")
+    assert taken

@@ -1,13 +1,13 @@
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import tracker_diag_open_instruct as integration
 
-from tests.integrations.conformance import SameWithUs, SurvivesWhatIsGone
+from tests.integrations.conformance import Resumes, SameWithUs, SurvivesWhatIsGone, counted
 from tracker_diag import Monitor
 
 # Signatures and order of calls as in allenai/open-instruct at e6c3044: open_instruct/grpo_utils.py, and
@@ -63,15 +63,10 @@ class Engine:
 
 
 @pytest.fixture
-def utils(monkeypatch):
-    module = ModuleType("open_instruct.grpo_utils")
-    vars(module).update({function.__name__: function for function in FUNCTIONS})
-    monkeypatch.setitem(sys.modules, "open_instruct", ModuleType("open_instruct"))
-    monkeypatch.setitem(sys.modules, "open_instruct.grpo_utils", module)
-    deepspeed = ModuleType("deepspeed")
-    deepspeed.DeepSpeedEngine = type("DeepSpeedEngine", (Engine,), {})
-    monkeypatch.setitem(sys.modules, "deepspeed", deepspeed)
-    return module
+def utils(module):
+    module("open_instruct")
+    module("deepspeed", DeepSpeedEngine=type("DeepSpeedEngine", (Engine,), {}))
+    return module("open_instruct.grpo_utils", **{function.__name__: function for function in FUNCTIONS})
 
 
 def config(**others):
@@ -122,12 +117,6 @@ def step(utils, args, number, first=True):
     return metrics, arrays, losses
 
 
-def counts(monitor):
-    table = monitor.slices_table()
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {(row["pair"], row["slice"]): row["count"] for row in rows}
-
-
 @pytest.mark.slow
 def test_packed_tokens_of_a_step(utils):
     monitor = Monitor()
@@ -136,10 +125,10 @@ def test_packed_tokens_of_a_step(utils):
         step(utils, config(), number)
     assert monitor.summary().steps == 4
     assert not +monitor.health
-    found = counts(monitor)
     for pair in ("policy", "mismatch", "reference"):
-        assert found[pair, "text_only"] == 4 * 2 * (5 - 1 + 7)  # one token has no score; the second prompt is no tool
-        assert found[pair, "post_tool"] == 4 * 2 * 4
+        tokens = counted(monitor, pair)
+        assert tokens["text_only"] == 4 * 2 * (5 - 1 + 7)  # one token has no score; the second prompt is no tool
+        assert tokens["post_tool"] == 4 * 2 * 4
 
 
 @pytest.mark.slow
@@ -176,22 +165,14 @@ def test_learners_put_their_tokens_together(utils, monkeypatch):
         for number in range(2):
             _, arrays, _ = step(utils, config(), number)
         assert made[-1]._intake._ranks is not None
-        assert counts(made[-1])["mismatch", "post_tool"] == 2 * 2 * 4
         assert arrays["diag/mismatch/post_tool/count"] == 2 * 2 * 4
     finally:
         dist.destroy_process_group()
 
 
-def test_a_changed_function_is_told_and_nothing_is_hooked(utils, caplog):
-    utils.compute_grpo_loss = lambda logprobs, ratio: ratio
-    integration.attach(monitor=Monitor())
-    assert "takes no new_logprobs, advantages, ref_logprobs, rho_weights" in caplog.text
-    assert utils.forward_for_logprobs is forward_for_logprobs
-    assert utils.compute_rho_correction is compute_rho_correction
-
-
-class TestConformance(SameWithUs, SurvivesWhatIsGone):
+class TestConformance(SameWithUs, Resumes, SurvivesWhatIsGone):
     STEPS = [0, 1, 2]
+    KEPT, ANEW, ROWS = 7, 0, (200, 200)
     GONE = {
         **{("utils", function.__name__): False for function in FUNCTIONS},
         (None, "deepspeed"): True, ("deepspeed", "DeepSpeedEngine"): True,
@@ -216,22 +197,16 @@ class TestConformance(SameWithUs, SurvivesWhatIsGone):
         return [(metrics, {name: value for name, value in arrays.items() if not name.startswith("diag/")}, losses)
                 for metrics, arrays, losses in steps]  # fmt: skip
 
+    def begin(self, folder, monitor):
+        """The eighth step is logged after the checkpoint."""
+        self.attach(None, monitor)
+        for number in range(8):
+            step(self.utils, config(num_training_steps=200), number)
+            if number == 6:
+                sys.modules["deepspeed"].DeepSpeedEngine().save_checkpoint(str(folder), client_state={})
 
-@pytest.mark.slow
-def test_a_learner_goes_on_with_the_state_in_deepspeeds_checkpoint(utils, tmp_path, caplog):
-    monitor = Monitor()
-    integration.attach(monitor=monitor)
-    engine = sys.modules["deepspeed"].DeepSpeedEngine()
-    for number in range(8):
-        step(utils, config(num_training_steps=200), number)
-        if number == 6:
-            engine.save_checkpoint(str(tmp_path), client_state={})
-    assert monitor.state_dict()["rows"] == 200
-    for kept in (True, False):
-        again = Monitor()
-        integration.attach(monitor=again)
-        engine.load_checkpoint(str(tmp_path))
-        step(utils, config(), 8)
-        assert again.step == (7 if kept else 0)  # 0 to 6 are in the state
-        assert ("begin anew" in caplog.text) == (not kept)
-        (tmp_path / "global_step7" / "tracker_diag_0.json").unlink(missing_ok=True)
+    def resume(self, folder, monitor):
+        """The first step decides: before it there is no monitor of the learner."""
+        self.attach(None, monitor)
+        sys.modules["deepspeed"].DeepSpeedEngine().load_checkpoint(str(folder))
+        step(self.utils, config(num_training_steps=200), 8)

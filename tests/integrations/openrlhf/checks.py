@@ -15,15 +15,25 @@ import tracker_diag_openrlhf
 from openrlhf.models.loss import PolicyLoss
 from openrlhf.trainer import ppo_trainer
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
-from openrlhf.trainer.ppo_trainer_async import TrainingActor
 from openrlhf.trainer.ppo_utils import experience_maker
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from openrlhf.trainer.ray import ppo_actor
 from openrlhf.utils.config import hierarchize
-from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger
+from tracker_diag_openrlhf import workers as of_workers
 
-from tests.integrations.conformance import SameWithUs, WatchedOnce
+from tests.integrations.conformance import (
+    KnowsTheSettings,
+    Resumes,
+    SameWithUs,
+    SketchesLosses,
+    SurvivesWhatIsGone,
+    WatchedOnce,
+    counted,
+    names_the_tail,
+    responses,
+)
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
@@ -52,22 +62,22 @@ FLAGS = {
 }  # fmt: skip
 
 
-def samples(rng, post=0.02, text=0.02):
+def samples(rng, post=0.02):
     """Single rollouts by OpenRLHF's own conversion of action ranges; a tool result amid half of them."""
-    made = []
+    made, (_, old, sampled) = [], responses(rng, ROWS, RESPONSE, post)
     for row in range(ROWS):
         width = PROMPT + RESPONSE - row % 3
         ranges = [(PROMPT, PROMPT + 8), (PROMPT + 12, width)] if row < ROWS // 2 else [(PROMPT, width)]
-        old, noise = rng.uniform(-3, -0.1, width), rng.normal(size=width)
         rollout = np.zeros(width)
-        for turn, (start, end) in enumerate(ranges):
-            rollout[start:end] = (old - (post if turn else text) * noise)[start:end]
+        for start, end in ranges:
+            rollout[start:end] = sampled[row, start - PROMPT : end - PROMPT]
         response = {
             "observation_tokens": [5] * width, "action_ranges": ranges, "reward": float(row % 2), "scores": 0.0,
             "rollout_log_probs": rollout.tolist(), "prompt": "p", "label": "l",
         }  # fmt: skip
+        scores = np.concatenate([np.zeros(PROMPT), old[row, : width - PROMPT]])
         sample = SamplesGenerator._process_response_into_experience(SimpleNamespace(), response)
-        sample.info["old"] = torch.tensor(old[1:], dtype=torch.float32)[None]  # for the stand-in of the actor
+        sample.info["old"] = torch.tensor(scores[1:], dtype=torch.float32)[None]  # for the stand-in of the actor
         made.append(sample)
     return made
 
@@ -117,67 +127,44 @@ def rng():
     return np.random.default_rng(0)
 
 
-@pytest.fixture
-def watched():
-    captured = CapturingTracker()
-    monitor = Monitor([captured])
-
-    def counts(pair):
-        monitor.close()
-        (table,) = (one for one in captured.tables if one.name == "diag/slices")
-        at = table.columns.index("count")
-        return {row[1]: row[at] for row in table.rows if row[0] == pair}
-
-    return SimpleNamespace(monitor=monitor, captured=captured, counts=counts)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "parameters"),
-    [
-        (BasePPOTrainer, "__init__", ["self", "strategy"]),
-        (BasePPOTrainer, "save_logs_and_checkpoints", ["self", "global_step", "logs_dict"]),
-        (RemoteExperienceMaker, "make_experience_batch", ["self", "rollout_samples"]),
-        (PolicyLoss, "forward", ["self", "log_probs", "old_log_probs", "advantages", "action_mask"]),
-        (WandbLogger, "log_eval", ["self", "global_step", "logs_dict"]),
-        (WandbLogger, "close", ["self"]),
-        (TensorboardLogger, "log_eval", ["self", "global_step", "logs_dict"]),
-        (TensorboardLogger, "close", ["self"]),
-    ],
-)
-def test_the_functions_that_are_looked_at_take_what_they_did(owner, name, parameters):
-    assert list(inspect.signature(getattr(owner, name)).parameters)[: len(parameters)] == parameters
-
-
-def test_both_trainers_are_built_on_the_one_that_is_looked_at():
-    for actor in (ppo_trainer.PPOTrainer, TrainingActor):
-        assert issubclass(actor.__ray_metadata__.modified_class, BasePPOTrainer)
-
-
-def test_tokens_are_sliced_by_the_action_ranges(a_trainer, watched, rng):
-    trainer = a_trainer()
-    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
+def test_tokens_are_sliced_by_the_action_ranges(a_trainer, rng):
+    trainer, monitor = a_trainer(), Monitor([captured := CapturingTracker()])
+    tracker_diag_openrlhf.attach(trainer, monitor=monitor)
     status = one_step(trainer, 1, samples(rng))
-    found = watched.counts("mismatch")
+    tokens = counted(monitor, "mismatch")
     lengths = [RESPONSE - row % 3 for row in range(ROWS)]
-    assert found["text_only"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
-    assert found["post_tool"] == sum(n - 12 for n in lengths[: ROWS // 2])
-    assert found["advantage:positive"] + found["advantage:negative"] == found["all"]
-    assert watched.counts("reference") == found
-    assert watched.counts("policy") == {}
-    assert watched.captured.own[1]["rollout/reward_mean"] == status["rollout/reward_mean"] == 0.5
-    assert watched.captured.own[1]["ppo_kl"] == 0.01
-    told = watched.captured.scalars(1)
-    assert (told["diag/samples/reward"], told["diag/samples/truncated_share"]) == (0.5, 0.0)
-    assert told["diag/samples/response_length"] > 0
-    assert watched.monitor.failures == []
+    assert tokens["text_only"] == ROWS // 2 * 8 + sum(lengths[ROWS // 2 :])
+    assert tokens["post_tool"] == sum(n - 12 for n in lengths[: ROWS // 2])
+    assert tokens["advantage:positive"] + tokens["advantage:negative"] == tokens["all"]
+    assert (counted(monitor, "reference"), counted(monitor, "policy")) == (tokens, {})
+    assert captured.own[1]["rollout/reward_mean"] == status["rollout/reward_mean"] == 0.5
+    row = captured.scalars(1)
+    assert (row["diag/samples/reward"], row["diag/samples/truncated_share"]) == (0.5, 0.0)
+    assert row["diag/samples/response_length"] > 0
+    assert monitor.failures == []
 
 
-class TestConformance(SameWithUs, WatchedOnce):
+class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, Resumes, SurvivesWhatIsGone):
     STEPS = [1]
+    CLIP, CONFIG, SECRET = (0.1, 0.3), {"algo.advantage.estimator": "group_norm"}, "logger."
+    KEPT, ROWS = 2, (90, 88)
+    GONE = {
+        ("trainer", "args"): True, ("trainer", "wandb_logger"): False, ("trainer", "tensorboard_logger"): False,
+        ("trainer", "experience_maker"): True, ("class", "save_logs_and_checkpoints"): False,
+        ("class", "init_checkpoint_states"): True, ("maker", "make_experience_batch"): True, ("args", "ckpt"): True,
+        ("actor", "eps_clip_low_high"): True,
+    }  # fmt: skip
+    BY_DEFAULT = {"args", "eps_clip_low_high"}
+    REPORTED = {"args": 2, "save_logs_and_checkpoints": 2}  # each is for two parts
 
     @pytest.fixture(autouse=True)
     def trainers(self, a_trainer):
         self.make = a_trainer
+
+    def owners(self, training):
+        args = training.args
+        return {"trainer": training, "class": BasePPOTrainer, "maker": RemoteExperienceMaker, "args": args,
+                "actor": args.actor}  # fmt: skip
 
     def attach(self, training, monitor=None):
         return tracker_diag_openrlhf.attach(training, monitor=monitor)
@@ -186,112 +173,77 @@ class TestConformance(SameWithUs, WatchedOnce):
         status = one_step(training, 1, samples(np.random.default_rng(2)))
         return {name: value for name, value in status.items() if "timing" not in name}
 
-
-def test_the_policy_ratio_is_seen_in_a_loss_of_ones_own_process(watched, rng):
-    loss = PolicyLoss()
-    off = tracker_diag_openrlhf.watch_loss(loss, watched.monitor)
-    old = torch.tensor(rng.uniform(-3, -0.1, (ROWS, RESPONSE)), dtype=torch.float32)
-    mask = torch.ones(ROWS, RESPONSE, dtype=torch.bool)
-    mask[: ROWS // 2, 8:12] = False
-    new = (old + 0.05).requires_grad_()
-    value = loss(new, old, torch.ones_like(old), action_mask=mask)[0]
-    value.backward()
-    off()
-    assert torch.equal(value, PolicyLoss()(new, old, torch.ones_like(old), action_mask=mask)[0])
-    assert new.grad.abs().sum() > 0
-    assert watched.counts("policy")["post_tool"] == ROWS // 2 * 12
-
-
-def test_the_default_monitor_knows_the_settings_but_no_key(a_trainer, caplog):
-    trainer = a_trainer(**{CORRECTION: OFF})
-    monitor = tracker_diag_openrlhf.attach(trainer)
-    assert monitor.clip == (0.1, 0.3)
-    assert monitor.config["algo.advantage.estimator"] == "group_norm"
-    assert not any(name.startswith("logger.") for name in monitor.config)
-    assert caplog.text.count("no signal") == 1
-    assert f"Set --{CORRECTION}" in caplog.text
-    monitor.close()
-
-
-def test_an_openrlhf_that_has_changed_is_told_and_training_goes_on(a_trainer, watched, caplog):
-    trainer = a_trainer()
-    trainer.save_logs_and_checkpoints = lambda step: None
-    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
-    assert "takes no global_step, logs_dict" in caplog.text
-    assert "save_logs_and_checkpoints" in vars(trainer)
-    assert "make_experience_batch" in vars(trainer.experience_maker)  # which is as it was
-
-
-def test_a_training_that_is_resumed_goes_on_with_the_state_beside_the_checkpoint(a_trainer, rng, tmp_path, caplog):
-    flags = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 2, "ckpt.load_enable": True}
-
-    def begin(done, monitor):
+    def started(self, folder, monitor, done):
         """`init_checkpoint_states`, as `fit` calls it; what the actors have saved is in `done`."""
-        trainer = a_trainer(**flags)
+        trainer = self.make(**{"ckpt.path": str(folder), "ckpt.save_steps": 2, "ckpt.load_enable": True})
         trainer.max_steps = 90
         group, states = trainer.actor_model_group, {"global_step": done, "episode": 0}
         run = group.async_run_method
         group.async_run_method = lambda method_name, **given: (
             [states] if method_name == "get_checkpoint_states" else run(method_name, **given)
         )
-        tracker_diag_openrlhf.attach(trainer, monitor=monitor)
+        self.attach(trainer, monitor)
         assert trainer.init_checkpoint_states()["global_step"] == done
         return trainer
 
-    first = Monitor()
-    trainer = begin(0, first)
-    assert first.state_dict()["rows"] == 90
-    for step in range(1, 4):
-        (tmp_path / "_actor" / "global_step2").mkdir(parents=True, exist_ok=True)  # by the actors, of the same disk
-        one_step(trainer, step, samples(rng))
-    again = Monitor()
-    begin(2, again)
-    assert again.step == 2
-    assert "run begin anew" not in caplog.text
-    (tmp_path / "_actor" / "global_step2" / "tracker_diag_0.json").unlink()
-    anew = Monitor()
-    begin(2, anew)
-    assert (anew.step, anew.state_dict()["rows"]) == (None, 88)
-    assert caplog.text.count("begin anew") == 1
+    def begin(self, folder, monitor):
+        """Where the actors have a disk of their own no folder is made: OpenRLHF would take it for a checkpoint."""
+        trainer = self.started(folder, monitor, 0)
+        one_step(trainer, 2, samples(np.random.default_rng(0)))
+        assert list(folder.iterdir()) == []
+        (folder / "_actor" / "global_step2").mkdir(parents=True)  # by the actors, of the same disk
+        for step in (2, 3):
+            one_step(trainer, step, samples(np.random.default_rng(0)))
+
+    def resume(self, folder, monitor):
+        self.started(folder, monitor, 2)
 
 
-def test_where_the_actors_have_a_disk_of_their_own_no_folder_is_made(a_trainer, watched, rng, tmp_path):
-    trainer = a_trainer(**{"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True})
-    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
-    one_step(trainer, 1, samples(rng))
-    assert list(tmp_path.iterdir()) == []  # else OpenRLHF would take it for a checkpoint of its own
-    assert watched.monitor.failures == []
+def test_a_run_without_the_correction_is_told_to_have_no_signal(a_trainer, caplog):
+    tracker_diag_openrlhf.attach(a_trainer(**{CORRECTION: OFF}))
+    assert caplog.text.count("no signal") == 1
+    assert f"Set --{CORRECTION}" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [
-        ("trainer", "args"), ("trainer", "wandb_logger"), ("trainer", "tensorboard_logger"),
-        ("trainer", "experience_maker"), ("class", "save_logs_and_checkpoints"), ("class", "init_checkpoint_states"),
-        ("maker", "make_experience_batch"), ("args", "ckpt"), ("actor", "eps_clip_low_high"),
-    ],
-)  # fmt: skip
-def test_whatever_is_gone_is_told_and_training_goes_on(a_trainer, rng, caplog, without, gone):
-    trainer, (owner, name) = a_trainer(), gone
-    owners = {"trainer": trainer, "class": BasePPOTrainer, "maker": RemoteExperienceMaker,
-              "args": trainer.args, "actor": trainer.args.actor}  # fmt: skip
-    monitor = without(owners[owner], name, lambda: tracker_diag_openrlhf.attach(trainer))
-    one_step(trainer, 1, samples(rng))
-    told = [one for one in caplog.messages if "is not a tested version" in one]
-    # Settings are for two parts, and so is the function that logs and saves.
-    assert len(told) == len({*told}) == (2 if name in {"args", "save_logs_and_checkpoints"} else 1)
-    heard = name not in {"wandb_logger", "tensorboard_logger", "save_logs_and_checkpoints"}
-    assert monitor.step == (1 if heard else None)
-    assert monitor.failures == []
-    monitor.close()
+class TestWorkers(SketchesLosses):
+    """OpenRLHF's own loss in the loop of its actor's trainer, whose model and optimiser are stand-ins."""
+
+    WORKERS, TOKENS = of_workers, (2 * (ROWS * RESPONSE - ROWS // 2 * 4), 2 * ROWS // 2 * (RESPONSE - 12))
+
+    @pytest.fixture(autouse=True)
+    def actor(self, monkeypatch):
+        kind, loss = ppo_actor.ActorPPOTrainer, ppo_actor.PolicyLoss(clip_eps_low=0.05, clip_eps_high=0.15)
+        rng, mask = np.random.default_rng(0), torch.ones(ROWS, RESPONSE, dtype=torch.int64)
+        mask[: ROWS // 2, 8:12] = 0
+        old = torch.tensor(rng.uniform(-3, -0.1, mask.shape), dtype=torch.float32)
+
+        def step(self, experience, kl_ctl, step, loss_batch_info=None):
+            new = (old + 0.1 * (step // 2)).requires_grad_()  # of two micro-batches an update
+            value, *_ = loss(new, old, torch.ones_like(old), action_mask=mask)
+            value.backward()
+            return value.item(), new.grad
+
+        def train(self, times):
+            return [self.training_step(None, 0.0, at) for at in range(2 * times)]
+
+        # Another test may have had `install` put the hooks on.
+        monkeypatch.setattr(ppo_actor.PolicyLoss, "forward", inspect.unwrap(ppo_actor.PolicyLoss.forward))
+        monkeypatch.setattr(kind, "training_step", step)
+        monkeypatch.setattr(kind, "ppo_train", train)
+        self.trainer = object.__new__(kind)
+        self.trainer.args = SimpleNamespace(train=SimpleNamespace(dynamic_batch_enable=False))
+        self.trainer.strategy = SimpleNamespace(accumulated_gradient=2, ring_attn_size=1, ds_tensor_parallel_size=1)
+
+    def update(self, times):
+        return self.trainer.ppo_train(times)
 
 
-def test_what_cannot_be_read_is_counted_and_training_goes_on(a_trainer, watched, rng):
-    trainer = a_trainer()
+def test_what_cannot_be_read_is_counted_and_training_goes_on(a_trainer):
+    trainer, monitor = a_trainer(), Monitor()
     trainer.experience_maker.make_experience_batch = lambda rollout_samples: [None]
-    tracker_diag_openrlhf.attach(trainer, monitor=watched.monitor)
+    tracker_diag_openrlhf.attach(trainer, monitor=monitor)
     assert trainer.experience_maker.make_experience_batch([]) == [None]
-    assert watched.monitor.health["integration_errors"] == 1
+    assert monitor.health["integration_errors"] == 1
 
 
 def test_a_trainer_that_is_made_after_install_is_attached_to(a_trainer, monkeypatch):
@@ -340,103 +292,29 @@ def test_rays_worker_processes_wait_for_the_trainer(tmp_path):
     assert json.loads(line.removeprefix("worker ")) == [False, True, "1"]
 
 
-@pytest.mark.matrix("openrlhf", "real modules, made tensors")
-def test_findings_reach_the_wandb_run_that_openrlhf_started_and_its_rows_stay(
-    tmp_path, a_trainer, read_wandb, alerted, underway
-):
-    rows = {}
-    for name, steps in (("plain", 20), ("watched", 45)):
-        before = set(tmp_path.rglob("run-*.wandb"))
-        rng = np.random.default_rng(4)
-        curves = {"logger.tensorboard_dir": str(tmp_path / "curves")} if name == "watched" else {}
-        trainer = a_trainer(**{"logger.wandb.key": "0" * 40} | curves)
-        with underway(*(["mlflow", "trackio"] if curves else [])):  # of which OpenRLHF knows nothing
-            monitor = tracker_diag_openrlhf.attach(trainer) if curves else None
-            for step in range(1, steps + 1):
-                status = one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
-                assert "reward" in status or status["rollout/num_samples"] == ROWS
-            trainer.wandb_logger.log_eval(steps, {"eval_maths_pass1": 0.5})
-            trainer.wandb_logger.close()
-            if curves:
-                trainer.tensorboard_logger.close()
-        (file,) = set(tmp_path.rglob("run-*.wandb")) - before
-        records = read_wandb(file)
-        rows[name] = [record["history"]["item"] for record in records if record["type"] == "history"]
-    assert own(rows["watched"][:40]) == own(rows["plain"][:40])
-    assert sum("train/policy_loss" in row for row in rows["watched"]) == 45
-    assert sum("diag/mismatch/post_tool/p95" in row for row in rows["watched"]) > 40
-    fired = {(found.slice, found.onset) for found in monitor.summary().findings if found.fired is not None}
-    assert "post_tool" in {name for name, _ in fired}
-    assert all(onset >= 25 for _, onset in fired)
-    assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
-    assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
-
-
-@pytest.mark.matrix("openrlhf", "real modules, made tensors")
-def test_findings_of_a_run_without_a_tracker_are_in_files(a_trainer, rng, alerted):
-    trainer = a_trainer()
-    monitor = tracker_diag_openrlhf.attach(trainer)
+def train(trainer):
+    """Forty-five steps; from the thirtieth on the tail after tools is wider."""
+    rng = np.random.default_rng(4)
     for step in range(1, 46):
         one_step(trainer, step, samples(rng, post=0.02 if step < 30 else 0.5))
+
+
+@pytest.mark.matrix("openrlhf", "real modules, made tensors")
+def test_findings_reach_every_tracker(tmp_path, a_trainer, alerted, underway):
+    with underway("mlflow", "trackio"):  # of which OpenRLHF knows nothing
+        trainer = a_trainer(**{"logger.wandb.key": "0" * 40, "logger.tensorboard_dir": str(tmp_path / "curves")})
+        monitor = tracker_diag_openrlhf.attach(trainer)
+        train(trainer)
+        trainer.wandb_logger.close()
+        trainer.tensorboard_logger.close()
+    assert names_the_tail(monitor)
+    assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
+
+
+@pytest.mark.matrix("openrlhf", "real modules, made tensors")
+def test_findings_of_a_run_without_a_tracker_are_in_files(a_trainer, alerted):
+    trainer = a_trainer()
+    monitor = tracker_diag_openrlhf.attach(trainer)
+    train(trainer)
     monitor.close()  # without a logger it ends with the process
     assert alerted("POL001") == {"jsonl", "webhook"}
-
-
-def own(rows):
-    """OpenRLHF's part of the rows, without times."""
-    left_out = ("diag/", "_runtime", "_timestamp", "train/timing", "train/generated_samples")
-    return [{key: value for key, value in row.items() if not key.startswith(left_out)} for row in rows]
-
-
-def test_the_actors_losses_are_sketched_and_sent_and_a_first_update_apart(monkeypatch):
-    """OpenRLHF's own loss in the loop of its actor's trainer, whose model and optimiser are stand-ins."""
-    import copy
-
-    from openrlhf.trainer.ray import ppo_actor
-    from tracker_diag_openrlhf import workers as of_workers
-
-    from tracker_diag.attach.workers import Recorder, Workers
-
-    kind = ppo_actor.ActorPPOTrainer
-    assert list(inspect.signature(kind.training_step).parameters)[:4] == ["self", "experience", "kl_ctl", "step"]
-    assert list(inspect.signature(kind.ppo_train).parameters)[:1] == ["self"]
-    watched = Monitor([CapturingTracker()], clip=(0.05, 0.3))
-    workers = Workers(watched)
-    recorder = Recorder(0, 1, workers.receive)
-    monkeypatch.setattr(of_workers, "RECORDER", recorder)
-    loss = ppo_actor.PolicyLoss(clip_eps_low=0.05, clip_eps_high=0.3)
-    rng, mask = np.random.default_rng(0), torch.ones(ROWS, RESPONSE, dtype=torch.int64)
-    mask[: ROWS // 2, 8:12] = 0
-    old = torch.tensor(rng.uniform(-3, -0.1, mask.shape), dtype=torch.float32)
-
-    def step(self, experience, kl_ctl, step, loss_batch_info=None):
-        new = (old + 0.1 * step).requires_grad_()
-        found, *_ = loss(new, old, torch.ones_like(old), action_mask=mask)
-        found.backward()
-        return found.item(), new.grad
-
-    def train(self, kl_ctl):
-        return [self.training_step(None, kl_ctl, at) for at in range(4)]
-
-    forward = inspect.unwrap(ppo_actor.PolicyLoss.forward)  # another test may have had `install` put the hooks on
-    monkeypatch.setattr(ppo_actor.PolicyLoss, "forward", forward)
-    monkeypatch.setattr(kind, "training_step", step)
-    monkeypatch.setattr(kind, "ppo_train", train)
-    trainer = object.__new__(kind)
-    trainer.args = SimpleNamespace(train=SimpleNamespace(dynamic_batch_enable=False))
-    trainer.strategy = SimpleNamespace(accumulated_gradient=2, ring_attn_size=1, ds_tensor_parallel_size=1)
-    alone = copy.deepcopy(trainer.ppo_train(0.0))
-    of_workers.put(ppo_actor)
-    ours = trainer.ppo_train(0.0)
-    assert all(a == b and torch.equal(c, d) for (a, c), (b, d) in zip(alone, ours, strict=True))
-    recorder.close(60)
-    workers.take_in()
-    watched.log({}, 1)
-    table = watched.slices_table()
-    at = table.columns.index
-    counts = {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == "policy"}
-    clipped = {row[at("slice")]: row[at("gradient_clipped")] for row in table.rows if row[at("pair")] == "policy"}
-    assert counts["all"] == 2 * int(mask.sum())  # of two updates the second, of two micro-batches
-    assert clipped["all"] == pytest.approx(np.exp(0.3) / (np.exp(0.2) + np.exp(0.3)))  # of which the second is clipped
-    assert counts["post_tool"] == 2 * ROWS // 2 * (RESPONSE - 12)
-    assert watched.health["rank_errors"] == 0

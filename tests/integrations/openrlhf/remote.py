@@ -4,6 +4,8 @@ import stand_ins  # noqa: F401  # for the libraries of GPUs, in each worker too
 import torch
 from openrlhf.trainer.ray import ppo_actor
 
+from tests.integrations.job import Waits
+
 WORLD = 2
 
 
@@ -45,8 +47,10 @@ class Strategy:
         return 0.0
 
 
-class Actor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
+class Actor(Waits, ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """OpenRLHF's own actor of rank `rank`, with its own trainer and its `fit`, on the CPU."""
+
+    recorder = "tracker_diag_openrlhf.workers:RECORDER"
 
     def __init__(self, rank, port, args):
         torch.cuda.current_device = lambda: 0
@@ -67,9 +71,3 @@ class Actor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
         for one in experiences:
             self.trainer.replay_buffer.append(one)
         return self.fit()
-
-    def wait(self):
-        """Until what was sent has gone out."""
-        from tracker_diag_openrlhf.workers import RECORDER
-
-        RECORDER.close(60)

@@ -6,8 +6,8 @@ STAND_INS = ["flash_attn", "deepspeed", "vllm"]
 @pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_in_openrlhfs_own_modules(run_checks, nightly):
-    run_checks("openrlhf", stand_ins=STAND_INS, nightly=nightly)
+def test_in_openrlhfs_own_modules(run_checks):
+    run_checks("openrlhf", stand_ins=STAND_INS)
 
 
 @pytest.mark.nightly

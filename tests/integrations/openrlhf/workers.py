@@ -4,9 +4,7 @@ Model and optimiser are stand-ins, and what generates and scores is in the test.
 """
 
 import argparse
-import json
 import logging
-import socket
 import sys
 import threading
 import time
@@ -22,6 +20,8 @@ from checks import FLAGS, PROMPT, RESPONSE, Group, one_step, samples
 from openrlhf.utils.config import hierarchize
 from remote import WORLD, Actor
 
+from tests.integrations.conformance import counted
+from tests.integrations.job import job
 from tracker_diag import Monitor
 from tracker_diag.attach.mailbox import MAILBOX
 from tracker_diag.attach.workers import Workers
@@ -38,22 +38,9 @@ OF_ACTORS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def actors():
-    """Of a job whose processes Ray starts as `python -m tracker_diag_openrlhf` has it do."""
-    args = hierarchize(argparse.Namespace(**FLAGS | OF_ACTORS))
-    with pytest.MonkeyPatch.context() as patch, socket.create_server(("127.0.0.1", 0)) as server:
-        hook = {"worker_process_setup_hook": "tracker_diag_openrlhf.install"}
-        patch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": hook}))
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        port = server.getsockname()[1]
-    yield [ray.remote(num_cpus=1)(Actor).remote(rank, port, args) for rank in range(WORLD)]
-    ray.shutdown()
-
-
 def test_ray_is_taken_down_while_its_mailbox_is_read():
     """By a thread that is not within Ray then, where it would be in the way."""
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     monitor = Monitor()
     Workers(monitor).open()
     (reader,) = (one for one in threading.enumerate() if one.name == MAILBOX)
@@ -74,10 +61,9 @@ def test_ray_is_taken_down_while_its_mailbox_is_read():
 class Remote(Group):
     """The group of the two actors; in their second update the policy has moved, by `post` after a tool."""
 
-    def __init__(self, actors, rng):
+    def __init__(self, actors, wait, rng):
         super().__init__()
-        self.actors, self.rng, self.post = actors, rng, 0.02
-        self.sent, self.come = 0, []
+        self.actors, self.wait, self.rng, self.post = actors, wait, rng, 0.02
 
     def async_run_method_batch(self, method_name, **given):
         if method_name != "append":
@@ -101,46 +87,27 @@ class Remote(Group):
             drift = torch.where(tool.cumsum(1).bool(), self.post, 0.02) * torch.tensor(self.rng.normal(size=mask.shape))
             refs.append(actor.train.remote(share, old, drift.float()))
         status = ray.get(refs)
-        ray.get([actor.wait.remote() for actor in self.actors])
-        self.sent += WORLD
-        end = time.monotonic() + 60
-        while len(self.come) < self.sent:
-            assert time.monotonic() < end, f"{len(self.come)} of {self.sent} messages have come"
-            time.sleep(0.005)
+        self.wait(self.actors)
         return status
 
 
-@pytest.fixture
-def group(actors, monkeypatch):
-    """Whose actors' messages are counted as they come."""
-    made, receive = Remote(actors, np.random.default_rng(0)), Workers.receive
-
-    def received(workers, message):
-        receive(workers, message)
-        made.come.append(message)
-
-    monkeypatch.setattr(Workers, "receive", received)
-    return made
-
-
 @pytest.mark.matrix("openrlhf", "real modules, made tensors", "Ray job, 2 remote workers")
-def test_a_tail_after_tools_in_the_actors_reaches_every_tracker_and_the_webhook(
-    group, a_trainer, tmp_path, alerted, underway
-):
-    with underway("mlflow", "trackio"):
+def test_a_tail_after_tools_in_the_actors_reaches_every_tracker_and_the_webhook(a_trainer, tmp_path, alerted, underway):
+    args = hierarchize(argparse.Namespace(**FLAGS | OF_ACTORS))
+    hook = "tracker_diag_openrlhf.install"  # as `python -m tracker_diag_openrlhf` has it
+    with job(Actor, WORLD, args, hook=hook) as (actors, wait), underway("mlflow", "trackio"):
+        group = Remote(actors, wait, np.random.default_rng(0))
         curves = {"logger.tensorboard_dir": str(tmp_path / "curves"), "logger.wandb.key": "0" * 40}
         trainer = a_trainer(group, **OF_ACTORS | curves)
         monitor = tracker_diag_openrlhf.attach(trainer)
         for step in range(1, 46):
             group.post = 0.02 if step < 30 else 0.6
             one_step(trainer, step, samples(group.rng))
-        table = monitor.slices_table()
         trainer.wandb_logger.close()
         trainer.tensorboard_logger.close()
-    columns = [table.columns.index(name) for name in ("pair", "slice", "count")]
-    counts = {(pair, name): count for pair, name, count in ([row[at] for at in columns] for row in table.rows)}
-    assert 0.4 < counts["policy", "all"] / counts["mismatch", "all"] < 0.6  # of two updates the second
-    assert 0.3 < counts["policy", "post_tool"] / counts["mismatch", "post_tool"] < 0.7
+    policy, mismatch = counted(monitor, "policy"), counted(monitor, "mismatch")
+    assert 0.4 < policy["all"] / mismatch["all"] < 0.6  # of two updates the second
+    assert 0.3 < policy["post_tool"] / mismatch["post_tool"] < 0.7
     assert monitor.health["rank_errors"] == monitor.health["integration_errors"] == 0
     assert alerted("POL001") == {"mlflow", "tensorboard", "trackio", "wandb", "webhook"}
     assert "policy p95" in next(one["text"] for one in alerted.told if one["title"].startswith("POL001"))

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import tracker_diag_prime_rl as integration
 from tracker_diag_prime_rl import read_exports
 
-from tests.integrations.conformance import SameWithUs, WatchedOnce
+from tests.integrations.conformance import Resumes, SameWithUs, SurvivesWhatIsGone, WatchedOnce, counted
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.errors import SourceError
-from tracker_diag.runs.replay.replay import replay
 from tracker_diag.testing import CapturingTracker
 
 WIDTH = 40
@@ -69,40 +66,6 @@ def write(root, step, records, rank=0, stable=True):
         (folder / "STABLE").touch()
 
 
-@pytest.fixture
-def exports(tmp_path):
-    """The same run as exports of two ranks and as a token table."""
-    rng = np.random.default_rng(3)
-    rows = []
-    for step in range(140):
-        ranks = [[], []]
-        for number in range(24):
-            mask, new, old = rollout(rng, step)
-            # A token table has no column for what the optimiser used.
-            ranks[number % 2].append(record(step, number, mask, new, old, is_masked=[None] * WIDTH))
-        for rank in (0, 1):
-            write(tmp_path, step, ranks[rank], rank)
-        for sequence, one in enumerate([*ranks[0], *ranks[1]]):
-            columns = (one[name] for name in ("loss_mask", "trainer_logprobs", "inference_logprobs", "advantages"))
-            tokens = zip(range(WIDTH), *columns, strict=True)
-            rows += [(step, sequence, *token, "shop") for token in tokens]
-    names = ("step", "sequence", "position", "is_model", "old_logprob", "rollout_logprob", "advantage", "env")
-    pq.write_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))), tmp_path / "t.parquet")
-    return tmp_path
-
-
-@pytest.mark.nightly
-def test_exports_give_the_findings_of_the_same_run_as_a_token_table(exports):
-    table = replay(exports / "t.parquet").to_json()
-    found = replay(exports / "token_exports").to_json()
-    del table["run"]["source"], found["run"]["source"]
-    for summary in (table, found):  # sums of float32 and of float64 differ in their last digits
-        for finding in summary["findings"]:
-            del finding["evidence"], finding["summary"]
-    assert found == table
-    assert {one["slice"] for one in found["findings"]} >= {"post_tool"}
-
-
 def test_a_step_is_read_rank_by_rank_with_its_labels(tmp_path, rng):
     first, second = (rollout(rng, 0) for _ in range(2))
     write(tmp_path, 3, [record(3, 0, *first)], rank=0)
@@ -122,12 +85,6 @@ def test_a_step_is_read_rank_by_rank_with_its_labels(tmp_path, rng):
     assert found["env"] == ["shop", ""]
 
 
-def counts(monitor):
-    table = monitor.slices_table()
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {row["slice"]: row["count"] for row in rows if row["pair"] == "mismatch" and ":" not in row["slice"]}
-
-
 def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_path, rng):
     """Two rollouts of a task; the second one's prefix breaks, and its next turn is a sample of its own."""
     _, new, old = rollout(rng, 0)
@@ -143,7 +100,8 @@ def test_a_sample_whose_prompt_goes_on_from_anothers_begins_after_a_tool(tmp_pat
     monitor = Monitor()
     monitor.observe(**found)
     monitor.log({}, 0)
-    assert {one: n for one, n in counts(monitor).items() if n} == {"all": 15, "text_only": 12, "post_tool": 3}
+    tokens = counted(monitor, "mismatch")
+    assert (tokens["all"], tokens["text_only"], tokens["post_tool"]) == (15, 12, 3)
 
 
 def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, rng):
@@ -158,7 +116,8 @@ def test_tokens_of_a_frozen_model_are_neither_the_policys_nor_a_tools(tmp_path, 
     monitor = Monitor()
     monitor.observe(**found)  # the second turn is the policy's first
     monitor.log({}, 0)
-    assert {one: n for one, n in counts(monitor).items() if n} == {"all": 14, "text_only": 14}
+    tokens = counted(monitor, "mismatch")
+    assert (tokens["all"], tokens["text_only"], tokens["post_tool"]) == (14, 14, 0)
 
 
 def test_what_could_not_be_scored_is_nan_and_not_zero(tmp_path, rng):
@@ -185,10 +144,9 @@ def test_a_record_that_cannot_be_used_is_told(tmp_path, rng, change, message):
 
 
 def test_a_broken_line_and_an_empty_folder_are_told(tmp_path):
-    with pytest.raises(SourceError, match="no complete step"):
-        list(read_exports(tmp_path))
-    with pytest.raises(SourceError, match="no complete step"):
-        list(read_exports(tmp_path / "nowhere"))
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(SourceError, match="no complete step"):
+            list(read_exports(folder))
     write(tmp_path, 0, [])
     (tmp_path / "token_exports/step_0/rank_0.jsonl").write_text('{"schema_version": 1,')
     with pytest.raises(SourceError, match=r"rank_0\.jsonl:1: no JSON"):
@@ -273,13 +231,7 @@ def micro_batch(prompts):
 
 
 @pytest.fixture
-def prime_rl(monkeypatch):
-    def module(name, **contents):
-        made = ModuleType(name)
-        vars(made).update(contents)
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
-
+def prime_rl(module, monkeypatch):
     for name in ("prime_rl", "prime_rl.configs", "prime_rl.trainer", "prime_rl.trainer.rl"):
         module(name)
     module("prime_rl.configs.trainer", DefaultLossConfig=DefaultLossConfig)
@@ -389,21 +341,6 @@ def train(prime_rl, rng, steps, prompts=4 * [TASK], loss=integration.loss):
 
 
 @pytest.mark.slow
-def test_in_the_process_rank_0_sees_its_sequences_and_metrics(prime_rl, rng):
-    told, backend = [], CapturingTracker()
-    prime_rl.MONITORS.append(Wandb(told))
-    monitor = integration.attach(monitor=Monitor([backend]))
-    assert [type(one).__name__ for one in prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
-    train(prime_rl, rng, 12)
-    assert told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
-    assert told[-1] == "finalized"
-    assert monitor.summary().steps == 12
-    assert not +monitor.health
-    assert counts(monitor)["text_only"] == 9 * 4 * 12  # below 400 tokens the window of eight steps grows
-    assert counts(monitor)["post_tool"] == 8 * 4 * 14
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_on_one_rank_alone(
     prime_rl, rng, monkeypatch, ranks
@@ -413,7 +350,7 @@ def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_o
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     other = [5, 6, 8]
     train(prime_rl, rng, 8, [TASK, [*TASK, *TURN, *RESULT], other, other])
-    found = counts(monitor)
+    found = counted(monitor, "mismatch")
     assert found["all"] == 8 * 4 * 26
     # Of the later sample all 26 tokens, of the others the 14 after a gap; what another rank has is unknown.
     assert found["post_tool"] == 8 * (26 + 3 * 14)
@@ -421,117 +358,87 @@ def test_a_later_sample_of_a_rollout_begins_after_a_tool_and_the_rest_is_known_o
     assert not +monitor.health
 
 
-@pytest.mark.slow
-def test_where_no_rollout_is_in_several_samples_all_is_known_on_every_rank(prime_rl, rng, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
-    train(prime_rl, rng, 8)
-    assert counts(monitor)["text_only"] == 8 * 4 * 12
-
-
 def test_samples_that_do_not_fit_to_the_losses_are_of_unknown_context_and_it_is_said(prime_rl, rng, caplog):
     prime_rl.MONITORS.append(Wandb([]))
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
     train(prime_rl, rng, 8, 3 * [TASK])  # and four losses
-    found = counts(monitor)
+    found = counted(monitor, "mismatch")
     assert (found["all"], found["text_only"], found["post_tool"]) == (8 * 4 * 26, 0, 8 * 4 * 14)
     assert caplog.text.count("nobody has said whether a tool result comes before them") == 1
 
 
-class TestConformance(SameWithUs, WatchedOnce):
-    STEPS = [0, 1]
+class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatIsGone, Resumes):
+    """In the process; a release has one monitor and no `prime_rl.monitors`."""
+
+    STEPS, KEPT = [0, 1, 2], 5
+    GONE = {("data", "DataLoader"): True, ("loader", "get_batch"): True, ("ckpt", "CheckpointManager"): True,
+            ("manager", "save"): True}  # fmt: skip
 
     @pytest.fixture(autouse=True)
     def modules(self, prime_rl):
-        self.prime_rl = prime_rl
+        self.prime_rl, self.anew = prime_rl, False
+        data, ckpt = (sys.modules[f"prime_rl.trainer.{one}"] for one in ("rl.data", "ckpt"))
+        self.parts = {"data": data, "ckpt": ckpt, "loader": data.DataLoader, "manager": ckpt.CheckpointManager}
+
+    def owners(self, training):
+        """As they are before prime-rl imports our loss."""
+        self.parts["data"].DataLoader, self.parts["ckpt"].CheckpointManager = DataLoader, CheckpointManager
+        integration._trainer.__init__()
+        self.anew = True
+        return self.parts | {"loader": DataLoader, "manager": CheckpointManager}
 
     def make(self):
         training = Wandb([])
         self.prime_rl.MONITORS[:] = [training]
+        integration._process.clear()
         return training
 
     def attach(self, training, monitor=None):
+        if self.anew:
+            integration._trainer.look()
         return integration.attach(monitor=monitor)
 
     def train(self, training, loss=integration.loss):
-        losses = train(self.prime_rl, np.random.default_rng(0), 2, loss=loss)
+        losses = train(self.prime_rl, np.random.default_rng(0), 3, loss=loss)
         return losses, training.told
 
     def plain(self):
         return self.train(self.make(), lambda inputs, kl_tau: default_loss_fn(inputs, DefaultLossConfig(kl_tau)))
 
+    def begin(self, folder, monitor, when="after the losses"):
+        self.make()
+        integration.attach(monitor=monitor)
+        manager = self.parts["manager"](folder)
+        for number in range(7):
+            load()
+            if number == 5 and when == "before the step":
+                manager.save(number, None, [], None, None)
+            for at in range(4):
+                sequence(np.random.default_rng(at), at)
+            if number == 5 and when == "after the losses":
+                manager.save(number, None, [], None, None)
+            for one in self.prime_rl.MONITORS:
+                asyncio.run(one.log({"optim/lr": 1e-5}, step=number))
 
-def test_attached_twice_to_a_release_each_step_is_heard_once(released, rng):
-    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
-    assert integration.attach() is monitor
-    train_released(released, rng, 2)
-    assert monitor.summary().steps == 2
-    assert counts(monitor)["post_tool"] == 2 * 4 * 14
-    released.monitor.close()
-    assert not +monitor.health
+    def resume(self, folder, monitor):
+        self.make()
+        self.parts["manager"](folder).load(5, None, [], None, None)
+        integration.attach(monitor=monitor)
 
+    def test_of_a_release_that_saves_before_the_step_the_state_is_of_the_one_before(self, tmp_path):
+        self.begin(tmp_path, Monitor(), "before the step")
+        self.resume(tmp_path, again := Monitor())
+        assert again.step == 4
 
-GONE = ["prime_rl.trainer.rl.data", "prime_rl.trainer.ckpt", "DataLoader", "get_batch", "CheckpointManager", "save"]
-
-
-@pytest.mark.parametrize("name", GONE)
-def test_whatever_is_gone_is_told_once_and_training_goes_on(prime_rl, rng, caplog, without, name):
-    data, ckpt = (sys.modules[f"prime_rl.trainer.{one}"] for one in ("rl.data", "ckpt"))
-    owner = {"DataLoader": data, "get_batch": DataLoader, "CheckpointManager": ckpt, "save": CheckpointManager}
-    data.DataLoader, ckpt.CheckpointManager = DataLoader, CheckpointManager
-    integration._trainer.__init__()
-    without(owner.get(name), name, integration._trainer.look)
-    prime_rl.MONITORS.append(Wandb([]))
-    monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
-    train(prime_rl, rng, 3)
-    if "prime_rl" not in name:  # without one of the two modules it is no trainer's process
-        without.told_once(caplog.messages)
-    assert monitor.summary().steps == 3
-    assert counts(monitor)["post_tool"] == 3 * 4 * 14
-    assert not +monitor.health
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("when", ["before the step", "after the losses"])
-def test_a_trainer_that_resumes_goes_on_with_the_state_in_its_checkpoint(prime_rl, rng, tmp_path, caplog, when):
-    manager = sys.modules["prime_rl.trainer.ckpt"].CheckpointManager(tmp_path)
-
-    def step(number, save):
-        load()
-        if save and when == "before the step":
-            manager.save(number, None, [], None, None)
-        for at in range(4):
-            sequence(rng, at)
-        if save and when == "after the losses":
-            manager.save(number, None, [], None, None)
-        for one in prime_rl.MONITORS:
-            asyncio.run(one.log({"optim/lr": 1e-5}, step=number))
-
-    def begin():
-        integration._process.clear()
-        prime_rl.MONITORS[:] = [Wandb([])]
-        return integration.attach(monitor=Monitor())
-
-    begin()
-    for number in range(7):
-        step(number, number == 5)
-    manager.load(5, None, [], None, None)
-    assert begin().step == (5 if when == "after the losses" else 4)
-    assert "run begin anew" not in caplog.text
-    (tmp_path / "step_5" / "trainer" / "tracker_diag_0.json").unlink()
-    assert begin().step is None
-    assert caplog.text.count("run begin anew") == 1
-
-
-@pytest.mark.slow
-def test_the_loss_attaches_by_itself_and_is_prime_rls_own(prime_rl, rng):
-    prime_rl.MONITORS.append(Wandb([]))
-    losses = train(prime_rl, np.random.default_rng(5), 2)
-    prime_rl.MONITORS.clear()
-    integration._process.clear()
-    assert train(prime_rl, np.random.default_rng(5), 2) == losses  # another rank: no monitors, nothing kept
-    assert integration._process == [None]
+    def test_rank_0_sees_its_sequences_and_metrics_and_ends_first(self):
+        training = self.make()
+        monitor = self.attach(training, Monitor([CapturingTracker()]))
+        assert [type(one).__name__ for one in self.prime_rl.MONITORS] == ["DiagnosticsMonitor", "Wandb"]
+        self.train(training)
+        assert training.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
+        assert training.told[-1] == "finalized"
+        tokens = counted(monitor, "mismatch")
+        assert (tokens["text_only"], tokens["post_tool"]) == (3 * 4 * 12, 3 * 4 * 14)
 
 
 def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng, caplog):
@@ -548,16 +455,17 @@ def test_a_monitor_that_asks_for_more_is_told_and_training_goes_on(prime_rl, rng
 
 
 @pytest.mark.slow
-def test_releases_have_one_monitor_and_rank_0_sees_its_sequences_and_metrics(released, rng):
+def test_of_a_release_rank_0_sees_its_sequences_and_metrics(released, rng):
     monitor = integration.attach(monitor=Monitor([CapturingTracker()]))
-    train_released(released, rng, 12)
+    assert integration.attach() is monitor
+    train_released(released, rng, 3)
     assert released.monitor.told[:2] == [(0, {"perf/throughput": 5.0, "step": 0}), (0, {"optim/lr": 1e-5, "step": 0})]
-    assert len(released.monitor.told) == 24
-    assert monitor.summary().steps == 12
-    assert not +monitor.health
-    assert counts(monitor)["post_tool"] == 8 * 4 * 14
+    assert len(released.monitor.told) == 6
+    assert monitor.summary().steps == 3
     released.monitor.close()
     assert released.monitor.told[-1] == "closed"
+    assert counted(monitor, "mismatch")["post_tool"] == 3 * 4 * 14
+    assert not +monitor.health
     monitor.log({"reward": 1.0}, 99)
     assert monitor.health["after_close"] == 1
 
@@ -626,7 +534,7 @@ def test_rank_0_sees_what_other_ranks_train_on(released, listed, rng, job, tmp_p
     released.monitor, listed[:] = theirs
     shared(first._monitor)
     one_step(1)
-    assert counts(first._monitor)["post_tool"] == 3 * 4 * 14  # two steps of its own, one of the other's
+    assert counted(first._monitor, "mismatch")["post_tool"] == 3 * 4 * 14  # two steps of its own, one of the other's
     assert not first._monitor._intake.missing
     first.ended()
     assert not +first._monitor.health

@@ -6,5 +6,5 @@ import pytest
 @pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_in_real_runs_of_rllib(run_checks, nightly):
-    run_checks("rllib", nightly=nightly)
+def test_in_real_runs_of_rllib(run_checks):
+    run_checks("rllib")

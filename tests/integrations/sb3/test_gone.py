@@ -12,7 +12,7 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback, callback
 
-from tests.integrations.conformance import METRICS, RATIOS, SurvivesWhatBreaks
+from tests.integrations.conformance import METRICS, RATIOS, SurvivesWhatBreaks, same
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
@@ -32,10 +32,6 @@ def learn(watched):
 @cache
 def plain():
     return learn(None)
-
-
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
 
 
 class TestConformance(SurvivesWhatBreaks):
@@ -77,30 +73,14 @@ class TestConformance(SurvivesWhatBreaks):
         return ({METRICS} if few else set()) | (set() if ratios else {RATIOS})
 
 
-def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_training_is_as_without():
-    twice, once = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(2))
-    assert same(learn([twice, twice]), plain())
+def test_the_same_one_twice_in_a_list_sees_what_it_would_once_and_two_what_each_would_alone():
+    twice, once, one, other = (DiagnosticsCallback(monitor=Monitor([CapturingTracker()])) for _ in range(4))
+    for callbacks in ([twice, twice], [one, other]):
+        assert same([*learn(callbacks).policy.parameters()], [*plain().policy.parameters()])
     learn(once)
-    seen, expected = twice.monitor.trackers[0], once.monitor.trackers[0]
-    assert [seen.scalars(step) for step in seen.records] == [expected.scalars(step) for step in expected.records]
-    assert twice.monitor._samples._of_step[1].n == once.monitor._samples._of_step[1].n > 0
-    assert not +twice.monitor.health
-
-
-def test_of_the_same_one_twice_there_is_one_default_monitor(monkeypatch, tmp_path):
-    monkeypatch.setenv("TRACKER_DIAG_DIR", str(tmp_path))
-    ours = DiagnosticsCallback()
-    learn([ours, ours])
-    learn([ours, ours])  # and another training has another one
-    assert len([*tmp_path.rglob("findings.jsonl")]) == 2
-
-
-def test_given_twice_each_sees_what_it_would_alone_and_training_is_as_without(caplog):
-    def rows(callback):
-        return callback.monitor.slices_table()
-
-    one, other, alone = (DiagnosticsCallback() for _ in range(3))
-    assert same(learn([one, other]), plain())
-    learn(alone)
-    assert rows(one) == rows(other) == rows(alone)
-    assert one.monitor.failures == other.monitor.failures == []
+    expected = once.monitor.trackers[0]
+    for ours in (twice, one, other):
+        seen = ours.monitor.trackers[0]
+        assert [seen.scalars(step) for step in seen.records] == [expected.scalars(step) for step in expected.records]
+        assert ours.monitor.slices_table() == once.monitor.slices_table()
+        assert not +ours.monitor.health

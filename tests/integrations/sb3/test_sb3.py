@@ -1,22 +1,19 @@
 """Stable-Baselines3 as a person runs it, with the findings read from a real MLflow run."""
 
 import inspect
-import json
 
 import gymnasium
-import mlflow
 import numpy as np
 import pytest
 import torch
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.buffers import DictRolloutBuffer, RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import KVWriter, Logger, configure
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tracker_diag_sb3 import DiagnosticsCallback
-from tracker_diag_sb3.callback import clip_of, expected_rows, rows_by_episodes, settings, tensors
+from tracker_diag_sb3.callback import clip_of, settings, tensors
 
 import tracker_diag as td
 from tracker_diag.testing import CapturingTracker
@@ -47,53 +44,27 @@ def learn(steps=1024, **changes):
     return model, backend
 
 
-def in_mlflow(model, steps):
-    """Learn inside an MLflow run; gives its findings, tags and metrics."""
-
-    class ToMlflow(KVWriter):
-        """As SB3's documentation has people write it."""
-
-        def write(self, key_values, key_excluded, step=0):
-            mlflow.log_metrics({k: v for k, v in key_values.items() if np.isscalar(v) and k.startswith("train")}, step)
-
-        def close(self):
-            pass
-
-    model.set_logger(Logger(None, [ToMlflow()]))
-    with mlflow.start_run() as run:
-        callback = DiagnosticsCallback()
-        model.learn(steps, callback=callback)
-        assert mlflow.get_run(run.info.run_id).info.status == "RUNNING"
-    assert callback.monitor.failures == []
-    told = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))
-    return told, mlflow.get_run(run.info.run_id).data
-
-
 @pytest.mark.nightly
-def test_a_healthy_ppo_raises_nothing(mlflow_store):
-    told, data = in_mlflow(ppo(n_steps=32), 6_400)
-    assert [finding for finding in told["findings"] if finding["severity"] != "info"] == []
-    assert data.tags["diag.alert.state"] == "ok"
-    assert data.metrics["diag/policy/text_only/p95"] > 0.01
-    # 8 updates of 128 actions, and the last one, which joins the last row.
-    assert data.metrics["diag/policy/text_only/count"] == 9 * 128
-    assert {"POL010", "POL011", "CRI002", "NUM004"} <= set(told["healthy"])
-
-
-@pytest.mark.nightly
-def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_zero(mlflow_store):
-    fired = {}
+def test_a_ppo_without_clipping_loses_its_samples_while_its_clip_fraction_says_zero():
     for seed in range(4):  # which of them loses its samples for long differs from machine to machine
-        told, data = in_mlflow(ppo(**UNCLIPPED | {"seed": seed}), 5_120)
-        fired = {finding["rule"]: finding for finding in told["findings"] if finding["fired"] is not None}
-        if fired.keys() & {"POL004", "POL005"}:
+        backend = CapturingTracker()
+        model = ppo(**UNCLIPPED | {"seed": seed})
+        model.learn(5_120, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
+        few = [one for one in backend.summary.findings if one.rule.id in {"POL004", "POL005"} and one.fired is not None]
+        if few:
             break
-    few = [fired[rule] for rule in ("POL004", "POL005") if rule in fired]
-    assert few
-    assert {(one["slice"], one["pair"], one["severity"]) for one in few} == {("text_only", "policy", "warn")}
-    assert told["first_break"]["rule"] in {"POL004", "POL005", "POL010"}  # its KL leaps as well
-    assert data.tags["diag.first_break"].startswith(told["first_break"]["rule"])
-    assert data.metrics["train/clip_fraction"] == 0
+    assert {(one.slice, one.pair, one.severity) for one in few} == {("text_only", "policy", "warn")}
+    assert backend.summary.first_break.rule.id in {"POL004", "POL005", "POL010"}  # its KL leaps as well
+    assert max(row.get("train/clip_fraction", 0) for row in backend.own.values()) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.matrix("stable-baselines3", "run for real")
+def test_without_any_tracker_it_is_told_in_files(alerted):
+    callback = DiagnosticsCallback()
+    ppo(learning_rate=0.1).learn(2048, callback=callback)
+    assert callback.monitor.failures == []
+    assert alerted("POL010") == {"jsonl", "webhook"}
 
 
 @pytest.mark.matrix("stable-baselines3", "run for real")
@@ -110,15 +81,6 @@ def test_a_learning_rate_that_is_too_high_is_told_in_every_tracker_and_to_people
 
 
 @pytest.mark.nightly
-@pytest.mark.matrix("stable-baselines3", "run for real")
-def test_without_any_tracker_it_is_told_in_files(alerted):
-    callback = DiagnosticsCallback()
-    ppo(learning_rate=0.1).learn(2048, callback=callback)
-    assert callback.monitor.failures == []
-    assert alerted("POL010") == {"jsonl", "webhook"}
-
-
-@pytest.mark.nightly
 def test_the_ratios_are_those_of_the_loss():
     """With one epoch and one mini-batch the policy has not moved yet; with more it has."""
     _, still = learn(n_epochs=1, batch_size=256)
@@ -131,25 +93,6 @@ def test_the_ratios_are_those_of_the_loss():
     # SB3's own estimate is the mean over the last epoch of the mini-batches' k3: the same ratios, the same number.
     logged = backend.own[512]["train/approx_kl"]
     assert before["diag/policy/all/k3"] == pytest.approx(logged, rel=1e-3)
-
-
-def test_a_row_has_its_step_and_the_models_own_rows_are_as_they_were(tmp_path):
-    def rows(folder, callback):
-        model = ppo()
-        model.set_logger(configure(str(folder), ["json"]))
-        model.learn(1024, callback=callback)
-        assert all(type(out).__name__ != "_Writer" for out in model.logger.output_formats)
-        model.logger.close()
-        lines = [json.loads(line) for line in (folder / "progress.json").read_text().splitlines()]
-        return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines], model
-
-    plain, model = rows(tmp_path / "plain", None)
-    watched, same = rows(tmp_path / "watched", DiagnosticsCallback())
-    assert watched == plain
-    for a, b in zip(model.policy.parameters(), same.policy.parameters(), strict=True):
-        assert torch.equal(a, b)
-    assert "evaluate_actions" not in vars(same.policy)
-    assert "_get_samples" not in vars(same.rollout_buffer)
 
 
 def test_each_update_belongs_to_the_dump_after_it():
@@ -186,15 +129,6 @@ def test_the_monitor_knows_how_many_rows_are_to_come(steps, every):
     again = td.Monitor()
     model.learn(steps, callback=DiagnosticsCallback(monitor=again), log_interval=every, reset_num_timesteps=False)
     assert again.state_dict()["rows"] == monitor.state_dict()["rows"]
-
-
-def test_the_rows_of_dqn_hang_on_the_length_of_its_episodes():
-    model = DQN("MlpPolicy", make_vec_env("CartPole-v1"), device="cpu")
-    model._total_timesteps = 20_000
-    assert expected_rows(model, 0, 4) is None  # it has n_steps, of its returns
-    assert rows_by_episodes(model, 0, 4, [10.0, 12.0]) == 454
-    assert rows_by_episodes(model, 0, 4, []) is None
-    assert rows_by_episodes(ppo(), 0, 4, [10.0]) is None
 
 
 @pytest.mark.parametrize("algorithm", [A2C, DQN])
@@ -263,41 +197,6 @@ def test_an_update_that_target_kl_ends_early_has_the_actions_that_it_reached():
     assert given["advantages"].tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-def test_a_buffer_that_is_shaped_otherwise_is_counted_and_training_goes_on(caplog):
-    class Odd(RolloutBuffer):
-        def _get_samples(self, batch_inds, env=None):
-            return super()._get_samples(batch_inds[: len(batch_inds) // 2], env)
-
-    monitor = td.Monitor()
-    model = ppo(rollout_buffer_class=Odd)
-    model.learn(512, callback=DiagnosticsCallback(monitor=monitor))
-    assert monitor.health["integration_errors"] == 2
-    assert "expected 1024, one for each of batch_inds" in monitor.failures[0]
-
-
-def test_a_buffer_without_the_function_costs_the_ratios_and_is_told_once(caplog):
-    class Changed(RolloutBuffer):
-        def _get_samples(self, indices, env=None):
-            return super()._get_samples(indices, env)
-
-    backend = CapturingTracker()
-    model = ppo(rollout_buffer_class=Changed)
-    with caplog.at_level("WARNING", logger="tracker_diag"):
-        model.learn(512, callback=DiagnosticsCallback(monitor=td.Monitor([backend])))
-    (told,) = [record.message for record in caplog.records if "no ratios" in record.message]
-    assert "takes no batch_inds" in told
-    assert "train/approx_kl" in backend.own[512]
-
-
-def test_an_evaluation_in_between_leaves_the_ratios_alone():
-    backend = CapturingTracker()
-    model = ppo()
-    monitor = td.Monitor([backend], window=1)
-    model.learn(512, callback=DiagnosticsCallback(monitor=monitor))
-    evaluate_policy(model, model.get_env(), n_eval_episodes=1)
-    assert monitor.failures == []
-
-
 class Scored(gymnasium.Wrapper):
     """CartPole with a word on success at the end of an episode; its reward may be lost."""
 
@@ -342,77 +241,6 @@ def test_episodes_are_told_with_return_success_and_environment(algorithm):
     assert {row[table.columns.index("env")] for row in table.rows} <= {"0", "1"}
 
 
-@pytest.mark.nightly
-def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
-    fired = []
-    for pays in (0.0, 1.0):
-        env = make_vec_env(lambda pays=pays: Scored(gymnasium.make("CartPole-v1"), pays), n_envs=4, seed=0)
-        callback = DiagnosticsCallback()
-        PPO("MlpPolicy", env, seed=0, **SMALL | {"n_steps": 32, "n_epochs": 1}).learn(5_120, callback=callback)
-        assert callback.monitor.failures == []
-        fired.append({one.rule.id for one in callback.monitor.summary().findings if one.fired is not None})
-        (folder,) = callback.monitor.trackers  # nobody has a tracker here
-        rows = [json.loads(line) for line in (folder.folder / "findings.jsonl").read_text().splitlines()]
-        assert ("REW001" in {row.get("rule") for row in rows if row.get("state") == "firing"}) == (not pays)
-    assert "REW001" in fired[0]
-    assert "REW001" not in fired[1]
-
-
-@pytest.mark.nightly
-def test_a_model_that_is_saved_and_loaded_goes_on_with_its_baselines(tmp_path, caplog):
-    backend, callback = CapturingTracker(), DiagnosticsCallback()
-    model = ppo()
-    model.learn(1024, callback=callback)
-    model.save(tmp_path / "model.zip")
-    before = callback.monitor.state_dict()
-    loaded = PPO.load(tmp_path / "model.zip", env=model.get_env(), device="cpu")
-    monitor = td.Monitor([backend])
-    with caplog.at_level("WARNING", logger="tracker_diag"):
-        loaded.learn(512, callback=DiagnosticsCallback(monitor=monitor), reset_num_timesteps=False)
-    assert monitor.failures == []
-    assert not [one for one in caplog.messages if "begin anew" in one]
-    assert sorted(backend.own) == [1280, 1536]
-    assert monitor.summary().steps == 4 + 2
-    old, new = (one["windows"]["policy"]["with_signal"] for one in (before, monitor.state_dict()))
-    assert new == old + 1  # the updates after each of the two rollouts, both with the last row
-
-
-def test_a_model_that_is_saved_underway_has_the_state_of_then(tmp_path):
-    class Saves(DiagnosticsCallback):
-        def _on_rollout_end(self):
-            super()._on_rollout_end()
-            self.model.save(tmp_path / f"{self.num_timesteps}.zip")
-
-    ppo().learn(768, callback=Saves())
-    state = PPO.load(tmp_path / "768.zip", device="cpu").tracker_diag
-    monitor = td.Monitor()
-    monitor.load_state_dict(state)
-    assert (monitor.step, monitor.summary().steps) == (512, 2)
-
-
-def test_a_model_that_goes_on_without_a_state_says_so_and_a_damaged_one_is_counted(caplog):
-    model = ppo()
-    model.learn(256)
-    with caplog.at_level("WARNING", logger="tracker_diag"):
-        model.learn(256, callback=DiagnosticsCallback(), reset_num_timesteps=False)
-        assert [one for one in caplog.messages if "begin anew" in one]
-    model.tracker_diag = {"version": 0}
-    monitor = td.Monitor()
-    model.learn(256, callback=DiagnosticsCallback(monitor=monitor), reset_num_timesteps=False)
-    assert monitor.health["integration_errors"] == 1
-    assert monitor.summary().steps == 1
-
-
-def test_the_next_learn_has_a_monitor_of_its_own():
-    callback = DiagnosticsCallback()
-    model = ppo()
-    model.learn(256, callback=callback)
-    first = callback.monitor
-    model.learn(256, callback=callback)
-    assert callback.monitor is not first
-    assert callback.monitor.summary().steps == 1
-
-
 def test_settings_and_clip_range_are_those_of_the_model():
     model = ppo(seed=3, clip_range=lambda left: 0.3 * left, target_kl=0.02)
     assert settings(model) | {"target_kl": 0.02, "n_epochs": 4, "seed": 3, "trainer": "PPO"} == settings(model)
@@ -437,3 +265,37 @@ def test_contract_what_is_looked_at_is_there():
     assert buffer.log_probs is not before
     buffer.reset()
     assert buffer.log_probs is not before
+
+
+@pytest.mark.nightly
+def test_a_reward_that_is_lost_is_named_and_that_of_the_healthy_twin_is_not():
+    for pays in (0.0, 1.0):
+        env = make_vec_env(lambda pays=pays: Scored(gymnasium.make("CartPole-v1"), pays), n_envs=4, seed=0)
+        callback = DiagnosticsCallback()
+        PPO("MlpPolicy", env, seed=0, **SMALL | {"n_steps": 32, "n_epochs": 1}).learn(5_120, callback=callback)
+        assert callback.monitor.failures == []
+        fired = {one.rule.id for one in callback.monitor.summary().findings if one.fired is not None}
+        assert ("REW001" in fired) == (not pays)
+
+
+@pytest.mark.nightly
+def test_a_model_that_was_saved_goes_on_with_the_state_of_then_and_without_one_says_so(tmp_path, caplog):
+    class Saves(BaseCallback):
+        def _on_rollout_start(self):
+            if self.num_timesteps == 768:
+                self.model.save(tmp_path / "model.zip")
+
+        def _on_step(self):
+            return True
+
+    ppo().learn(1024, callback=[DiagnosticsCallback(), Saves()])
+    for state, first, messages in ((None, 256, 0), ("gone", 1024, 1), ({"version": 0}, 1024, 2)):
+        model = PPO.load(tmp_path / "model.zip", env=make_vec_env("CartPole-v1", n_envs=4, seed=0))
+        if state is not None:
+            model.tracker_diag = None if state == "gone" else state
+        callback = DiagnosticsCallback()
+        model.learn(256, callback=callback, reset_num_timesteps=False)
+        summary = callback.monitor.summary()
+        assert (summary.first_step, summary.last_step) == (first, 1024)
+        assert callback.monitor.health["integration_errors"] == (state == {"version": 0})  # it cannot be used
+        assert sum("begin anew" in message for message in caplog.messages) == messages

@@ -7,6 +7,8 @@ from skyrl.backends.skyrl_train.distributed.strategy import DistributedStrategy
 from skyrl.backends.skyrl_train.workers.worker import PolicyWorkerBase
 from skyrl.train.config import SkyRLTrainConfig
 
+from tests.integrations.job import Waits
+
 WORLD = 2
 
 
@@ -35,8 +37,10 @@ class Strategy:
         optimizer.zero_grad()  # so that no ratio is but what the test plants
 
 
-class Actor(PolicyWorkerBase):
+class Actor(Waits, PolicyWorkerBase):
     """SkyRL's worker of rank `rank`, with its own `forward_backward` and `optim_step`, on the CPU."""
+
+    recorder = "tracker_diag_skyrl.workers:RECORDER"
 
     def __init__(self, rank, port):
         torch.cuda.current_device = lambda: "cpu"  # that is where it puts its tensors
@@ -61,9 +65,3 @@ class Actor(PolicyWorkerBase):
             self.model.given = data["action_log_probs"] + noise
             self.forward_backward(data)
             self.optim_step()
-
-    def wait(self):
-        """Until what was sent has gone out."""
-        from tracker_diag_skyrl.workers import RECORDER
-
-        RECORDER.close(60)

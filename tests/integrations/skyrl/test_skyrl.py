@@ -16,8 +16,8 @@ def test_the_settings_say_on_whose_log_probabilities_the_loss_is(loss, anchor, o
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("release", [None, "skyrl-0.4"])
-def test_in_skyrls_own_modules(run_checks, release, nightly):
-    run_checks("skyrl", folders=[f"{release or 'skyrl'}/skyrl-gym"], release=release, nightly=nightly)
+def test_in_skyrls_own_modules(run_checks, release):
+    run_checks("skyrl", folders=[f"{release or 'skyrl'}/skyrl-gym"], release=release)
 
 
 @pytest.mark.nightly

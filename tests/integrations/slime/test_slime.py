@@ -6,10 +6,17 @@ import pytest
 import torch
 import tracker_diag_slime as integration
 
-from tests.integrations.conformance import LeavesNoHook, SameWithUs, WatchedOnce
+from tests.integrations.conformance import (
+    KnowsTheSettings,
+    LeavesNoHook,
+    Resumes,
+    SameWithUs,
+    WatchedOnce,
+    counted,
+    same,
+)
 from tracker_diag import Monitor, ThroughStore
 from tracker_diag.hooks import HookError
-from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.testing import CapturingTracker
 
 # Signatures as in THUDM/slime at 624b824: slime/observability/logging_utils.py (log),
@@ -42,13 +49,7 @@ def train_one_step(args, rollout_id, step_id, data_iterator, model):
 
 
 @pytest.fixture
-def slime(monkeypatch):
-    def module(name, **contents):
-        made = ModuleType(name)
-        vars(made).update(contents)
-        monkeypatch.setitem(sys.modules, name, made)
-        return made
-
+def slime(module, monkeypatch):
     for name in ("slime", "slime.observability", "slime.backends", "slime.backends.megatron_utils"):
         module(name)
     module("slime.backends.megatron_utils.model", save_checkpoint=save_checkpoint, train_one_step=train_one_step)
@@ -120,28 +121,20 @@ def train(slime, args, tis, steps=3, per_rollout=1, begin=integration.before_tra
     return outputs
 
 
-def counts(monitor, name="mismatch"):
-    table = monitor.slices_table()
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return {row["slice"]: row["count"] for row in rows if row["pair"] == name}
-
-
 @pytest.mark.slow
 def test_the_correction_comes_out_as_slimes_own(slime):
-    for args in (arguments(use_tis=True), arguments()):
-        args.told.clear()
-        for (loss, masks), given in zip(train(slime, args, integration.tis), _batches(), strict=True):
-            if args.use_tis:
-                expected, expected_masks, _ = vanilla_tis_function(args, **given)
-                assert torch.equal(loss, expected)
-            else:
-                expected_masks = given["loss_masks"]
-                assert torch.equal(loss, given["pg_loss"])
-            assert all(torch.equal(a, b) for a, b in zip(masks, expected_masks, strict=True))
+    generator = torch.Generator().manual_seed(0)
+    batches = [micro_batch(generator) for _ in range(6)]
+    assert same(
+        train(slime, arguments(use_tis=True), integration.tis),
+        [vanilla_tis_function(arguments(), **given)[:2] for given in batches],
+    )
 
 
-class TestConformance(SameWithUs, WatchedOnce, LeavesNoHook):
+class TestConformance(SameWithUs, WatchedOnce, KnowsTheSettings, LeavesNoHook, Resumes):
     STEPS = [0, 1, 2]
+    CLIP, CONFIG = (0.2, 0.28), {"eps_clip_high": 0.28}
+    KEPT, ROWS = 3, (200, 196)
 
     @pytest.fixture(autouse=True)
     def modules(self, slime):
@@ -169,18 +162,19 @@ class TestConformance(SameWithUs, WatchedOnce, LeavesNoHook):
     def hooked(self, training):
         return [self.slime.logging_utils.log]
 
+    def begin(self, folder, monitor):
+        self.attach(args := arguments(save=str(folder)), monitor)
+        train(self.slime, args, integration.tis, steps=4, per_rollout=2)
+        sys.modules["slime.backends.megatron_utils.model"].save_checkpoint(1, folder, None, None)
 
-@pytest.mark.slow
-def test_attached_after_its_end_there_is_another_monitor(slime):
-    args = arguments()
-    monitor = integration.attach(args)
-    monitor.close()
-    assert integration.attach(args) is not monitor
+    def resume(self, folder, monitor):
+        integration._trainer.clear()  # as a process that begins
+        self.attach(arguments(load=str(folder)), monitor)
 
-
-def _batches():
-    generator = torch.Generator().manual_seed(0)
-    return [micro_batch(generator) for _ in range(6)]
+    def test_a_base_model_in_megatrons_form_is_nothing_to_resume(self, tmp_path, caplog):
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")
+        self.resume(tmp_path, monitor := Monitor())
+        assert (monitor.step, caplog.messages) == (None, [])
 
 
 @pytest.mark.slow
@@ -194,7 +188,7 @@ def test_tokens_and_metrics_belong_to_the_steps_of_training(slime):
     summary = monitor.close()
     assert summary.steps == 4
     assert not +monitor.health
-    found = counts(monitor)
+    found = counted(monitor, "mismatch")
     assert found["text_only"] == 4 * 2 * (4 + 7)
     assert found["post_tool"] == 4 * 2 * 5
     rewards = [0.5, None, 0.5, None]  # every second step begins a rollout
@@ -242,7 +236,7 @@ def test_the_rank_that_logs_sees_what_other_ranks_train_on(slime, monkeypatch):
     integration.tis(args=args, **micro_batch(generator))
     slime.logging_utils.log(args, {"train/step": 1}, step_key="train/step")
     assert not first._intake.missing
-    assert counts(first)["post_tool"] == (2 + 1 + 3 * 2) * 5
+    assert counted(first, "mismatch")["post_tool"] == (2 + 1 + 3 * 2) * 5
     first.close()
     assert not +first.health
 
@@ -252,7 +246,7 @@ def test_a_megatron_that_has_changed_costs_the_other_ranks_alone(slime, monkeypa
     monkeypatch.delattr(sys.modules["megatron.core.mpu"], "get_data_parallel_rank")
     train(slime, arguments(), integration.tis)
     (monitor,) = integration._trainer
-    assert counts(monitor)["post_tool"] == 3 * 2 * 5
+    assert counted(monitor, "mismatch")["post_tool"] == 3 * 2 * 5
     assert "tokens of other ranks than the one that logs are not seen" in caplog.text
 
 
@@ -264,7 +258,7 @@ def test_of_a_part_of_the_context_the_whole_tells_what_comes_after_a_tool(slime)
     given["pg_loss"] = torch.cat(given["train_log_probs"])
     integration.tis(arguments(), **given)
     monitor.log({}, 0)
-    found = counts(monitor)
+    found = counted(monitor, "mismatch")
     assert found["post_tool"] == 5  # of sample 0 from token 6 on: the result's last token, and five of the model
     assert found["text_only"] == 4
     assert not +monitor.health
@@ -301,13 +295,6 @@ def test_older_slime_logs_elsewhere(slime, name, monkeypatch):
     assert monitor.failures == []
 
 
-def test_a_slime_that_logs_nowhere_we_know_of_is_told_and_training_goes_on(slime, monkeypatch, caplog):
-    monkeypatch.delitem(sys.modules, "slime.observability.logging_utils")
-    train(slime, arguments(), integration.tis)
-    assert integration._trainer == [None]
-    assert "no module slime.observability.logging_utils or slime.utils.tracking_utils or" in caplog.text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["initialize", "logging_utils", "log", "model", "save_checkpoint"])
 def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name, without):
@@ -325,37 +312,15 @@ def test_whatever_is_gone_is_told_once_and_training_goes_on(slime, caplog, name,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["load", "num_rollout", "global_batch_size", "eps_clip"])
-def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for(slime, caplog, name):
+@pytest.mark.parametrize("name", ["load", "eps_clip", "custom_tis_function_path"])
+def test_a_setting_that_is_gone_costs_no_more_than_what_it_is_for_and_is_told(slime, caplog, name):
     args = arguments()
     delattr(args, name)
     monitor = integration.attach(args)
-    assert sum("is not a tested version" in one for one in caplog.messages) == (name != "eps_clip")
+    told = {"load": ["is not a tested version"], "custom_tis_function_path": ["Set --get-mismatch-metrics"]}
+    assert all(any(text in message for message in caplog.messages) for text in told.get(name, []))
+    assert len(caplog.messages) == len(told.get(name, []))
     assert monitor.config["eps_clip_high"] == 0.28
-
-
-@pytest.mark.slow
-def test_a_trainer_goes_on_with_the_state_in_megatrons_checkpoint(slime, tmp_path, caplog):
-    monitor = integration.attach(arguments(save=str(tmp_path)), monitor=Monitor())
-    args = arguments()
-    train(slime, args, integration.tis, steps=4, per_rollout=2)
-    sys.modules["slime.backends.megatron_utils.model"].save_checkpoint(1, tmp_path, None, None)
-    assert monitor.state_dict()["rows"] == 200
-
-    def resumed():
-        integration._trainer.clear()  # as a process that begins
-        return integration.attach(arguments(load=str(tmp_path)), monitor=Monitor())
-
-    again = resumed()
-    assert again.step == 3
-    assert not caplog.records
-    (tmp_path / "iter_0000001" / "tracker_diag_0.json").unlink()
-    anew = resumed()
-    assert anew.state_dict()["rows"] == 196
-    assert "begin anew" in caplog.text
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")  # the base model, in Megatron's form
-    assert resumed().step is None
-    assert caplog.text.count("begin anew") == 1
 
 
 @pytest.mark.slow
@@ -375,16 +340,6 @@ def test_rollouts_that_cannot_be_watched_are_told_and_go_on(slime, monkeypatch, 
     for rollout in range(2):
         assert integration.log_rollout(rollout, arguments(), [], None, 5.0) is False
     assert caplog.text.count("the rollouts of this slime are not watched: ValueError: a rule of yours") == 1
-
-
-def test_a_changed_slime_is_told_and_training_goes_on(slime, caplog):
-    slime.logging_utils.log = lambda args, values, key: None
-    slime.logging_utils.log.__name__ = "log"
-    integration.tis(arguments(), **micro_batch(torch.Generator()))
-    assert "is not a tested version" in caplog.text
-    assert "takes no metrics, step_key" in caplog.text
-    assert integration._trainer == [None]
-    assert len(integration.tis(arguments(), **micro_batch(torch.Generator()))) == 3
 
 
 @pytest.mark.slow
@@ -423,16 +378,3 @@ def test_samples_are_counted_by_group_with_the_parts_of_their_reward(slime):
     integration.log_rollout(4, arguments(), samples, None, 5.0)
     assert "diag/samples/reward" not in seen.scalars(4)
     assert not integration._rollouts[0].failures
-
-
-@pytest.mark.slow
-def test_what_is_not_set_is_told(slime, caplog):
-    integration.attach(arguments(custom_tis_function_path=None))
-    assert "Set --get-mismatch-metrics" in caplog.text
-
-
-def test_settings_reach_the_monitor(slime):
-    monitor = integration.attach(arguments(advantage_estimator="gspo"))
-    assert monitor.config["eps_clip_high"] == 0.28
-    assert monitor.clip == (0.2, 0.28)
-    assert algorithm_of(monitor.config) == "gspo"

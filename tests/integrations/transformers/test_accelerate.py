@@ -2,7 +2,6 @@
 
 import json
 
-import accelerate
 import mlflow
 import pytest
 import torch
@@ -124,13 +123,3 @@ def test_it_hears_a_loop_without_steps_and_without_other_trackers(tmp_path):
     accelerator.end_training()
     assert backend.own == {0: {"loss": 1.0}, 1: {"loss": 1.0}, 2: {"loss": 1.0}}
     assert backend.summary is not None
-
-
-def test_contract_accelerate_gives_each_tracker_what_it_logs():
-    names = set(vars(accelerate.tracking.GeneralTracker))
-    assert {"start", "store_init_configuration", "log", "finish"} <= names
-    accelerator = Accelerator(cpu=True)
-    accelerator.init_trackers("project")
-    assert accelerator.trackers == []
-    attach(accelerator)
-    assert accelerator.get_tracker("tracker_diag", unwrap=True) is accelerator.trackers[0].tracker

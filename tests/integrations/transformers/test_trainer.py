@@ -1,82 +1,94 @@
-"""A plain Trainer of transformers on a tiny model, with the findings read from the MLflow run that it starts itself."""
+"""A plain Trainer of transformers on a tiny model."""
 
-import json
+import tempfile
+from functools import cache
 
-import mlflow
 import pytest
 import torch
-import transformers
 import wandb
-from tracker_diag_transformers import DiagnosticsCallback, attach
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+from tracker_diag_transformers import DiagnosticsCallback, attach, checkpoint, guarded
+from tracker_diag_transformers import trainer as of_trainer
+from transformers import GPT2LMHeadModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import CallbackHandler
 
 import tracker_diag as td
+from tests.integrations.conformance import METRICS, SameWithUs, SurvivesWhatBreaks, WatchedOnce
+from tests.integrations.transformers.made import Breaks, make, weights
 from tracker_diag.testing import CapturingTracker
 
-transformers.utils.logging.set_verbosity_error()
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
-pytestmark = pytest.mark.slow
-
-
-class Breaks(TrainerCallback):
-    """Puts NaN into a weight after some steps, as a bad kernel would."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def on_step_end(self, args, state, control, model=None, **kwargs):
-        if state.global_step == self.at:
-            with torch.no_grad():
-                next(model.parameters()).fill_(float("nan"))
+KINDS = (TrainerState, TrainerControl, TrainingArguments, CallbackHandler, GPT2LMHeadModel, Trainer, torch.optim.AdamW)
 
 
-def rows():
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(0, 40, (64, 8), generator=generator)
-    return [{"input_ids": row, "labels": row} for row in ids]
-
-
-def make(folder, *, steps=12, callbacks=(), **changes):
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_positions=8, n_embd=16, n_layer=1, n_head=1))
-    arguments = {
-        "output_dir": str(folder), "max_steps": steps, "logging_steps": 1, "report_to": "none", "disable_tqdm": True,
-        "save_strategy": "no", "per_device_train_batch_size": 4, "use_cpu": True, "learning_rate": 1e-3,
-    }  # fmt: skip
-    return Trainer(
-        model, TrainingArguments(**(arguments | changes)), train_dataset=rows(), eval_dataset=rows()[:8],
-        callbacks=list(callbacks),
-    )  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_what_breaks_is_found_in_the_run_that_the_trainer_starts_and_ends(tmp_path, mlflow_store):
-    trainer = make(tmp_path, callbacks=[Breaks(6)], report_to="mlflow", run_name="plain")
-    monitor = attach(trainer)
-    open_at_close = []
-    close = monitor.close
-    monitor.close = lambda: (open_at_close.append(mlflow.active_run() is not None), close())[1]
+def trained(trainer):
     trainer.train()
-    assert monitor.failures == []
-    assert open_at_close == [True]  # written before the Trainer ends its run
-    assert mlflow.active_run() is None
-    run = mlflow.search_runs(search_all_experiments=True, output_format="list")[0]
-    found = json.loads(mlflow.artifacts.load_text(f"{run.info.artifact_uri}/diag/findings.json"))["findings"]
-    (nan,) = [finding for finding in found if finding["rule"] == "NUM004"]
-    assert nan["fired"] == 7
-    assert run.data.tags["diag.alert.state"] == "error"
-    assert run.info.status == "FINISHED"
+    return weights(trainer), [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+@cache
+def plain():
+    return trained(make(tempfile.mkdtemp(), steps=3))
+
+
+class TestConformance(SameWithUs, WatchedOnce, SurvivesWhatBreaks):
+    STEPS = [1, 2, 3]
+    # All but the step is for guards, resuming and settings.
+    TOUCHED = {"TrainerState.global_step": {METRICS}} | {
+        touched: set()
+        for touched in (
+            "TrainerState.is_world_process_zero", "TrainerState.max_steps", "TrainerState.logging_steps",
+            "TrainerControl.should_save", "TrainerControl.should_evaluate", "TrainerControl.should_training_stop",
+            "TrainingArguments.output_dir", "TrainingArguments.process_index", "TrainingArguments.logging_strategy",
+            "TrainingArguments.to_sanitized_dict", "CallbackHandler.callbacks", "GPT2LMHeadModel.config",
+            "Trainer.callback_handler", "Trainer.eval_dataset", "Trainer.is_deepspeed_enabled",
+            "AdamW.register_step_pre_hook",
+        )
+    }  # fmt: skip
+    OPTIONAL = {"GPT2LMHeadModel.config", "Trainer.eval_dataset", "Trainer.is_deepspeed_enabled",
+                "AdamW.register_step_pre_hook"}  # fmt: skip
+    BY_DAY = {"TrainerState.global_step", "Trainer.eval_dataset"}
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path):
+        self.path = tmp_path
+
+    def make(self):
+        return make(self.path, steps=3, save_strategy="steps", save_steps=2)
+
+    def attach(self, training, monitor=None):
+        self.monitor = attach(training, monitor=monitor)
+        return self.monitor
+
+    def train(self, training):
+        return trained(training)
+
+    def plain(self):
+        return plain()
+
+    def ours(self):
+        return [of_trainer.DiagnosticsCallback, guarded.Guarded]
+
+    def owner(self, kind):
+        return {known.__name__: known for known in KINDS}[kind]
+
+    def lost(self, training):
+        return set() if self.monitor.summary().steps == 3 else {METRICS}
+
+
+def test_without_a_place_for_callbacks_it_is_told_once_and_nothing_is_watched(tmp_path, without, caplog):
+    trainer = make(tmp_path, steps=3)
+    monitor = without(trainer, "callback_handler", lambda: attach(trainer))
+    assert torch.equal(trained(trainer)[0], plain()[0])
+    without.told_once(caplog.messages)
+    assert monitor.summary().steps == 0
 
 
 @pytest.mark.nightly
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.matrix("transformers", "run for real")
-def test_what_breaks_is_found_in_every_tracker_of_the_trainer_and_told_to_people(
-    tmp_path, monkeypatch, mlflow_store, alerted, receive
-):
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "curves"))
+def test_findings_reach_every_tracker(tmp_path, places, alerted, receive):
     trackers = ["mlflow", "tensorboard", "trackio", "wandb"]
-    trainer = make(tmp_path, callbacks=[Breaks(6)], report_to=trackers, project=alerted.project)
+    trainer = make(tmp_path, Breaks(6), report_to=trackers, project=alerted.project)
     assert attach(trainer).failures == []
     trainer.train()
     wandb.finish()
@@ -86,20 +98,19 @@ def test_what_breaks_is_found_in_every_tracker_of_the_trainer_and_told_to_people
 
 @pytest.mark.matrix("transformers", "run for real")
 def test_without_a_tracker_it_is_found_in_files(tmp_path, alerted):
-    trainer = make(tmp_path, callbacks=[Breaks(6)])
+    trainer = make(tmp_path, Breaks(6))
     attach(trainer)
     trainer.train()
     assert alerted("NUM004") == {"jsonl", "webhook"}
 
 
 def test_it_hears_each_log_with_its_step_and_evaluations_too(tmp_path):
-    backend = CapturingTracker()
     trainer = make(tmp_path, eval_strategy="steps", eval_steps=6)
-    attach(trainer, monitor=td.Monitor([backend]))
+    attach(trainer, monitor=td.Monitor([kept := CapturingTracker()]))
     trainer.train()
-    assert sorted(backend.own) == list(range(1, 13))
-    assert {"loss", "grad_norm", "learning_rate"} <= set(backend.own[3])
-    assert [step for step, row in backend.own.items() if "eval_loss" in row] == [6, 12]
+    assert sorted(kept.own) == list(range(1, 13))
+    assert {"loss", "grad_norm", "learning_rate"} <= set(kept.own[3])
+    assert [step for step, row in kept.own.items() if "eval_loss" in row] == [6, 12]
 
 
 @pytest.mark.nightly
@@ -127,24 +138,9 @@ def test_the_rules_know_settings_and_that_it_is_supervised(tmp_path):
     assert "CRI001" not in told
 
 
-def test_training_is_the_same_with_and_without(tmp_path):
-    def trained(watched):
-        trainer = make(tmp_path)
-        if watched:
-            attach(trainer)
-        trainer.train()
-        rows = [{k: v for k, v in row.items() if "runtime" not in k and "per_second" not in k} for row in
-                trainer.state.log_history]  # fmt: skip
-        return rows, [p.detach().clone() for p in trainer.model.parameters()]
-
-    (plain, before), (watched, after) = trained(watched=False), trained(watched=True)
-    assert plain == watched
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-
-
 def test_as_a_callback_of_its_own_and_for_a_second_training(tmp_path):
     callback = DiagnosticsCallback()
-    trainer = make(tmp_path, steps=3, callbacks=[callback])
+    trainer = make(tmp_path, callback, steps=3)
     trainer.train()
     first = callback.monitor
     assert first.summary().last_step == 3
@@ -160,14 +156,12 @@ def test_a_loss_may_hand_over_tensors(tmp_path, make_batch, rng):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     backend = CapturingTracker()
-    trainer = make(tmp_path, steps=3)
-    trainer.__class__ = Own
+    trainer = make(tmp_path, steps=3, kind=Own)
     monitor = attach(trainer, monitor=td.Monitor([backend], window=1))
     trainer.train()
     assert backend.scalars(2)["diag/policy/text_only/count"] > 500
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_resumed_trainer_goes_on_where_its_checkpoint_was_made(tmp_path):
     saves = {"save_strategy": "steps", "save_steps": 4}
     attach(first := make(tmp_path, steps=4, **saves))
@@ -177,3 +171,44 @@ def test_a_resumed_trainer_goes_on_where_its_checkpoint_was_made(tmp_path):
     assert monitor.failures == []
     summary = monitor.summary()
     assert (summary.steps, summary.first_step, summary.last_step) == (9, 1, 9)
+
+
+class Late(TrainerCallback):
+    """Attaches amid training, from within a callback, and counts how often it is called itself."""
+
+    def __init__(self):
+        self.monitor, self.trainer, self.called = None, None, 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.called += 1
+        if state.global_step == 2:
+            self.monitor = attach(self.trainer)
+
+
+def test_attached_after_training_has_begun_the_rows_from_then_on_are_heard(tmp_path):
+    late = Late()
+    late.trainer = trainer = make(tmp_path, late, steps=3)
+    assert torch.equal(trained(trainer)[0], plain()[0])
+    assert late.called == 3
+    summary = late.monitor.summary()
+    assert (summary.first_step, summary.last_step) == (2, 3)  # the row of a step comes after its end
+    assert late.monitor.failures == []
+
+
+def test_an_evaluation_alone_is_as_without_us_and_its_row_is_heard(tmp_path):
+    def measured(trainer):
+        return {name: value for name, value in trainer.evaluate().items() if name == "eval_loss"}
+
+    trainer = make(tmp_path, steps=3)
+    monitor = attach(trainer, monitor=td.Monitor([kept := CapturingTracker()]))
+    assert measured(trainer) == measured(make(tmp_path, steps=3))
+    assert kept.own[0]["eval_loss"] == measured(make(tmp_path, steps=3))["eval_loss"]
+    trainer.train()  # and a training after it
+    assert sorted(kept.own) == [*range(4)]
+    assert monitor.failures == []
+
+
+def test_contract_a_checkpoint_lies_where_we_look_for_it(tmp_path):
+    trainer = make(tmp_path, steps=2, save_strategy="steps", save_steps=2)
+    trained(trainer)
+    assert checkpoint.folder_of(trainer.args, trainer.state).is_dir()

@@ -4,8 +4,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tracker_diag_trl.tensors import GrpoTensors
-from transformers import PreTrainedTokenizerFast
-from trl.chat_template_utils import qwen2_5_chat_template
 
 from tracker_diag import Monitor
 from tracker_diag.errors import MissingExtra
@@ -184,6 +182,9 @@ def test_without_trl_it_says_what_to_install(monkeypatch):
 
 def generation(prompts, completions):
     """Of texts with their marks, what `_generate_and_score_completions` gives; padded as TRL pads."""
+    from transformers import PreTrainedTokenizerFast
+    from trl.chat_template_utils import qwen2_5_chat_template
+
     words = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
     words.chat_template = qwen2_5_chat_template
     given, said = (
@@ -235,12 +236,14 @@ def test_rows_with_several_prompts_a_task_are_of_unknown_context_unless_a_mask_i
     assert counted(words, marked, [{}] * 4, order, **ROLL) == [n, n, 0]
 
 
+@pytest.mark.slow
 def test_two_prompts_for_two_tasks_are_those_of_the_tasks():
     words, batch = generation([ASK, ASK, ASK + "other", ASK + "other"], [CALL, ANSWER, CALL, ANSWER])
     n = int(batch["completion_mask"].sum())
     assert counted(words, batch, [{}] * 4, [0, 1, 2, 3], **ROLL) == [n, n, 0]
 
 
+@pytest.mark.slow
 def test_of_a_dataset_the_messages_say_whether_a_tool_has_answered():
     words, batch = generation([ASK, ASK + CALL + RESULT], [ANSWER, ANSWER])
     plain, under_way = [{"role": "user", "content": "get 4"}], [{"role": "tool", "content": "value 42"}]

@@ -1,280 +1,337 @@
-"""TRL for real: training runs on the CPU, with a model that calls a tool. Each scenario of train.py runs once."""
+"""TRL for real: training runs on the CPU, with a model that calls a tool."""
 
-import contextlib
 import json
-import multiprocessing
 import os
-import signal
-import socket
+import random
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.integrations.conformance import same
 from tracker_diag.guards.control import kl_coefficient
 from tracker_diag.metrics.aliases import key_map, why_not
+from tracker_diag.rules.algorithm import algorithm_of
 from tracker_diag.stats.tails import NO_SIGNAL
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1000),
+    pytest.mark.filterwarnings("ignore::Warning"),  # TRL's and datasets' own; ours are no warnings of Python
+]
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-VERSIONS = sorted(path for path in (ROOT / "build" / "trl").glob("*") if (path / "trl").is_dir())
-"""Older releases, which `make` puts there."""
-
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false",
-}  # fmt: skip
-"""Of every run, beside what the test has."""
-
-TIMES = ("step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second", "profiling/")
-"""What no two runs have in common."""
+TRACKERS = ["mlflow", "tensorboard", "trackio", "wandb"]
 
 
-class Zygote:
-    """A process that has imported what takes long, and that forks one for each run of a scenario: zygote.py."""
-
-    def __init__(self, folder):
-        self._log = folder / "log"
-        (self._any_release, first), (self._installed, second) = multiprocessing.Pipe(), multiprocessing.Pipe()
-        paths = os.pathsep.join(map(str, (ROOT / "integrations", ROOT)))
-        with self._log.open("w") as log, first, second:
-            theirs = [first.fileno(), second.fileno()]
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "ignore", HERE / "zygote.py", *map(str, theirs)],
-                env=os.environ | ENVIRONMENT | {"PYTHONPATH": paths},
-                stdout=log,
-                stderr=log,
-                pass_fds=theirs,
-                start_new_session=True,
-            )
-
-    def run(self, scenario, folder, *, release=None, ranks=({},)):
-        """What came out of `scenario` on each of `ranks`, told apart by variables of their environment."""
-        asked = self._any_release if release else self._installed
-        outputs = [folder / f"output-{rank}" for rank in range(len(ranks))]
-        given = {"scenario": scenario, "folder": folder, "path": [str(release)] if release else []}
-        runs = [
-            given | {"output": output, "environment": os.environ | ENVIRONMENT | rank}
-            for output, rank in zip(outputs, ranks, strict=True)
-        ]
-        try:
-            asked.send(runs)
-            codes = asked.recv() if asked.poll(900) else self.stop()
-        except (EOFError, OSError):  # it is no more
-            codes = None
-        said = [file.read_text()[-4000:] for file in (self._log, *outputs) if file.exists()]
-        assert codes == [0] * len(outputs), "\n".join(said)
-        return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(len(ranks))]
-
-    def stop(self):
-        """And what it has forked."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    one = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield one
-    one.stop()
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory, zygote, migrated_mlflow):
-    """What came out of a scenario, which runs when it is first asked for."""
-    known = {}
-
-    def get(scenario):
-        if scenario not in known:
-            (known[scenario],) = zygote.run(scenario, tmp_path_factory.mktemp(scenario))
-        return known[scenario]
-
-    return get
-
-
-def counts(run, pair):
+def counts(table, pair):
     """Tokens of each slice of `pair`, as the diagnostics have counted them."""
-    return {row["slice"]: row["count"] for row in run["slices"] if row["pair"] == pair}
+    rows = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    return {row["slice"]: row["count"] for row in rows if row["pair"] == pair}
 
 
-def tokens_with_signal(runs, pair, kind="tokens"):
+def tokens_with_signal(calls, pair, kind="tokens"):
     """Tokens of the steps in which a ratio of `pair` is not 1 on some rank, as the trainers have counted them.
 
     The first update has the reference's own weights, and the first of each generation those that have sampled it.
     """
-    calls = [call for run in runs for call in run["calls"]]
     steps = {call["step"] for call in calls if call[pair] > NO_SIGNAL}
     assert steps, f"no step has a signal of {pair}"
     return sum(call[kind] for call in calls if call["step"] in steps)
 
 
-def is_sound(run):
-    broken = {kind: n for kind, n in run["health"].items() if n and kind not in ("masked_sequences", "unscored_tokens")}
-    assert not broken, run["failures"]
+def counts_every_token(run):
+    """Whether the slices of both pairs have all tokens of the steps with a signal."""
+    health = run.monitor.health
+    assert health["integration_errors"] == health["rejected_batches"] == 0, run.monitor.failures
+    table, calls = run.monitor.slices_table(), run.trainer.calls
+    for pair in ("reference", "policy"):
+        counted = counts(table, pair)
+        assert counted["all"] == tokens_with_signal(calls, pair)
+        assert counted["post_tool"] == tokens_with_signal(calls, pair, "post")
+    return counts(table, "policy")["post_tool"]
 
 
-def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(result):
-    run = result("widening")["widens"]
-    is_sound(run)
-    fired = {one["rule"]: one for one in run["findings"] if one["fired"] is not None}
-    assert fired["POL002"]["slice"] == "post_tool"
-    assert fired["POL002"]["onset"] >= 75  # that is when it begins to widen
-    told = run["mlflow"]
-    # Drift from the reference is a note, until something else does harm: the reward of so small a run may never rise.
-    severities = {one["severity"] for one in run["findings"] if one["fired"] is not None}
-    if severities == {"info"}:
-        assert told["tags"]["diag.alert.state"] == "ok"
-    else:
-        assert told["tags"]["diag.alert.state"] in ("warn", "error")
-        assert told["tags"]["diag.first_break"].startswith(("POL002 on post_tool", "POL015", "OUT003"))
-    assert {"diag/findings.json", "diag/report.html"} <= set(told["artifacts"])
-    assert told["metrics"]["diag/rule/POL002"][-1][1] == 2  # firing
+def about_us(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "tracker_diag"]
+
+
+@pytest.mark.nightly
+def test_a_tool_that_widens_raises_the_finding_on_post_tool_in_mlflow(tmp_path, mlflow_store, monkeypatch):
+    import mlflow
+    from train import grpo, watched
+    from transformers.integrations import MLflowCallback
+
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "widens")
+    trainer = grpo(tmp_path, widening=(75, 95, 1.0), num_iterations=4, beta=0.02, max_steps=120)
+    # With `report_to` TRL would also write each of its timings, five in a step: a quarter of the run's time.
+    trainer.add_callback(MLflowCallback)
+    run = watched(trainer)
+    assert run.monitor.failures == []
+    onsets = {one.rule.id: one.onset for one in run.kept.summary.findings if one.slice == "post_tool" and one.fired}
+    assert "POL002" in onsets
+    assert min(onsets.values()) >= 75  # that is when it begins to widen
+    (found,) = mlflow.search_runs(experiment_names=["widens"], output_format="list")
+    assert found.info.status == "FINISHED"  # the trainer's own doing
+    client = mlflow.MlflowClient()
+    paths = {one.path for one in client.list_artifacts(found.info.run_id, "diag")}
+    assert {"diag/findings.json", "diag/report.html"} <= paths
+
+    def history(key):
+        return {one.step: one.value for one in client.get_metric_history(found.info.run_id, key)}
+
+    assert [*history("diag/rule/POL002").values()][-1] == 2  # firing
     for pair in ("policy", "reference"):
-        post, text = (dict(told["metrics"][f"diag/{pair}/{name}/p95"]) for name in ("post_tool", "text_only"))
+        post, text = (history(f"diag/{pair}/{name}/p95") for name in ("post_tool", "text_only"))
         assert statistics.median(post[step] for step in post if step > 105) > 10 * max(
             statistics.median(values[step] for step in values if a <= step < b)
             for values, a, b in ((post, 0, 75), (text, 0, 75), (text, 105, 121))
         )
-    assert told["status"] == "FINISHED"  # the trainer's own doing
 
 
-def test_a_tool_that_stays_as_it_is_raises_nothing_there(result):
-    run = result("widening")["stays"]
-    is_sound(run)
-    assert not [one for one in run["findings"] if one["fired"] is not None and one["slice"] == "post_tool"]
-    assert len(run["mlflow"]["metrics"]["diag/policy/post_tool/p95"]) > 60  # and it has been looked at
+def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_one(tmp_path, caplog):
+    from train import grpo, watched
 
-
-@pytest.mark.nightly
-def test_the_trainers_own_rows_are_the_same_with_and_without(result):
-    plain, ours = (result("user_rows")[name] for name in ("plain", "with_us"))
-    is_sound(ours)
-
-    def untimed(row):
-        return {key: value for key, value in row.items() if not key.startswith(TIMES)}
-
-    assert [untimed(row) for row in plain["own"]] == [untimed(row) for row in ours["own"]]
-    assert plain["weights"] == ours["weights"]
-    before, after = plain["mlflow"]["metrics"], ours["mlflow"]["metrics"]
-    assert {key for key in after if not key.startswith("diag/")} == set(before)
-    for key in before:
-        rows, same = ([tuple(row) for row in metrics[key]] for metrics in (after, before))
-        if key.startswith(TIMES):
-            rows, same = ([step for step, _ in values] for values in (rows, same))
-        assert set(rows) == set(same)  # of two equal rows within a millisecond MLflow keeps one
-    assert [key for key in after if key.startswith("diag/reference/post_tool/")]
-
-
-def test_with_the_usual_settings_it_says_that_there_is_no_signal_and_how_to_get_one(result):
-    run = result("settings")["defaults"]
-    is_sound(run)
-    (said,) = run["said"]
+    run = watched(grpo(tmp_path, per_device_train_batch_size=16, max_steps=3))
+    (said,) = about_us(caplog)
     assert said.startswith("no signal")
     assert all(word in said for word in ("num_iterations", "beta", "use_vllm"))
-    assert "no signal" in run["blind"]["POL001"]
+    summary = run.kept.summary.to_json()
+    blind = {one["rule"]: one["reason"] for one in summary["blind"]}
+    assert "no signal" in blind["POL001"]
     about_ratios = {"POL001", "POL002", "POL003", "POL004", "POL005", "POL006"}
-    assert about_ratios <= set(run["blind"])
-    assert not about_ratios & set(run["healthy"])
+    assert about_ratios <= set(blind)
+    assert not about_ratios & set(summary["healthy"])
+
+
+SETTINGS = {
+    "no_tools": {"tools": False},
+    "accumulated": {"gradient_accumulation_steps": 2, "steps_per_generation": 2},
+    "spread": {"gradient_accumulation_steps": 1, "steps_per_generation": 2, "num_iterations": 1},
+    "sequence": {"importance_sampling_level": "sequence", "epsilon": 3e-4},
+    "evaluated": {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8},
+    "peft": {},
+}
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", ["no_tools", "accumulated", "spread", "sequence", "peft", "evaluated"])
-def test_every_token_of_every_micro_batch_is_counted_in_its_slice(result, name):
-    run = result("settings")[name]
-    is_sound(run)
-    assert run["said"] == []
-    for pair in ("reference", "policy"):
-        counted = counts(run, pair)
-        assert counted["all"] == tokens_with_signal([run], pair)
-        assert counted["post_tool"] == tokens_with_signal([run], pair, "post")
-    assert (counts(run, "policy")["post_tool"] > 0) == (name != "no_tools")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_token_of_every_micro_batch_is_counted_in_its_slice(tmp_path, caplog, name):
+    from datasets import Dataset
+    from peft import LoraConfig
+    from task import prompts
+    from train import SMALL, grpo, watched
+
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    more = {"peft": {"peft_config": lora}, "evaluated": {"eval_dataset": Dataset.from_list(prompts(8, seed=3))}}
+    run = watched(grpo(tmp_path, more=more.get(name), **SMALL | SETTINGS[name]))
+    assert (counts_every_token(run) > 0) == (name != "no_tools")
+    assert algorithm_of(run.monitor.config) == ("gspo" if name == "sequence" else "grpo")
+    assert about_us(caplog) == []
+
+
+def test_completions_that_are_masked_are_counted(tmp_path):
+    from train import SMALL, grpo, watched
+
+    run = watched(grpo(tmp_path, **SMALL, mask_truncated_completions=True, max_completion_length=6))
+    rows = sum(call["empty"] for call in run.trainer.calls)
+    assert rows == 2 * run.monitor.health["masked_sequences"] > 0  # each generation is trained on twice
 
 
 @pytest.mark.nightly
-def test_the_algorithm_is_told_by_the_level_of_the_ratio(result):
-    runs = result("settings")
-    assert runs["sequence"]["algorithm"] == "gspo"
-    assert runs["peft"]["algorithm"] == "grpo"
+@pytest.mark.parametrize("settings", [{"num_iterations": 2}, {"num_iterations": 1, "beta": 0.0}], ids=str)
+def test_the_samplers_ratio_of_a_rollout_function(tmp_path, settings):
+    """It puts in what an environment says, and gives log-probabilities as an engine would."""
+    import torch
+    from task import tokenizer
+    from train import SMALL, grpo, watched
 
+    counted = Counter()
+    env = tokenizer()("<|im_end|>\n<|im_start|>user\nvalue 42\n<|im_start|>assistant\n")["input_ids"]
+    n = 12 + len(env)
 
-def test_completions_that_are_masked_are_counted(result):
-    run = result("settings")["truncated"]
-    is_sound(run)
-    rows = sum(call["empty"] for call in run["calls"])
-    assert rows == 2 * run["health"]["masked_sequences"] > 0  # each generation is trained on twice
+    def roll(messages, trainer):
+        words = trainer.processing_class
+        text = [words.apply_chat_template(one, tokenize=False, add_generation_prompt=True) for one in messages]
+        given = words(text, return_tensors="pt", padding=True, padding_side="left")
+        with torch.no_grad():
+            said = trainer.model.generate(**given, max_new_tokens=8, min_new_tokens=8, do_sample=True)[:, -8:]
+            ids = torch.cat([given["input_ids"], said, torch.tensor([env] * len(text)), said[:, :4]], 1)
+            mask = torch.cat([given["attention_mask"], torch.ones_like(ids[:, -n:])], 1)
+            scores = trainer.model(input_ids=ids, attention_mask=mask).logits[:, -n - 1 : -1].log_softmax(-1)
+        is_model = torch.ones(n, dtype=torch.long)
+        is_model[8 : 8 + len(env)] = 0
+        noise = torch.randn(scores.shape[:2], generator=torch.Generator().manual_seed(counted["generations"]))
+        logprobs = (scores.gather(2, ids[:, -n:, None])[..., 0] + 0.02 * noise) * is_model
+        logprobs[::4, 3] = float("nan")  # as where vLLM could not score
+        counted.update(generations=1, model=len(text) * 12, post=len(text) * 4, unscored=len(text[::4]))
+        rows = zip(given["input_ids"], given["attention_mask"], strict=True)
+        return {"prompt_ids": [row[kept == 1].tolist() for row, kept in rows], "logprobs": logprobs.tolist(),
+                "completion_ids": ids[:, -n:].tolist(), "env_mask": [is_model.tolist()] * len(text)}  # fmt: skip
 
-
-def test_a_hook_that_does_not_fit_is_told_once_and_training_goes_on(result):
-    run = result("settings")["changed"]
-    is_sound(run)
-    (said,) = run["said"]
-    assert "_compute_loss" in said
-    assert "takes no inputs" in said
-    assert run["slices"] == []
-    assert [row["step"] for row in run["own"] if "loss" in row] == [1, 2, 3, 4]
-    assert run["metrics"]["4"]["loss"] == run["own"][3]["loss"]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", ["old_kept", "on_policy"])
-def test_the_samplers_ratio_of_a_rollout_function(result, name):
-    run = result("rollout")[name]
-    is_sound(run)
-    counted, found = run["counted"], counts(run, "mismatch")
-    assert run["health"]["unscored_tokens"] == counted["unscored"]
+    run = watched(grpo(tmp_path, tools=False, more={"rollout_func": roll}, **SMALL | settings))
+    found = counts(run.monitor.slices_table(), "mismatch")
+    assert run.monitor.health["unscored_tokens"] == counted["unscored"]
     assert found["all"] == counted["model"] - counted["unscored"]
     assert found["post_tool"] == counted["post"]
-    tail = next(row["p95"] for row in run["slices"] if row["pair"] == "mismatch" and row["slice"] == "all")
-    if tail is not None:  # with enough tokens: 0.02 was put in
-        assert 0.03 < tail < 0.05
 
 
-def test_a_resumed_run_goes_on_with_its_baseline(result):
-    first, second, without = (result("resumed")[name] for name in ("first", "second", "without"))
-    assert first["failures"] == second["failures"] == without["failures"] == []
-    assert (first["steps"], second["steps"], without["steps"]) == ([1, 6, 6], [1, 12, 12], [7, 12, 6])
-    assert second["calls"][0]["step"] == 6
-    tokens = {call["step"] + 1: call["tokens"] for run in (first, second) for call in run["calls"]}
-    signal = {run["steps"][0]: run["with_signal"] for run in (first, without)}
-    assert second["with_signal"] == signal[1] + signal[7]
-    begins = 13 - second["with_signal"] + 2  # the first updates leave no trace; then two steps of burn-in
-    assert second["reference_steps"] >= 8
-    assert 0 < first["reference_steps"] < second["reference_steps"]
-    period = range(begins, begins + second["reference_steps"])
-    assert second["reference_tokens"] == sum(tokens[step] for step in period)
-    assert (second["in_window"], without["in_window"]) == (8, without["with_signal"])
-    assert any("begin anew" in one for one in without["said"])
-    assert not any("begin anew" in one for one in second["said"])
+def test_a_resumed_run_goes_on_with_its_state(tmp_path, caplog):
+    from train import SMALL, grpo, watched
+
+    def run(to, **resumed):
+        trainer = grpo(tmp_path, **SMALL | {"max_steps": to, "save_strategy": "steps", "save_steps": 2})
+        trainer_train = trainer.train
+        trainer.train = lambda: trainer_train(**resumed)
+        summary = watched(trainer).monitor.summary()
+        return summary.first_step, summary.last_step, summary.steps
+
+    assert run(2) == (1, 2, 2)
+    assert run(4, resume_from_checkpoint=True) == (1, 4, 4)
+    assert "begin anew" not in caplog.text
+    for file in tmp_path.glob("checkpoint-2/tracker_diag_*.json"):
+        file.unlink()
+    assert run(4, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == (3, 4, 2)
+    assert "begin anew" in caplog.text
+
+
+def others():
+    """By name: trainer, settings, data, settings of its own, what else it takes, of those without ratios of tokens."""
+    import trl
+    from task import prompts
+    from train import model
+    from trl.experimental import a2po, cpo, gmpo, online_dpo, orpo, sdpo, tpo
+
+    pairs = [{"prompt": f"get {i}", "chosen": " 07", "rejected": " 70"} for i in range(32)]
+    labelled = [{"prompt": p["prompt"], "completion": p["chosen"], "label": i % 2 == 0} for i, p in enumerate(pairs)]
+    asked = [{"prompt": row["prompt"]} for row in prompts(32)]
+    scored = {"reward_funcs": lambda completions, **_: [0.01 * len(str(said)) for said in completions]}
+    short = {"max_completion_length": 8}
+    return {
+        "sft": (trl.SFTTrainer, trl.SFTConfig, [{"text": "get 4 07"} for _ in range(32)], {}, {}),
+        "dpo": (trl.DPOTrainer, trl.DPOConfig, pairs, {}, {}),
+        "kto": (trl.KTOTrainer, trl.KTOConfig, labelled, {}, {}),
+        "orpo": (orpo.ORPOTrainer, orpo.ORPOConfig, pairs, {}, {}),
+        "cpo": (cpo.CPOTrainer, cpo.CPOConfig, pairs, {}, {}),
+        "tpo": (tpo.TPOTrainer, tpo.TPOConfig, [row | {"reference": row["chosen"]} for row in pairs], {}, {}),
+        "rloo": (trl.RLOOTrainer, trl.RLOOConfig, prompts(32), short, scored),
+        "gmpo": (gmpo.GMPOTrainer, gmpo.GMPOConfig, prompts(32), short | {"num_iterations": 2}, scored),
+        "a2po": (a2po.A2POTrainer, a2po.A2POConfig, prompts(32), short, scored),
+        "sdpo": (sdpo.SDPOTrainer, sdpo.SDPOConfig, [row | {"privileged_context": "07"} for row in prompts(32)],
+                 short, scored),
+        "online_dpo": (online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig, asked, {"max_new_tokens": 8}, scored),
+        "distillation": (trl.DistillationTrainer, trl.DistillationConfig, asked, short, {"teacher_model": model}),
+    }  # fmt: skip
+
+
+ALGORITHMS = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo", "online_dpo": "dpo"}
 
 
 @pytest.mark.nightly
-def test_other_trainers_are_seen_by_what_they_log_and_train_as_without_us(result):
-    runs = result("others")
-    known = {"sft": "sft", "dpo": "dpo", "kto": "dpo", "orpo": "dpo", "rloo": "grpo", "online_dpo": "dpo"}
-    assert {name: runs[name]["algorithm"] for name in known} == known
-    assert [name for name, run in runs.items() if not run["same"]] == []
-    for name, run in runs.items():
-        is_sound(run)
-        assert (run["slices"] == []) == (name != "gmpo")
-        names = {key for row in run["metrics"].values() for key in row}
-        assert [key for key in key_map(names, "TRL").unmapped if not why_not(key, "TRL")] == []
-        assert {"loss", "grad_norm", "train_runtime"} <= set(run["metrics"]["4"])
+@pytest.mark.parametrize("name", [*ALGORITHMS, "cpo", "tpo", "gmpo", "a2po", "sdpo", "distillation"])
+def test_another_trainer_is_seen_by_what_it_logs_and_trains_as_without_us(tmp_path, name):
+    from datasets import Dataset
+    from task import tokenizer
+    from train import common, model, watched, weights
+    from transformers import set_seed
+
+    kind, config, data, settings, more = others()[name]
+    timed = ("time", "per_second", "tok/s")
+
+    def made():
+        set_seed(0)
+        args = config(**common(tmp_path) | {"max_steps": 4, "per_device_train_batch_size": 8} | settings)
+        given = {key: value() if value is model else value for key, value in more.items()}
+        data_set = Dataset.from_list(data)
+        return kind(model=model(), args=args, train_dataset=data_set, processing_class=tokenizer(), **given)
+
+    def outcome(trainer):
+        history = [{key: value for key, value in row.items() if not any(part in key for part in timed)}
+                   for row in trainer.state.log_history]  # fmt: skip
+        return weights(trainer), json.dumps(history)
+
+    plain, ours = made(), made()
+    set_seed(1)
+    plain.train()
+    set_seed(1)
+    run = watched(ours)
+    assert outcome(ours) == outcome(plain)
+    assert run.monitor.failures == []
+    assert name not in ALGORITHMS or algorithm_of(run.monitor.config) == ALGORITHMS[name]
+    assert bool(run.monitor.slices_table().rows) == (name == "gmpo")
+    names = {key for row in run.kept.own.values() for key in row}
+    assert [key for key in key_map(names, "TRL").unmapped if not why_not(key, "TRL")] == []
+    assert {"loss", "grad_norm", "train_runtime"} <= set(run.kept.own[4])
 
 
 @pytest.mark.nightly
-def test_swapped_labels_of_a_reward_model_are_named_and_a_drift_of_its_mean_score_is_not(result):
-    runs = result("reward_model")
-    for run in runs.values():
-        is_sound(run)
-        assert run["algorithm"] == "dpo"
-    loud = {name: {one["rule"] for one in run["findings"] if one["severity"] != "info" and one["fired"] is not None}
-            for name, run in runs.items()}  # fmt: skip
-    assert not loud["healthy"]
-    assert "REW004" in loud["swapped"]
+@pytest.mark.parametrize("swapped", [False, True])
+def test_swapped_labels_of_a_reward_model_are_named_and_a_drift_of_its_mean_score_is_not(tmp_path, swapped):
+    import torch
+    import trl
+    from datasets import Dataset
+    from task import CHECKPOINT, tokenizer
+    from train import common, watched
+    from transformers import Qwen2ForSequenceClassification, set_seed
+
+    class InOrder(trl.RewardTrainer):
+        def _get_train_sampler(self, *args, **kwargs):
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    set_seed(0)
+    model = Qwen2ForSequenceClassification.from_pretrained(CHECKPOINT, num_labels=1, dtype=torch.float32)
+    model.config._name_or_path = str(CHECKPOINT)
+    texts = [(f" value {i % 10} amber cedar", f" value {(i + 3) % 10} delta north") for i in range(125 * 8)]
+    pairs = [both[::-1] if swapped and i >= 70 * 8 else both for i, both in enumerate(texts)]
+    data = [{"prompt": f"get {i % 50}", "chosen": a, "rejected": b} for i, (a, b) in enumerate(pairs)]
+    quick = {"max_steps": 125, "per_device_train_batch_size": 8, "learning_rate": 3e-4}
+    args = trl.RewardConfig(**common(tmp_path) | quick)
+    run = watched(InOrder(model, args=args, train_dataset=Dataset.from_list(data), processing_class=tokenizer()))
+    assert run.monitor.failures == []
+    assert algorithm_of(run.monitor.config) == "dpo"
+    findings = run.kept.summary.findings
+    loud = {one.rule.id for one in findings if one.severity != "info" and one.fired is not None}
+    assert "REW004" in loud if swapped else not loud
+
+
+def faulty(folder, fault):
+    """A short run with a fault in what it is rewarded by or in its tool."""
+    from task import judge, value_of
+    from train import grpo, watched
+
+    def wordy(completions, **_):
+        """Pays for length, whatever is said."""
+        return [min(len(said[-1].get("content") or "") / 40, 1.0) for said in completions]
+
+    def right(completions, answer, **_):
+        return judge(errs=0.0)(completions, answer)
+
+    def nothing(completions, **_):
+        """A scorer that does not find the answer, whatever it is."""
+        return [0.0 for _ in completions]
+
+    luck = random.Random(0)
+
+    def lookup(key: str) -> str:
+        """Look up.
+
+        Args:
+            key: Key.
+        """
+        if fault == "tool" and luck.random() < 0.5:
+            raise ConnectionError("the index is away")
+        return f"value {value_of(key)}"
+
+    paid = {"zero": nothing, "length": wordy}.get(fault, right)
+    steps = {"healthy": 40, "length": 75}.get(fault, 20)
+    rewards = [wordy, right, nothing]
+    more = {"reward_funcs": rewards, "tools": [lookup]}
+    quick = {"per_device_train_batch_size": 16, "learning_rate": 1e-3, "max_steps": steps}
+    trainer = grpo(folder, tools=False, more=more, reward_weights=[float(one is paid) for one in rewards], **quick)
+    return watched(trainer, correct="right")
 
 
 PLANTED = {"tool": ("ENV001", "tool:lookup"), "zero": ("REW001", "all"), "length": ("REW010", "all")}
@@ -284,29 +341,31 @@ PLANTED = {"tool": ("ENV001", "tool:lookup"), "zero": ("REW001", "all"), "length
 @pytest.mark.nightly
 @pytest.mark.matrix("trl", "run for real")
 @pytest.mark.parametrize("fault", PLANTED)
-def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(result, fault, record_property):
-    def fired(run):
-        return {(one["rule"], one["slice"]) for one in run["findings"] if one["fired"] is not None}
-
-    run, healthy = (result("faults")[name] for name in (fault, "healthy"))
-    is_sound(run)
-    is_sound(healthy)
-    rule, on = PLANTED[fault]
-    assert (rule, on) in fired(run)
-    assert rule not in {name for name, _ in fired(healthy)}
-    assert rule not in healthy["blind"]
-    (folder,) = run["sources"]  # with report_to=[] there is no tracker
+def test_a_fault_in_tool_or_reward_is_named_and_the_healthy_twin_is_not(tmp_path, fault, record_property):
+    run = faulty(tmp_path, fault)
+    assert run.monitor.failures == []
+    assert PLANTED[fault] in run.fired
+    (folder,) = (one.source for one in run.monitor.trackers if one.source)  # with report_to=[] there is no tracker
     rows = [json.loads(line) for line in (Path(folder) / "findings.jsonl").read_text().splitlines()]
-    assert (rule, on, "firing") in {(row.get("rule"), row.get("slice"), row.get("state")) for row in rows}
+    assert PLANTED[fault] in {(row.get("rule"), row.get("slice")) for row in rows if row.get("state") == "firing"}
     record_property("alerts", ["jsonl"])
 
 
 @pytest.mark.nightly
-def test_samples_are_what_the_trainer_logs_itself(result):
-    run = result("faults")["tool"]
-    calls = 0
-    for row in run["own"][:-1]:
-        ours = run["scalars"][str(row["step"])]
+def test_a_healthy_run_has_none_of_these_faults_and_could_have_seen_them(tmp_path):
+    run = faulty(tmp_path, "healthy")
+    rules = {rule for rule, _ in PLANTED.values()}
+    assert not rules & {rule for rule, _ in run.fired}
+    assert not rules & {one["rule"] for one in run.kept.summary.to_json()["blind"]}
+
+
+@pytest.mark.nightly
+def test_samples_are_what_the_trainer_logs_itself(tmp_path):
+    from train import logged
+
+    run, calls = faulty(tmp_path, "tool"), 0
+    for row in logged(run.trainer):
+        ours = run.kept.scalars(row["step"])
         theirs = {
             "reward": row["reward"], "response_length": row["completions/mean_length"],
             "truncated_share": row["completions/clipped_ratio"], "tool_failure_rate": row["tools/failure_frequency"],
@@ -319,89 +378,67 @@ def test_samples_are_what_the_trainer_logs_itself(result):
     assert calls > 0
 
 
-def test_an_environments_answers_are_tool_results(tmp_path, zygote):
-    (run,) = zygote.run("environment", tmp_path)
-    is_sound(run)
-    assert run["said"] == []
-    assert run["met"]["asked"] > 0
-    assert counts(run, "reference")["post_tool"] == tokens_with_signal([run], "reference", "post") > 0
-    assert counts(run, "reference")["all"] == tokens_with_signal([run], "reference")
-    assert "rewards/Desk/mean" in run["metrics"]["1"]
+def test_an_environments_answers_are_tool_results(tmp_path, caplog):
+    from task import value_of
+    from train import SMALL, grpo, watched
+
+    met = Counter()
+
+    class Desk:
+        """Of each rollout; its method is the tool, and it gives the reward."""
+
+        def reset(self, **row):
+            self.asked = 0
+
+        def lookup(self, key: str) -> str:
+            """Look up.
+
+            Args:
+                key: Key.
+            """
+            self.asked += 1
+            met["asked"] += 1
+            return f"value {value_of(key)}"
+
+        def get_reward(self) -> float:
+            return float(self.asked == 1)
+
+    run = watched(grpo(tmp_path, tools=False, more={"environment_factory": Desk}, **SMALL | {"max_steps": 2}))
+    assert about_us(caplog) == []
+    assert met["asked"] > 0
+    assert counts_every_token(run) > 0
+    assert "rewards/Desk/mean" in run.kept.own[1]
 
 
-def test_a_trainer_that_trains_again_has_a_second_run(tmp_path, zygote):
-    (run,) = zygote.run("again", tmp_path)
-    assert not run["same"]
-    assert run["steps"] == [4, 4]
-    assert run["calls"][0] == run["calls"][1] > 0
-    assert run["slices"][0] == run["slices"][1]
-    assert ["policy", "post_tool"] in run["slices"][1]
-    assert not any(count for health in run["health"] for count in health.values())
+def test_guards_raise_the_coefficient_save_and_say_what_is_out_of_reach(tmp_path):
+    from tracker_diag_trl import attach
+    from train import SMALL, entropy_above, grpo, logged
+    from transformers import TrainerCallback
 
+    from tracker_diag import Guard, Monitor
 
-@pytest.mark.nightly
-def test_ppo_is_seen_by_what_it_logs_and_told_of_in_its_tracker(tmp_path, zygote, migrated_mlflow):
-    (release,) = (path for path in VERSIONS if path.name == "1.9.0")
-    (run,) = zygote.run("ppo", tmp_path, release=release)
-    is_sound(run)
-    assert run["algorithm"] == "ppo"
-    assert {"objective/kl", "policy/approxkl_avg", "loss/value_avg"} <= set(run["metrics"]["3"])
-    assert "no series response_length" in run["blind"].values()  # so this is how it would be said
-    assert not {f"no series {name}" for name in ("kl", "entropy", "value_loss")} & set(run["blind"].values())
-    assert run["mlflow"]["tags"]["diag.alert.state"] in {"ok", "warn", "error"}
-    assert "diag/findings.json" in run["mlflow"]["artifacts"]
+    own = {"kl_cap": {"bounds": (0.05, 0.4), "target": 1e-9}, "scale_lr": {"bounds": (0.25, 0.25)}}
+    guards = [Guard(do=do, on={"rules": ("ACM001",)}, act=True, **own.get(do, {}))
+              for do in ("kl_cap", "scale_lr", "refresh_reference", "save_state")]  # fmt: skip
+    trainer, betas = grpo(tmp_path, **SMALL | {"max_steps": 6}), []
+    monitor = attach(trainer, monitor=Monitor(rules=[entropy_above(0.0)], catalog=False, guards=guards))
 
+    class Betas(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            betas.append(trainer.beta)
 
-def test_guards_raise_the_coefficient_save_and_say_what_is_out_of_reach(tmp_path, zygote):
-    (done,) = zygote.run("guarded", tmp_path)
-    assert done["failures"] == []
-    expected = [0.02, 0.02, 0.05]
-    for row in done["rows"][2:5]:
+    trainer.add_callback(Betas())
+    trainer.train()
+    assert monitor.failures == []
+    rows, expected = logged(trainer), [0.02, 0.02, 0.05]
+    for row in rows[2:5]:
         expected.append(kl_coefficient(expected[-1], row["kl"], 1e-9, (0.05, 0.4)))
-    assert done["betas"] == expected
-    assert max(expected) == 0.1
-    assert done["after"] == 0.02
-    assert done["saved"] == [2]
-    assert len({row["learning_rate"] for row in done["rows"]}) == 1  # as the trainer itself has it
-    told = [event for step, event in done["events"] if step == 2]
+    assert (betas, max(expected), trainer.beta) == (expected, 0.1, 0.02)
+    assert [row[0] for row in monitor.guards.checkpoints.table().rows] == [2]
+    assert len({row["learning_rate"] for row in rows}) == 1  # as the trainer itself has it
+    told = [event for step, event in monitor.events if step == 2]
     assert told[0].startswith("guard kl_cap: coefficient 0.05; for ACM001")
     assert any("guard refresh_reference: not done, not within reach of this trainer" in event for event in told)
-
-
-@pytest.fixture
-def two_ranks():
-    """Variables of each of two processes that find each other, at a port that no other server of the test has."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free_port = server.getsockname()[1]
-    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port)}
-    return [world | {"RANK": rank, "LOCAL_RANK": rank} for rank in ("0", "1")]
-
-
-def test_every_process_does_what_the_first_one_decides_though_it_found_nothing_itself(tmp_path, zygote, two_ranks):
-    first, second = zygote.run("guarded_ranks", tmp_path, ranks=two_ranks)
-    assert first["failures"] == second["failures"] == []
-    assert (first["found"], second["found"]) == (1, 0)
-    assert first["asked"] == second["asked"]
-    # Asked after each row, of which the last sums the training up; what is decided holds from the next step on.
-    decided = [["update", 0.25], ["update", 1.0]]
-    assert [one[:2] for one in first["asked"]] == [[None, 1.0], *decided, *[[None, 1.0]] * 4]
-    assert first["weights"] == second["weights"]
-    weights = first["weights"]
-    assert [weights[str(step)] == weights[str(step - 1)] for step in range(2, 7)] == [False, True, True, False, False]
-
-
-def test_several_processes_are_counted_together(tmp_path, zygote, two_ranks):
-    first, second = zygote.run("ranks", tmp_path, ranks=two_ranks)
-    for run in (first, second):
-        is_sound(run)
-    assert counts(first, "reference") == counts(second, "reference")
-    assert counts(first, "reference")["all"] == tokens_with_signal((first, second), "reference")
-    assert first["calls"] != second["calls"]
-
-
-@pytest.mark.nightly
-def test_there_are_older_releases_to_test_against():
-    assert len(VERSIONS) >= 3, "none in build/trl: run the tests through make, which downloads them"
 
 
 OVERPAID = """\
@@ -411,31 +448,80 @@ OVERPAID = """\
 
 
 @pytest.mark.matrix("trl", "run for real")
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(None, id="installed"), *(pytest.param(p, id=p.name, marks=pytest.mark.nightly) for p in VERSIONS)],
-)
-def test_the_private_functions_are_as_we_know_them_and_every_tracker_is_told_in(
-    path, tmp_path, zygote, new_mlflow_store, alerted
-):
-    places = {"MLFLOW_TRACKING_URI": new_mlflow_store(tmp_path), "TENSORBOARD_LOGGING_DIR": str(tmp_path / "curves")}
+def test_findings_reach_every_tracker(tmp_path, places, alerted, monkeypatch, caplog):
+    """In the second halves of two short runs a scorer overpays. The first run has no tracker, the second has all."""
+    import trl
+    import wandb
+    from task import judge
+    from train import SMALL, grpo, watched
+
     (tmp_path / "ACM001.yaml").write_text(OVERPAID)
-    places |= {"TRACKER_DIAG_RULES": str(tmp_path), "PROJECT": alerted.project}
-    (run,) = zygote.run("version", tmp_path, release=path, ranks=[places])
-    assert path is None or run["file"].startswith(str(path))
-    assert path is None or run["version"] == path.name
-    trackers = {"mlflow", "tensorboard", "trackio", "wandb"}
-    assert alerted("ACM001", release=run["version"]) == {*trackers, "jsonl", "webhook"}
-    assert len(run["sources"]) == len(trackers)  # so the files are those of the run without
-    assert [Path(file).exists() for file in run["untracked"]] == [True]
-    assert run["takes"]["_compute_loss"][:3] == ["self", "model", "inputs"]
-    assert run["takes"]["_get_per_token_logps_and_entropies"][:2] == ["self", "model"]
-    assert run["values"] in (2, 3)  # what the latter returns
+    monkeypatch.setenv("TRACKER_DIAG_RULES", str(tmp_path))
+    # Before 1.9 TRL does not take our chat template for one with tools.
+    tools = tuple(map(int, trl.__version__.split(".")[:2])) >= (1, 9)
+
+    def overpays(completions, trainer_state, **_):
+        return [20.0 * (trainer_state.global_step >= 2) for _ in completions]  # to all, so that no advantage changes
+
+    more = {"reward_funcs": [judge(errs=0.35), overpays]}
+    untracked = watched(grpo(tmp_path, tools=False, more=more, **SMALL))
+    kept = {"report_to": TRACKERS, "project": alerted.project}
+    run = watched(grpo(tmp_path, tools=tools, more=more, **SMALL | kept))
+    wandb.finish()
+    assert alerted("ACM001") == {*TRACKERS, "jsonl", "webhook"}
+    sources = [[one.source for one in each.monitor.trackers if one.source] for each in (untracked, run)]
+    assert len(sources[1]) == len(TRACKERS)  # so the files are those of the run without
+    assert [Path(file).exists() for file in sources[0]] == [True]
+    assert run.trainer.values in (2, 3)  # what log-probabilities come with
     keys = {"completion_ids", "completion_mask", "advantages", "old_per_token_logps", "ref_per_token_logps"}
-    for call in run["calls"]:
-        assert keys | ({"tool_mask"} if run["tools"] else set()) <= set(call["keys"])
-    is_sound(run)
-    assert run["said"] == []  # Trackio has printed it
-    for pair in ("reference", "policy"):
-        assert counts(run, pair)["all"] == tokens_with_signal([run], pair)
-    assert (counts(run, "policy")["post_tool"] > 0) == run["tools"]
+    for call in run.trainer.calls:
+        assert keys | ({"tool_mask"} if tools else set()) <= set(call["keys"])
+    assert (counts_every_token(run) > 0) == tools
+    messages = [text for text in about_us(caplog) if not text.startswith(("ACM001", "tracker_errors"))]
+    assert messages == []  # but the alert, and that a tracker was slow on a busy machine
+
+
+@pytest.mark.nightly
+@pytest.mark.matrix
+@pytest.mark.parametrize("release", ["0.29", "1.9", "1.14"])
+def test_findings_reach_every_tracker_with_an_earlier_release(run_checks, release):
+    run_checks("trl", files=["test_trl.py::test_findings_reach_every_tracker"], release=f"trl-{release}", own=False)
+
+
+@pytest.mark.nightly
+def test_ppo_is_seen_by_what_it_logs(run_checks):
+    """Of the last release that has it."""
+    run_checks("trl", files=["ppo.py"], release="trl-1.9", own=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.matrix("trl", "run for real", "2 processes of torchrun")
+def test_two_processes_are_counted_as_one_and_do_what_the_first_decides(tmp_path, places, alerted):
+    """Fresh processes: of forks the first one to end removes the folder in which W&B keeps media for all of them."""
+    paths = os.pathsep.join(map(str, (HERE.parents[2] / "integrations", HERE.parents[2])))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, HERE / "train.py", tmp_path], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": paths, "PROJECT": alerted.project, "PYTHONWARNINGS": "ignore"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-8000:]
+    first, second = (json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in range(2))
+    assert first["health"] == second["health"] == [{}, {}, {}]
+    # The tool of the second is broken: of the calls of both, and told by one process.
+    assert ["ENV001", "all"] in first["fired"]
+    assert 0.2 < statistics.median(first["failed"]) < 0.8
+    assert alerted("ENV001") == {*TRACKERS, "webhook"}
+    assert [one["title"] for one in alerted.told].count("ENV001 all: Tool calls fail") == 1
+    # Tokens of both are counted.
+    assert same(first["slices"], second["slices"])
+    assert first["calls"] != second["calls"]
+    total = next(row["count"] for row in first["slices"] if (row["pair"], row["slice"]) == ("reference", "all"))
+    assert total == tokens_with_signal([*first["calls"], *second["calls"]], "reference")
+    # Asked after each row, of which the last sums the training up; what is decided holds from the next step on.
+    assert (first["found"], second["found"]) == (1, 0)
+    decided = [["update", 0.25], ["update", 1.0]]
+    assert [one[:2] for one in first["asked"]] == [[None, 1.0], *decided, *[[None, 1.0]] * 4]
+    assert first["asked"] == second["asked"]
+    weights = first["weights"]
+    assert weights == second["weights"]
+    assert [weights[str(step)] == weights[str(step - 1)] for step in range(2, 7)] == [False, True, True, False, False]

@@ -2,100 +2,46 @@
 
 import inspect
 import json
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
 
 import loops
-import mlflow
 import numpy as np
 import pytest
 import torch
 import tracker_diag_verl
 import verl  # noqa: F401  # loads the plugin, as it does in each process of a run
+from batches import PROMPT, RESPONSE, ROWS, TestWorkers, begun, made, train, v0_step  # noqa: F401  # a class of tests
 from omegaconf import OmegaConf
 from tensordict import NonTensorStack, TensorDict
 from tracker_diag_verl.checkpoints import Checkpoints
-from verl.protocol import DataProto
-from verl.trainer.config.algorithm import RolloutCorrectionConfig
-from verl.trainer.ppo import ray_trainer, rollout_corr_helper
+from verl.trainer.ppo import ray_trainer
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.debug import metrics as debug_metrics
 from verl.utils.skip import SkipManager
 from verl.utils.tracking import Tracking
 
+from tests.integrations.conformance import (
+    KnowsTheSettings,
+    LeavesNoHook,
+    SameWithUs,
+    SurvivesWhatIsGone,
+    counted,
+    names_the_tail,
+)
 from tracker_diag import Monitor
 from tracker_diag.testing import CapturingTracker
 
-CONFIG = {
-    "trainer": {"project_name": "agent"},
-    "algorithm": {"adv_estimator": "grpo"},
-    "actor_rollout_ref": {
-        "actor": {"clip_ratio": 0.2, "clip_ratio_low": 0.1, "clip_ratio_high": 0.3},
-        "rollout": {"calculate_log_probs": True},
-    },
-}
-REJECT = RolloutCorrectionConfig(
-    rollout_is="token", rollout_is_threshold=2.0, rollout_rs="token_k1", rollout_rs_threshold="0.5_2.0"
-)
-ROWS, PROMPT, RESPONSE = 64, 4, 24
-
-
-def made(rng, post=0.02, text=0.02, version=0):
-    """A batch as the agent loop of verl lays it out: a tool result amid half of the responses, padding at both ends."""
-    mask = torch.ones(ROWS, RESPONSE, dtype=torch.int64)
-    mask[: ROWS // 2, 8:12] = 0
-    attention = torch.ones(ROWS, PROMPT + RESPONSE, dtype=torch.int64)
-    attention[:, 0] = attention[:, -2:] = 0
-    mask[:, -2:] = 0
-    after = torch.zeros(ROWS, RESPONSE)
-    after[: ROWS // 2, 12:] = 1
-    old = torch.tensor(rng.uniform(-3, -0.1, (ROWS, RESPONSE)), dtype=torch.float32)
-    noise = torch.tensor(rng.normal(size=(ROWS, RESPONSE)), dtype=torch.float32)
-    scores = torch.zeros(ROWS, RESPONSE)
-    scores[:, 21] = torch.arange(ROWS) % 2
-    return DataProto.from_dict(
-        tensors={
-            "responses": torch.ones(ROWS, RESPONSE, dtype=torch.int64),
-            "attention_mask": attention,
-            "response_mask": mask,
-            "old_log_probs": old * mask,
-            "rollout_log_probs": (old - torch.where(after == 1, post, text) * noise) * mask,  # 0.0 on tool tokens
-            "ref_log_prob": old - 0.1,
-            "token_level_scores": scores,
-            "token_level_rewards": scores,
-        },
-        non_tensors={
-            "uid": np.array([str(row // 4) for row in range(ROWS)], dtype=object),
-            "data_source": np.array(["search" if row < ROWS // 2 else "maths" for row in range(ROWS)], dtype=object),
-            "min_global_steps": np.array([version - row % 2 for row in range(ROWS)], dtype=object),
-            "max_global_steps": np.array([version] * ROWS, dtype=object),
-        },
-    )
-
-
-def v0_step(tracking, step, batch, correction=REJECT):
-    """The calls of `RayPPOTrainer.fit` in their order, with its lazy imports."""
-    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch
-    from verl.utils.debug.metrics import calculate_debug_metrics
-
-    metrics = calculate_debug_metrics(batch)
-    if correction is not None:
-        batch, found = compute_rollout_correction_and_add_to_batch(batch, correction)
-        metrics.update(found)
-    batch = ray_trainer.compute_advantage(batch, adv_estimator="grpo", num_repeat=4)
-    metrics["critic/score/mean"] = 0.5
-    tracking.log(data=metrics, step=step)
-    return metrics
+REJECT = {"rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
 
 
 @pytest.fixture
 def tracking():
-    made = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
-    capturing = CapturingTracker()
-    made.diag.add(capturing)
+    """One that the plugin watches."""
+    made = begun()
+    made.diag.add(capturing := CapturingTracker())
     made.captured = capturing
     yield made
     made.finish()
@@ -106,99 +52,96 @@ def rng():
     return np.random.default_rng(0)
 
 
-def slices(tracking):
-    (table,) = (one for one in tracking.captured.tables if one.name == "diag/slices")
-    return table
-
-
-def counts(tracking, pair):
-    """Tokens by slice of what was observed and has no step yet, or of the step that is underway."""
-    tracking.diag.close()
-    table = slices(tracking)
-    at = table.columns.index
-    return {row[at("slice")]: row[at("count")] for row in table.rows if row[at("pair")] == pair}
-
-
-def test_the_entry_point_gives_each_tracking_a_monitor_that_knows_its_settings(tracking):
-    assert isinstance(tracking.diag, Monitor)
-    assert tracking.diag.config["algorithm.adv_estimator"] == "grpo"
-    assert tracking.diag.clip == (0.1, 0.3)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name", "parameters"),
-    [
-        (debug_metrics, "calculate_debug_metrics", ["data"]),
-        (trainer_base, "calculate_debug_metrics", ["data"]),
-        (ray_trainer, "compute_advantage", ["data", "adv_estimator"]),
-        (trainer_base, "compute_advantage_for_multi_trajectories", ["data", "batch_keys"]),
-        (trainer_base.PPOTrainer, "_compute_advantage", ["self", "batch", "metrics"]),
-        (rollout_corr_helper, "compute_rollout_correction_and_add_to_batch", ["batch", "rollout_corr_config"]),
-        (ray_trainer.RayPPOTrainer, "_save_checkpoint", ["self"]),
-        (ray_trainer.RayPPOTrainer, "_load_checkpoint", ["self"]),
-        (trainer_base.PPOTrainer, "_save_checkpoint", ["self"]),
-        (trainer_base.PPOTrainer, "_load_checkpoint", ["self"]),
-        (Tracking, "log", ["self", "data", "step"]),
-        (Tracking, "finish", ["self"]),
-    ],
-)
-def test_the_functions_that_are_looked_at_take_what_they_did(owner, name, parameters):
-    assert list(inspect.signature(getattr(owner, name)).parameters)[: len(parameters)] == parameters
-
-
-def test_tokens_are_sliced_by_the_mask_before_rejection(tracking, rng):
+def test_tokens_are_sliced_by_the_mask_before_rejection_whose_tokens_count_as_modified(tracking, rng):
     batch = made(rng, post=0.8)
-    metrics = v0_step(tracking, 1, batch)
-    assert metrics["rollout_corr/rollout_rs_masked_fraction"] > 0.05  # verl has thrown tokens out of its mask
-    found = counts(tracking, "mismatch")
+    before = int(batch.batch["response_mask"].sum())
+    v0_step(tracking, 1, batch, **REJECT)
+    kept = int(batch.batch["response_mask"].sum())
+    found = counted(tracking.diag, "mismatch")
+    assert kept < 0.95 * before  # verl has thrown tokens out of its mask
+    assert before == found["all"] == counted(tracking.diag, "reference")["all"]
     assert found["text_only"] == ROWS // 2 * 8 + ROWS // 2 * 22
     assert found["post_tool"] == ROWS // 2 * 10
     assert found["env:search"] == ROWS // 2 * 18
-    assert counts(tracking, "reference")["all"] == found["all"]
-    assert "policy" not in {row[0] for row in slices(tracking).rows}
+    assert counted(tracking.diag, "policy") == {}
+    assert found["advantage:positive"] + found["advantage:negative"] == kept  # rejected tokens have none
+    shares = counted(tracking.diag, "mismatch", "modified_fraction")
+    assert shares["post_tool"] > 0.3
+    assert shares["text_only"] < 0.01
 
 
 def test_attached_twice_each_step_is_heard_once_and_another_monitor_takes_its_place(tracking, rng):
-    of_plugin = tracking.diag
+    of_plugin, own = tracking.diag, Monitor([kept := CapturingTracker()])
     assert tracker_diag_verl.attach(tracking) is of_plugin
+    assert tracker_diag_verl.attach(tracking, monitor=own) is own is tracking.diag
     v0_step(tracking, 1, made(rng))
-    assert counts(tracking, "mismatch")["all"] == int(made(rng).batch["response_mask"].sum())
-    own = Monitor([kept := CapturingTracker()])
-    again = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
-    of_plugin = again.diag
-    assert tracker_diag_verl.attach(again, monitor=own) is own is again.diag
-    v0_step(again, 1, made(rng))
-    again.finish()
+    tracking.finish()
     assert list(kept.own) == [1]
     assert (of_plugin.step, +of_plugin.health) == (None, {})
-
-
-def test_rejected_tokens_have_no_advantage_and_count_as_modified(tracking, rng):
-    batch = made(rng, post=0.8)
-    before = int(batch.batch["response_mask"].sum())
-    v0_step(tracking, 1, batch)
-    kept = int(batch.batch["response_mask"].sum())
-    found = counts(tracking, "mismatch")
-    assert kept < before == found["all"]
-    assert found["advantage:positive"] + found["advantage:negative"] == kept
-    table = slices(tracking)
-    shares = {row[1]: row[table.columns.index("modified_fraction")] for row in table.rows if row[0] == "mismatch"}
-    assert shares["post_tool"] > 0.3
-    assert shares["text_only"] < 0.01
 
 
 def test_the_lag_is_between_the_oldest_policy_of_a_sequence_and_the_last_logged_step(tracking, rng):
     tracking.log({"val": 0.1}, step=4)
     v0_step(tracking, 5, made(rng, version=4))
-    found = counts(tracking, "mismatch")
-    assert found["policy_lag:0"] + found["policy_lag:1"] == found["all"]
-    assert found["policy_lag:1"] == found["all"] // 2
+    found = counted(tracking.diag, "mismatch")
+    assert found["policy_lag:0"] == found["policy_lag:1"] == found["all"] // 2
 
 
 def test_a_trainer_that_makes_its_advantages_elsewhere_is_seen_by_the_debug_metrics_alone(tracking, rng):
     batch = made(rng)
     tracking.log(debug_metrics.calculate_debug_metrics(batch), 1)
-    assert counts(tracking, "mismatch")["all"] == int(batch.batch["response_mask"].sum())
+    assert counted(tracking.diag, "mismatch")["all"] == int(batch.batch["response_mask"].sum())
+
+
+class TestConformance(SameWithUs, KnowsTheSettings, LeavesNoHook, SurvivesWhatIsGone):
+    """The plugin has attached when a `Tracking` is there; what is attached here takes its place."""
+
+    STEPS = [1]
+    CLIP, CONFIG = (0.1, 0.3), {"algorithm.adv_estimator": "grpo"}
+    GONE = {
+        (None, "verl.utils.debug.metrics"): True, ("metrics", "calculate_debug_metrics"): True,
+        ("v1", "calculate_debug_metrics"): True, ("v0", "compute_advantage"): True,
+        ("v1", "compute_advantage_for_multi_trajectories"): True, ("trainer v1", "_compute_advantage"): True,
+        ("v0", "RayPPOTrainer"): True, ("trainer v0", "_save_checkpoint"): True,
+        ("trainer v1", "_load_checkpoint"): True, ("tracking", "log"): False, (None, "verl.utils.tracking"): False,
+    }  # fmt: skip
+
+    def owners(self, training):
+        return {"metrics": debug_metrics, "v0": ray_trainer, "v1": trainer_base, "tracking": Tracking,
+                "trainer v0": ray_trainer.RayPPOTrainer, "trainer v1": trainer_base.PPOTrainer}  # fmt: skip
+
+    @pytest.fixture(autouse=True)
+    def checkpoints(self, monkeypatch):
+        """As at the start of the process; the plugin has put hooks on for checkpoints."""
+        monkeypatch.setattr(tracker_diag_verl, "CHECKPOINTS", Checkpoints())
+        for kind in (ray_trainer.RayPPOTrainer, trainer_base.PPOTrainer):
+            for name in ("_save_checkpoint", "_load_checkpoint"):
+                monkeypatch.setattr(kind, name, inspect.unwrap(getattr(kind, name)))
+
+    def make(self):
+        training = begun()
+        training.finish()  # takes the hooks of the plugin off
+        return training
+
+    def attach(self, training, monitor=None):
+        if monitor is None:
+            return training.diag
+        tracker_diag_verl.CHECKPOINTS.__init__()
+        return tracker_diag_verl.attach(training, monitor=monitor)
+
+    def train(self, training):
+        batch = made(np.random.default_rng(1), post=0.8)
+        metrics = v0_step(training, 1, batch, **REJECT)
+        training.finish()
+        return metrics, dict(batch.batch.items())
+
+    def hooked(self, training):
+        return [ray_trainer.compute_advantage, debug_metrics.calculate_debug_metrics]
+
+    def plain(self):
+        self.make()
+        batch = made(np.random.default_rng(1), post=0.8)
+        return v0_step(SimpleNamespace(log=lambda data, step: None), 1, batch, **REJECT), dict(batch.batch.items())
 
 
 def test_scores_and_what_the_reward_function_told_are_of_each_sequence(tracking, rng):
@@ -219,17 +162,6 @@ def test_scores_and_what_the_reward_function_told_are_of_each_sequence(tracking,
         "reward_component_std:format",
     }
     assert tracking.diag.failures == []
-
-
-def test_what_verl_computes_is_as_without_us(tracking, rng):
-    watched, alone = made(np.random.default_rng(1), post=0.8), made(np.random.default_rng(1), post=0.8)
-    state = torch.get_rng_state()
-    ours = v0_step(tracking, 1, watched)
-    assert torch.equal(state, torch.get_rng_state())
-    tracking.finish()  # takes the hooks off
-    assert not hasattr(ray_trainer.compute_advantage, "__wrapped__")
-    assert v0_step(SimpleNamespace(log=lambda data, step: None), 1, alone) == ours
-    assert all(torch.equal(watched.batch[name], value) for name, value in alone.batch.items())
 
 
 class Meta(SimpleNamespace):
@@ -313,58 +245,31 @@ def test_the_trainer_v1_itself_is_seen(tracking, rng, monkeypatch, outputs):
     tracking.log(data=metrics, step=8)
     assert metrics["training/rollout_probs_diff_valid"] == 1
     assert metrics["rollout_corr/rollout_rs_masked_fraction"] > 0.05
-    found = counts(tracking, "mismatch")
+    found = counted(tracking.diag, "mismatch")
     later = 0 if outputs == 1 else ROWS // 4 * 8 + ROWS // 4 * 22  # of odd rows, what comes before any gap
     assert found["post_tool"] == ROWS // 2 * 10 + later
     assert found["text_only"] == ROWS // 2 * 30 - later
     assert found["policy_lag:1"] == found["all"]
-    assert counts(tracking, "reference")["all"] == found["all"]
+    assert counted(tracking.diag, "reference")["all"] == found["all"]
 
 
 @pytest.mark.matrix("verl", "real modules, made tensors")
-def test_findings_and_series_reach_the_trackers_that_verl_started(
-    tmp_path, rng, monkeypatch, new_mlflow_store, alerted
-):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", new_mlflow_store(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_findings_reach_every_tracker(places, rng, alerted):
     trackers = ["mlflow", "tensorboard", "trackio", "wandb"]
-    tracking = Tracking(alerted.project, "run", default_backend=trackers, config=CONFIG)
-    run = mlflow.active_run().info.run_id
+    tracking = begun(*trackers, project=alerted.project)
     monitor = tracking.diag
-    for step in range(1, 46):
-        v0_step(tracking, step, made(rng, post=0.02 if step < 30 else 0.5, version=step - 1))
+    train(tracking, rng)
     del tracking  # as when fit returns: verl finishes what is freed, and we are before it
-    client = mlflow.MlflowClient()
-    assert client.get_run(run).info.status == "FINISHED"
-    assert [m.step for m in client.get_metric_history(run, "critic/score/mean")] == list(range(1, 46))
-    p95 = {m.step: m.value for m in client.get_metric_history(run, "diag/mismatch/post_tool/p95")}
-    assert set(p95) == set(range(2, 46))  # the first step has too few tokens after tools
-    assert p95[45] > 4 * p95[25]
-    findings = json.loads(mlflow.artifacts.load_text(f"{client.get_run(run).info.artifact_uri}/diag/findings.json"))
-    fired = [found for found in findings["findings"] if found["state"] == "firing"]
-    assert "post_tool" in {found["slice"] for found in fired}
-    assert all(found["onset"] >= 20 for found in fired)
+    assert names_the_tail(monitor)
     assert alerted("POL001") == {*trackers, "webhook"}
-    assert monitor.health["integration_errors"] == monitor.health["rejected_batches"] == 0
 
 
 @pytest.mark.matrix("verl", "real modules, made tensors")
 def test_findings_of_a_run_without_a_tracker_are_in_files(rng, alerted):
-    tracking = Tracking("agent", "run", default_backend=["console"], config=CONFIG)
-    for step in range(1, 46):
-        v0_step(tracking, step, made(rng, post=0.02 if step < 30 else 0.5, version=step - 1))
+    tracking = begun()
+    train(tracking, rng)
     tracking.finish()
     assert alerted("POL001") == {"jsonl", "webhook"}
-
-
-def test_a_verl_that_has_changed_is_told_and_training_goes_on(tracking, rng, monkeypatch, caplog):
-    tracking.finish()
-    monkeypatch.setattr(ray_trainer, "compute_advantage", lambda batch, adv_estimator, num_repeat: batch)
-    tracker_diag_verl.attach(tracking)
-    assert "compute_advantage" in caplog.text
-    assert "takes no data" in caplog.text
-    assert not hasattr(debug_metrics.calculate_debug_metrics, "__wrapped__")
-    v0_step(tracking, 1, made(rng))
 
 
 @pytest.mark.parametrize(
@@ -389,21 +294,31 @@ def test_a_batch_that_cannot_be_read_is_counted_and_training_goes_on(tracking, r
 
 
 @pytest.fixture(params=["v0", "v1"])
-def fit(request, tmp_path, monkeypatch):
-    """Trains by verl's own loop, with guards as a file; gives what was done, and the events of the diagnostics."""
-    store = SimpleNamespace(kv_clear=lambda **given: None)
-    monkeypatch.setattr(trainer_base, "tq", store)
+def loop(request, monkeypatch):
+    """verl's own loop of one of its trainers; gives what was done, and the monitor."""
+    monkeypatch.setattr(trainer_base, "tq", SimpleNamespace(kv_clear=lambda **given: None))
     monkeypatch.setattr(trainer_base.PPOTrainer, "_compute_advantage", lambda self, batch, metrics: batch)
     monkeypatch.setattr(SkipManager, "init", lambda config: None)  # it reads rollouts from files, if asked to
+
+    def run(folder, breaks=None, **settings):
+        did = getattr(loops, request.param)(folder, breaks, settings)
+        monitor = tracker_diag_verl._Watch.current._monitor
+        assert monitor.failures == []
+        return did, monitor
+
+    return run
+
+
+@pytest.fixture
+def fit(loop, tmp_path):
+    """Trains with guards as a file; gives what was done, and the events of the diagnostics."""
 
     def train(*guards, breaks=3, **settings):
         folder = Path(mkdtemp(dir=tmp_path))
         listed = [{"do": do, "on": {"rules": ["NUM004"]}, "act": True, **given} for do, given in guards]
         if guards:
             (folder / "guards.yaml").write_text(json.dumps({"guards": listed}))
-        did = getattr(loops, request.param)(folder, breaks, settings)
-        monitor = tracker_diag_verl._Watch.current._monitor
-        assert monitor.failures == []
+        did, monitor = loop(folder, breaks, **settings)
         did.events = [event for _, event in monitor.events]
         did.folder, did.register = folder, monitor.guards.checkpoints.table().rows
         return did
@@ -411,58 +326,22 @@ def fit(request, tmp_path, monkeypatch):
     return train
 
 
-ALL = [*range(1, loops.STEPS + 1)]
-
-
-@pytest.mark.parametrize("loop", ["v0", "v1"])
-def test_a_training_that_is_resumed_goes_on_with_the_state_beside_the_checkpoint(tmp_path, monkeypatch, caplog, loop):
-    monkeypatch.setattr(trainer_base, "tq", SimpleNamespace(kv_clear=lambda **given: None))
-    monkeypatch.setattr(trainer_base.PPOTrainer, "_compute_advantage", lambda self, batch, metrics: batch)
-    monkeypatch.setattr(SkipManager, "init", lambda config: None)
-    train = getattr(loops, loop)
-
-    def run(**settings):
-        train(tmp_path, None, settings)
-        monitor = tracker_diag_verl._Watch.current._monitor
-        assert monitor.failures == []
-        return monitor
-
-    first = run(save_freq=4)
+def test_a_training_that_is_resumed_has_the_state_beside_the_checkpoint(loop, tmp_path, caplog):
+    """By the plugin, which makes the monitors."""
+    _, first = loop(tmp_path, save_freq=4)
     kept = tmp_path / "global_step_4" / "tracker_diag_0.json"
-    state = json.loads(kept.read_text())
-    assert (state["rows"], state["framework_release"]) == (loops.STEPS, version("verl"))
-    resume = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "global_step_4")}
-    second = run(**resume)
+    resume = {"resume_mode": "resume_path", "resume_from_path": str(kept.parent)}
+    _, second = loop(tmp_path, **resume)
     assert (first.summary().steps, second.summary().steps) == (8, 8)  # of which the first four are from the state
     assert "run begin anew" not in caplog.text
     kept.unlink()
-    third = run(**resume)
+    _, third = loop(tmp_path, **resume)
     assert (third.summary().first_step, third.summary().steps) == (5, 4)
-    assert third.state_dict()["rows"] == loops.STEPS - 4
+    assert (first.state_dict()["rows"], third.state_dict()["rows"]) == (loops.STEPS, loops.STEPS - 4)
     assert caplog.text.count("run begin anew") == 1
-    assert next(event for _, event in third.events).endswith("the diagnostics of the resumed run begin anew")
 
 
-@pytest.mark.parametrize(
-    "gone",
-    [
-        (None, "verl.utils.debug.metrics"), (debug_metrics, "calculate_debug_metrics"),
-        (trainer_base, "calculate_debug_metrics"), (ray_trainer, "compute_advantage"),
-        (trainer_base, "compute_advantage_for_multi_trajectories"), (trainer_base.PPOTrainer, "_compute_advantage"),
-        (ray_trainer, "RayPPOTrainer"), (ray_trainer.RayPPOTrainer, "_save_checkpoint"),
-        (trainer_base.PPOTrainer, "_load_checkpoint"), (Tracking, "log"), (None, "verl.utils.tracking"),
-    ],
-)  # fmt: skip
-def test_whatever_is_gone_is_told_once_and_training_goes_on(tracking, monkeypatch, caplog, without, gone):
-    owner, name = gone
-    tracking.finish()
-    monkeypatch.setattr(tracker_diag_verl, "CHECKPOINTS", Checkpoints())
-    monitor = Monitor()
-    without(owner, name, lambda: tracker_diag_verl.attach(tracking, monitor=monitor))
-    v0_step(tracking, 1, made(np.random.default_rng(0)))
-    without.told_once(caplog.messages)
-    assert monitor.step == (None if name in {"log", "verl.utils.tracking"} else 1)
-    assert monitor.failures == []
+ALL = [*range(1, loops.STEPS + 1)]
 
 
 def test_a_guard_stops_training_with_the_step_after_which_is_saved_and_evaluated_as_the_last(fit):

@@ -13,8 +13,9 @@ from verl.workers.engine.base import BaseEngine
 from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
+from tests.integrations.job import Waits
+
 ROWS, PROMPT, WIDTH, WORLD, TOKENS = 32, 2, 24, 2, 11
-PORT = "29571"
 
 
 def config(**settings):
@@ -123,27 +124,16 @@ def updated(worker, data, mini=16, epochs=1):
     return worker.engine
 
 
-class Actor:
+class Actor(Waits):
     """A remote worker, rank `rank` of `WORLD`."""
 
-    def __init__(self, rank, watched=True):
-        import torch.distributed as dist
+    recorder = "tracker_diag_verl.workers:RECORDER"
 
-        for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": PORT}.items():
-            os.environ.setdefault(name, value)
-        if not dist.is_initialized():
-            dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    def __init__(self, rank, port):
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=WORLD)
         self.worker = Trains(config())
 
     def update(self, data, **how):
         engine = updated(self.worker, data, **how)
         return engine.losses, [one.clone() for one in engine.gradients]
-
-    def wait(self):
-        """Until what was sent has gone out."""
-        from tracker_diag_verl.workers import RECORDER
-
-        RECORDER.close(60)
-
-    def die(self):
-        os._exit(1)

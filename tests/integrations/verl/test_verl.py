@@ -14,9 +14,9 @@ def test_in_verls_own_modules(run_checks):
 @pytest.mark.nightly
 @pytest.mark.matrix
 @pytest.mark.timeout(1800)
-def test_the_policy_pair_of_remote_workers(run_checks, nightly):
+def test_the_policy_pair_of_remote_workers(run_checks):
     """A Ray job of two actors with verl's own loss."""
-    run_checks("verl", plugins=PLUGINS, files=["workers.py"], nightly=nightly)
+    run_checks("verl", plugins=PLUGINS, files=["workers.py"])
 
 
 @pytest.mark.nightly
