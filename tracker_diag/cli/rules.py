@@ -27,11 +27,11 @@ Folder = Annotated[Path, typer.Argument(help="Folder with one rule a file, or on
 
 @rules_app.command("list")
 def list_rules(which: Which = None) -> None:
-    """List your own rules and the catalogue, those with the best evidence first."""
+    """List the rules, those with the best evidence first."""
     with refusing():
         rules = chosen(which)
     own = any(rule.own for rule in rules)
-    table = Table(box=None, header_style="dim")
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("id", "name", "severity", "link", "tier", *(["file"] if own else [])):
         table.add_column(column, no_wrap=column != "file", overflow="fold")
     tiers = {rule.id: tier_of(rule) for rule in rules}
