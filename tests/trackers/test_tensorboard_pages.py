@@ -27,14 +27,6 @@ def test_both_slices_stand_in_one_chart_and_the_findings_in_words(tmp_path, rng,
         sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1", "--port", "PORT"
     )
 
-    page.goto(f"{address}/#custom_scalars")
-    for pair in ("policy", "reference"):
-        page.get_by_text(f"diag/{pair}", exact=True).first.wait_for(timeout=60_000)
-    page.get_by_text("p95 of |log-ratio| by slice").first.wait_for(timeout=60_000)
-    page.get_by_text("Matches (2)").first.click()
-    for name in ("post_tool", "text_only"):
-        page.get_by_text(f"watched/diag/{name}").first.wait_for(timeout=60_000)
-
     page.goto(f"{address}/?tagFilter=%5Ediag/policy/p95#timeseries")
     for name in ("post_tool", "text_only"):
         query = f"run=watched%2Fdiag%2F{name}&tag=diag%2Fpolicy%2Fp95"

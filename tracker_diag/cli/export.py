@@ -93,7 +93,7 @@ def report(
     It has the decision and the charts that it rests on. We have tested it without W&B's own servers: check the report.
     """
     from tracker_diag.runs.diagnose import diagnose
-    from tracker_diag.trackers.wandb.report import save_report
+    from tracker_diag.trackers.wandb.view import save_report
 
     entity, project, run_id = _parts(run, "wandb:ENTITY/PROJECT/RUN")
     with refusing():

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,14 +12,13 @@ from tracker_diag.errors import DiagError, require, require_installed
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import SAMPLES, Drawing, Histogram, Record, Scalar, Table
 from tracker_diag.report.console import near
-from tracker_diag.report.picture import drawn, drawn_tail, picture, png_of
-from tracker_diag.report.tables import TIMELINE, events_table
+from tracker_diag.report.tables import events_table
 from tracker_diag.rules.alerts import Notice
 from tracker_diag.rules.triage import Summary
 from tracker_diag.scrub import without_password
 from tracker_diag.trackers.finished import FinishedRun, Listed, Progress
 from tracker_diag.trackers.mlflow import listen, read
-from tracker_diag.trackers.mlflow.artifacts import Artifacts, Task
+from tracker_diag.trackers.mlflow.artifacts import drawing_file, list_tables, put, rows_in, table_file, tail_file
 from tracker_diag.trackers.mlflow.tags import described, links, tags_of, verdict_note
 from tracker_diag.trackers.mlflow.view import RULE, VIEW_TAG, chart_view, keys_in, shown_of
 from tracker_diag.trackers.tracker import (
@@ -45,6 +43,8 @@ BATCH = 1000
 """Metrics that a server takes at once."""
 
 NOTE_TAG = "mlflow.note.content"
+
+EVENTS = f"{PREFIX}events.json"
 
 MOST = 20 * BATCH
 """Metrics in memory, some hundred steps, beyond which no more are taken in while the server is down."""
@@ -87,21 +87,24 @@ class MlflowTracker(Tracker):
         require_installed("matplotlib", "mlflow")
         self._client, self.run_id = client, run_id
         self._experiment = experiment or self._asked()
-        self._artifacts = Artifacts(client, run_id)
-        self._last_image = -1
-        self._pictures: tuple[int, dict[str, list[Histogram]]] = (0, {})
-        """The last histograms, and their step; they are drawn at an alert and at the end."""
-        self._shown: set[str] = set()
-        """Series of rules' states that have come, and `TIMELINE` once it is there; the view shows them."""
         self._metrics: list[Any] = []
-        self._tables: dict[str, Table] = {}
-        """The last one of each name that came with a step; at the end it comes once more."""
         self._tags: dict[str, str] = {}
         """Of the run, each as it is to be in the end; for `NOTE_TAG` our part of it."""
-        self._tasks: deque[Task] = deque()
+        self._files: dict[str, Callable[[], bytes]] = {}
+        """What waits, by path: of several files with one path the last. A picture is drawn when it is sent."""
+        self._unlisted: list[str] = []
+        """Tables that MLflow's list of them may lack."""
+        self._events: list[tuple[int, str]] = []
+        self._earlier: list[Any] | None = None
+        """Events of the processes that logged to this run before, once they are needed."""
+        self._tails: dict[str, Callable[[], bytes]] = {}
+        """Pictures of the last distributions; they are sent at an alert and at the end."""
+        self._charted: set[str] = set()
+        """Ratio pairs and rules that the view was made for."""
+        self._view_waits = False
         self.sent = 0
         self._tries = 0
-        """Times that the first of the tasks was answered by 4xx."""
+        """Times that a file was answered by 4xx, without one that was taken between."""
 
     @classmethod
     def find(cls, target: Any = None, *, run_id: str | None = None) -> Tracker | None:
@@ -154,7 +157,7 @@ class MlflowTracker(Tracker):
 
     @classmethod
     def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_mlflow_project(name, source) if project else read.list_mlflow(name, source)
+        return read.list_mlflow(name, source, project=project)
 
     def listen(self, listener: Listener | None) -> Off:
         if listener is None:
@@ -202,44 +205,45 @@ class MlflowTracker(Tracker):
                 self._tags |= tags_of(entry.findings)
             elif isinstance(entry, Notice):
                 self._alert(entry)
-            elif isinstance(entry, Event):  # a table that is there grows
-                self._tasks.append(partial(self._artifacts.table, events_table([(step, entry.text)])))
+            elif isinstance(entry, Event):
+                self._events.append((step, entry.text))
+                self._files[EVENTS] = self._events_file
+                self._unlisted.append(EVENTS)
             elif isinstance(entry, File):  # before pictures, which take long
-                self._tasks.appendleft(partial(self._artifacts.put, f"diag/{entry.name}", entry.text.encode()))
+                self._files = {f"{PREFIX}{entry.name}": entry.text.encode, **self._files}
             elif isinstance(entry, End):
                 self._end(entry.summary, entry.tables)
         self.full = len(self._metrics) >= MOST
 
     def _write_records(self, step: int, records: Sequence[Record], at: float) -> None:
-        self._metrics += [
-            self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
-            for record in records
-            if isinstance(record, Scalar)
-        ]
-        tables = {record.name: record for record in records if isinstance(record, Table)}
-        self._tables |= tables
-        self._tasks += [partial(self._artifacts.table, table) for table in tables.values()]
-        pictures: dict[str, list[Histogram]] = {}
+        tails: dict[str, list[Histogram]] = {}
         for record in records:
-            if isinstance(record, Histogram):
-                pictures.setdefault(record.pair, []).append(record)
-        if pictures:
-            self._pictures = (step, pictures)
+            if isinstance(record, Scalar):
+                metric = self._mlflow.entities.Metric(record.name, record.value, int(at * 1000), step)
+                self._metrics.append(metric)
+            elif isinstance(record, Table):
+                self._put_table(record)
+            elif isinstance(record, Histogram):
+                tails.setdefault(record.pair, []).append(record)
+        for pair, histograms in tails.items():
+            kind, title = ("reward", "Reward of sequences") if pair == SAMPLES else ("tail", f"{pair} pair")
+            self._tails[f"{PREFIX}{pair}/{kind}.png"] = partial(tail_file, title, step, histograms)
         for record in records:
             if isinstance(record, Drawing):
-                self._tasks.append(partial(self._draw_time_line, record))
-                self._draw_tails()
-        rules = {record.name for record in records if record.name.startswith(RULE)}
-        if not rules <= self._shown:
-            self._shown |= rules
-            self._tasks.append(self._show)
+                self._files |= {f"{record.name}.png": partial(drawing_file, record), **self._tails}
+        charted = {record.name for record in records if record.name.startswith(RULE)} | {*tails}
+        self._view_waits |= not charted <= self._charted
+        self._charted |= charted
 
-    def _draw_tails(self) -> None:
-        """Have the last distributions drawn, unless they are."""
-        step, pictures = self._pictures
-        if pictures and step != self._last_image:
-            self._last_image = step
-            self._tasks.append(partial(self._draw, step, pictures))
+    def _put_table(self, table: Table) -> None:
+        path = f"{table.name}.json"
+        self._files[path] = partial(table_file, table)
+        self._unlisted.append(path)
+
+    def _events_file(self) -> bytes:
+        if self._earlier is None:
+            self._earlier = rows_in(self._client, self.run_id, EVENTS)
+        return table_file(events_table([*self._earlier, *self._events]))
 
     def _alert(self, notice: Notice) -> None:
         if notice.level != "info":
@@ -248,14 +252,15 @@ class MlflowTracker(Tracker):
             self._tags[NOTE_TAG] = f"{where}\n\n{notice.text}\n\n{picture}"
 
     def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
+        from tracker_diag.report.html import render_html
+
         self._tags |= tags_of(summary.findings) | {NOTE_TAG: verdict_note(summary, self._experiment, self.run_id)}
-        self._tasks += [
-            partial(self._artifacts.put, "diag/findings.json", json.dumps(summary.to_json(), indent=1).encode()),
-            partial(self._report, summary, tables),
-            partial(self._timeline, summary),
-            *(partial(self._artifacts.table, table) for table in tables if self._tables.get(table.name) != table),
-        ]
-        self._draw_tails()
+        self._files[f"{PREFIX}findings.json"] = json.dumps(summary.to_json(), indent=1).encode
+        self._files[f"{PREFIX}report.html"] = lambda: render_html(summary, tables).encode()
+        for table in tables:
+            self._put_table(table)
+        self._files |= self._tails
+        self._view_waits = True  # outcomes may have come since it was made
 
     def flush(self, *, last: bool = False) -> bool:
         try:
@@ -283,10 +288,18 @@ class MlflowTracker(Tracker):
                 self._client.set_tag(self.run_id, key, shown, synchronous=True)
         if answered:
             raise answered
-        while self._tasks:
-            with self._request(self._tasks.popleft):
-                instead = self._tried(self._tasks[0])
-            self._tasks.extendleft(reversed(instead or ()))
+        while self._files:
+            path = next(iter(self._files))
+            self._attempt(partial(self._files.pop, path), partial(self._put, path))
+        if self._unlisted:
+            self._attempt(self._unlisted.clear, partial(list_tables, self._client, self.run_id, self._unlisted))
+        if self._view_waits:
+            self._attempt(partial(setattr, self, "_view_waits", False), self._show)
+
+    def _put(self, path: str) -> None:
+        content = self._files[path]()
+        self._files[path] = lambda: content  # it is not drawn again at the next try
+        put(self._client, self.run_id, path, content)
 
     def _flush_metrics(self) -> None:
         while self._metrics:  # in one call: a database takes twenty steps at the price of one
@@ -303,18 +316,18 @@ class MlflowTracker(Tracker):
             if refused:
                 raise Refused(f"mlflow: {len(refused)} metrics refused, {refused[0]}")
 
-    def _tried(self, task: Task) -> Sequence[Task] | None:
-        """`task()`; Refused once it has been answered by 4xx so often that it would hold up what comes after it."""
-        try:
-            instead = task()
-        except Exception as error:
-            self._tries += 400 <= _status(error) < 500 and _status(error) not in TOO_EARLY
-            if self._tries < TRIES:
-                raise
+    def _attempt(self, done: Callable[[], object], send: Callable[[], None]) -> None:
+        """Send something; it is given up once it was answered by 4xx so often that it would hold up what comes next."""
+        with self._request(done):
+            try:
+                send()
+            except Exception as error:
+                self._tries += 400 <= _status(error) < 500 and _status(error) not in TOO_EARLY
+                if self._tries < TRIES:
+                    raise
+                self._tries = 0
+                raise Refused(f"mlflow: given up after {TRIES} tries, {error}") from error
             self._tries = 0
-            raise Refused(f"mlflow: given up after {TRIES} tries, {error}") from error
-        self._tries = 0
-        return instead
 
     @contextmanager
     def _request(self, done: Callable[[], object]) -> Generator[None]:
@@ -347,42 +360,11 @@ class MlflowTracker(Tracker):
             return bool(code != REFUSED)
         return isinstance(error, OSError) and _status(error) != TOO_LARGE
 
-    def _draw_time_line(self, drawing: Drawing) -> list[Task]:
-        return [partial(self._artifacts.put, "diag/timeline.png", png_of(drawn(drawing)))]
-
-    def _report(self, summary: Summary, tables: Sequence[Table]) -> list[Task]:
-        from tracker_diag.report.html import render_html
-
-        return [partial(self._artifacts.put, "diag/report.html", render_html(summary, tables).encode())]
-
-    def _timeline(self, summary: Summary) -> list[Task]:
-        shown = picture(summary)
-        if shown is None:
-            return []
-        image = drawn(shown.drawing())
-        self._shown.add(TIMELINE)
-        given = {"key": TIMELINE, "step": 0, "synchronous": True}  # of every run at the same one, for the view
-        parts = self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))
-        return [partial(self._artifacts.put, "diag/timeline.png", png_of(image)), *parts, self._show]
-
-    def _draw(self, step: int, pictures: dict[str, list[Histogram]]) -> list[Task]:
-        parts: list[Task] = []
-        for pair, shown in pictures.items():
-            key = f"{PREFIX}{pair}/{'reward' if pair == SAMPLES else 'tail'}"
-            given = {"key": key, "step": step, "synchronous": True}
-            title = "Reward of sequences" if pair == SAMPLES else f"{pair} pair"
-            image = drawn_tail(shown, f"{title}, step {step}")
-            parts += self._artifacts.parts(lambda client: client.log_image(self.run_id, image, **given))  # noqa: B023  # at once
-        return [*parts, self._show]
-
     def _show(self) -> None:
-        """Write the view anew; it keeps the rules of other runs of the experiment."""
+        """Write the view anew; it keeps the charts of other runs of the experiment."""
+        logged = self._client.get_run(self.run_id).data.metrics
         present = self._client.get_experiment(self._experiment).tags.get(VIEW_TAG, "")
-        image_step = self._last_image if self._last_image >= 0 else None
-        pairs = [pair for pair in self._pictures[1] if pair != SAMPLES]
-        of_run = shown_of(self._client.get_run(self.run_id).data.metrics)
-        view = chart_view(pairs, image_step, self._shown | of_run | keys_in(present))
-        self._client.set_experiment_tag(self._experiment, VIEW_TAG, view)
+        self._client.set_experiment_tag(self._experiment, VIEW_TAG, chart_view(shown_of(logged) | keys_in(present)))
 
     def _described(self, text: str) -> str:
         """The run's description with `text` in it, beside what stands there already."""

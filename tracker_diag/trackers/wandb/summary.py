@@ -11,10 +11,9 @@ from typing import Any
 from tracker_diag.errors import require
 from tracker_diag.metrics.registry import PREFIX
 from tracker_diag.records import Drawing, Histogram, Scalar, Table
-from tracker_diag.report.picture import drawn, picture
-from tracker_diag.report.tables import events_table, findings_table
+from tracker_diag.report.picture import drawn
 from tracker_diag.rules.alerts import Notice
-from tracker_diag.rules.triage import Summary
+from tracker_diag.trackers.tables import Tables
 from tracker_diag.trackers.tracker import (
     RECORDS,
     End,
@@ -57,8 +56,8 @@ class Beside(Tracker):
         self.sent = 0
         """Rows and tables that W&B has taken."""
         self._rows: deque[dict[str, Any]] = deque()
-        self._tables: dict[str, Table] = {}
-        self._events: list[tuple[int, str]] = []
+        self._tables = Tables()
+        self._waiting: dict[str, Table] = {}
         self._files: dict[str, str] = {}
         self._drawing: Drawing | None = None
         """The time line that is to be drawn next."""
@@ -78,38 +77,15 @@ class Beside(Tracker):
         if of_row:
             self._rows[-1] |= of_row
         for entry in entries:
-            self._collect(step, entry)
-
-    def _collect(self, step: int, entry: Entry) -> None:
-        match entry:
-            case Table():
-                self._keep(entry)
-            case Drawing():
+            self._waiting |= {table.name: table for table in self._tables.changed_by(step, entry)}
+            if isinstance(entry, Drawing):
                 self._drawing = entry
-            case Standing():
-                self._keep(findings_table(entry.findings))
-            case Notice():
+            elif isinstance(entry, Notice):
                 with self._network():
                     run = self._run or self._begin()
                     run.alert(entry.title, entry.text, level=entry.level.upper(), wait_duration=1)
-            case Event():
-                self._events.append((step, entry.text))
-                self._keep(events_table(self._events))
-            case File():
+            elif isinstance(entry, File):
                 self._files[PREFIX + entry.name] = entry.text
-            case End():
-                self._end(entry.summary, entry.tables)
-            case _:
-                pass
-
-    def _keep(self, table: Table) -> None:
-        self._tables[table.name] = table
-
-    def _end(self, summary: Summary, tables: Sequence[Table]) -> None:
-        self._tables |= {table.name: table for table in (*tables, findings_table(summary.findings))}
-        require("matplotlib", "wandb")
-        shown = picture(summary)
-        self._drawing = shown.drawing() if shown else None
 
     def flush(self, *, last: bool = False) -> bool:
         with self._network():
@@ -129,21 +105,22 @@ class Beside(Tracker):
             self._begin().log(self._rows[0], commit=True)
             self._rows.popleft()
             self.sent += 1
-        while self._tables:
-            name, table = next(iter(self._tables.items()))
+        while self._waiting:
+            name, table = next(iter(self._waiting.items()))
             try:
                 (self._run or self._begin()).summary[name] = media(table)
             except Exception as error:
                 if not self._passes(error):  # as of a run that is over; making a table takes time
-                    del self._tables[name]
+                    del self._waiting[name]
                 raise
-            del self._tables[name]
+            del self._waiting[name]
             self.sent += 1
         while self._files:
             self._save(*next(iter(self._files.items())))
             self.sent += 1
         if self._drawing:
             drawing, self._drawing = self._drawing, None  # the next alert has another one
+            require("matplotlib", "wandb")
             image = self._wandb.Image(drawn(drawing))
             (self._run or self._begin()).summary[drawing.name] = image
 

@@ -38,6 +38,7 @@ from tracker_diag.trackers.tracker import (
     Off,
     Tracker,
     is_a,
+    on_begin,
     writing,
     writing_of_ours,
 )
@@ -112,7 +113,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def watch(cls, begun: Callable[[Tracker], None]) -> Off:
-        return listen.on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
+        return on_begin(sys.modules["wandb"], lambda run: begun(cls(run)))
 
     @classmethod
     def read(cls, name: str, source: str, progress: Progress | None = None) -> FinishedRun:
@@ -120,7 +121,7 @@ class WandbTracker(Tracker):
 
     @classmethod
     def runs(cls, name: str, source: str, *, project: bool = False) -> list[Listed]:
-        return read.list_wandb_project(name, source) if project else read.list_wandb(name, source)
+        return read.list_wandb(name, source, project=project)
 
     @property
     def address(self) -> Mapping[str, str]:
